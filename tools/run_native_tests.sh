@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Usage: tools/run_native_tests.sh BUILD_DIR JOBS
+# Builds the tests of tests/native in BUILD_DIR and runs them with ctest. SMD_SANITIZE in the
+# environment builds the engine and the tests with sanitizers; the Python module is left out then.
+# Without GoogleTest, and without a way to get it, says so and succeeds: the Python tests still
+# cover the engine, and a machine without it should not fail a change.
+set -euo pipefail
+build_dir=$1
+jobs=$2
+sanitize=${SMD_SANITIZE:-}
+tools=$(dirname "$0")
+
+if ! gtest_root=$("$tools/find_googletest.sh" build/googletest); then
+  echo "SKIPPED: the native tests (tests/native) were not built; the lines above say why." >&2
+  exit 0
+fi
+
+options=(-DSMD_BUILD_TESTS=ON -DSMD_SANITIZE="$sanitize" -DCMAKE_PREFIX_PATH="$gtest_root")
+if [[ -n $sanitize ]]; then
+  # GCC's flow warnings (maybe-uninitialized) are unreliable in instrumented code: not errors here.
+  options+=(-DSMD_BUILD_PYTHON=OFF -DCMAKE_BUILD_TYPE=Debug)
+else
+  options+=(-DSMD_WARNINGS_AS_ERRORS=ON)
+fi
+# The build directory is usually the one that pip has used: the engine is compiled once for both.
+cmake -S . -B "$build_dir" -G Ninja --log-level=WARNING "${options[@]}" >/dev/null
+echo "Building the native tests${sanitize:+ with -fsanitize=$sanitize}"
+cmake --build "$build_dir" --parallel "$jobs" -- --quiet
+
+# A sanitizer that finds something must end the test program with an error.
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=second_deadlock_stack=1
+ctest --test-dir "$build_dir" --output-on-failure --no-tests=error
