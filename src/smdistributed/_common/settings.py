@@ -1,0 +1,303 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The environment contract: every `SMDDP_*` variable as one typed, documented field.
+
+Variables are read once per process and checked when they are read, so that a typing error is told
+at the start and not after an hour. Empty counts as unset.
+
+Source: dataparallel specification, sections 3.1, 4.6 and 6.2.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from smdistributed._common.discovery.variables import read_int, read_text
+from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.log import get_logger
+
+__all__ = ["CPU_SHIM_MODES", "Settings", "process_settings"]
+
+CPU_SHIM_MODES = ("auto", "off", "full")
+
+_CPU_TRANSPORTS = ("shm", "tcp")
+_CUDA_TRANSPORTS = ("nccl", "staged")
+
+_COLLECTIVES = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+)
+
+# Accepted because published scripts set them; they change nothing.
+_IGNORED = (
+    "USE_SMDDP_COLLECTIVES",
+    "SMDATAPARALLEL_LMC_ENABLE",
+    "SMDATAPARALLEL_OPTIMIZE_SDP",
+)
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+_AG_BUFFER_UNIT_BYTES = 8192
+_BUCKET_UNIT_BYTES = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the user has chosen, checked.
+
+    Attributes:
+        timeout_s: `SMDDP_TIMEOUT_SECONDS`; seconds a collective or the start of a job may stall.
+        cpu_transport: `SMDDP_TRANSPORT`; for CPU tensors: "auto", "shm" or "tcp".
+        cuda_transport: `SMDDP_TRANSPORT`; for CUDA tensors: "auto", "nccl" or "staged".
+        algorithms: `SMDDP_ALGORITHM`; collective to algorithm name, empty for "auto". The engine
+            knows and checks the algorithm names.
+        interfaces: `SMDDP_INTERFACE`; names or address prefixes to use, those that start with `^`
+            are excluded; empty for "auto".
+        token: `SMDDP_TOKEN`, or the content of `SMDDP_TOKEN_FILE`; the secret that peers prove to
+            know, or `None`. Never shown.
+        tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none.
+        bucket_cap_bytes: `SMDDP_BUCKET_CAP_MB`, in bytes; default fusion threshold.
+        zero_copy: `SMDDP_ZERO_COPY`; adopt the storage of tensors into shared memory.
+        deterministic: `SMDDP_DETERMINISTIC`; same bits for any bucket size, algorithm, transport.
+        cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
+        ag_scratch_bytes: `SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES`; cap of the all-gather's own memory.
+        ag_sort_bytes: `SMDDP_AG_SORT_BUFFER_SIZE_BYTES`; same rule.
+        ignored: names of set variables that are accepted and have no effect.
+    """
+
+    timeout_s: float = 1800.0
+    cpu_transport: str = "auto"
+    cuda_transport: str = "auto"
+    algorithms: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    interfaces: tuple[str, ...] = ()
+    token: bytes | None = dataclasses.field(default=None, repr=False)
+    tls_cert: str | None = None
+    tls_key: str | None = dataclasses.field(default=None, repr=False)
+    tls_ca: str | None = None
+    bucket_cap_bytes: int = 25 * 1024 * 1024
+    zero_copy: bool = True
+    deterministic: bool = False
+    cpu_shim: str = "auto"
+    ag_scratch_bytes: int = 16 * 1024 * 1024
+    ag_sort_bytes: int = 128 * 1024 * 1024
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> "Settings":
+        """Reads and checks all variables.
+
+        Args:
+            environ: the environment; default: that of this process.
+
+        Raises:
+            ConfigurationError: a variable is not what it may be; the text names the variable, its
+                value (secrets excepted) and what is allowed.
+        """
+        if environ is None:
+            environ = os.environ
+        cpu_transport, cuda_transport = _read_transports(environ)
+        cert, key, ca = _read_tls(environ)
+        return cls(
+            timeout_s=_read_timeout(environ),
+            cpu_transport=cpu_transport,
+            cuda_transport=cuda_transport,
+            algorithms=MappingProxyType(_read_algorithms(environ)),
+            interfaces=_read_interfaces(environ),
+            token=_read_token(environ),
+            tls_cert=cert,
+            tls_key=key,
+            tls_ca=ca,
+            bucket_cap_bytes=_read_bucket_cap(environ),
+            zero_copy=_read_bool(environ, "SMDDP_ZERO_COPY", default=True),
+            deterministic=_read_bool(environ, "SMDDP_DETERMINISTIC", default=False),
+            cpu_shim=_read_choice(environ, "SMDDP_CPU_SHIM", CPU_SHIM_MODES, default="auto"),
+            ag_scratch_bytes=_read_ag_buffer(
+                environ, "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES", cls.ag_scratch_bytes
+            ),
+            ag_sort_bytes=_read_ag_buffer(
+                environ, "SMDDP_AG_SORT_BUFFER_SIZE_BYTES", cls.ag_sort_bytes
+            ),
+            ignored=tuple(name for name in _IGNORED if read_text(environ, name) is not None),
+        )
+
+
+@functools.cache
+def process_settings() -> Settings:
+    """Returns the settings of this process; its environment is read at the first call only."""
+    settings = Settings.from_environ()
+    for name in settings.ignored:
+        get_logger().debug("%s is accepted and has no effect", name)
+    return settings
+
+
+def _read_timeout(environ: Mapping[str, str]) -> float:
+    text = read_text(environ, "SMDDP_TIMEOUT_SECONDS")
+    if text is None:
+        return Settings.timeout_s
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise _error("SMDDP_TIMEOUT_SECONDS", text, "a positive number of seconds, such as 1800")
+    return seconds
+
+
+def _read_transports(environ: Mapping[str, str]) -> tuple[str, str]:
+    text = read_text(environ, "SMDDP_TRANSPORT")
+    chosen = {"cpu": "auto", "cuda": "auto"}
+    kinds = dict.fromkeys(_CPU_TRANSPORTS, "cpu") | dict.fromkeys(_CUDA_TRANSPORTS, "cuda")
+    for item in _split(text):
+        if item == "auto":
+            continue
+        kind = kinds.get(item)
+        if text is None or kind is None or chosen[kind] != "auto":
+            raise _error(
+                "SMDDP_TRANSPORT",
+                str(text),
+                "auto, shm or tcp for CPU tensors and auto, nccl or staged for CUDA tensors, or one"
+                " of each separated by a comma, such as tcp,nccl",
+            )
+        chosen[kind] = item
+    return chosen["cpu"], chosen["cuda"]
+
+
+def _read_algorithms(environ: Mapping[str, str]) -> dict[str, str]:
+    text = read_text(environ, "SMDDP_ALGORITHM")
+    if text is None or text == "auto":
+        return {}
+    algorithms: dict[str, str] = {}
+    for item in _split(text):
+        collective, _, algorithm = (part.strip() for part in item.partition("="))
+        if collective not in _COLLECTIVES or not algorithm or collective in algorithms:
+            raise _error(
+                "SMDDP_ALGORITHM",
+                text,
+                "auto, or collective=algorithm once per collective, separated by commas, such as "
+                f"all_reduce=ring; the collectives are {', '.join(_COLLECTIVES)}",
+            )
+        algorithms[collective] = algorithm
+    return algorithms
+
+
+def _read_interfaces(environ: Mapping[str, str]) -> tuple[str, ...]:
+    text = read_text(environ, "SMDDP_INTERFACE")
+    if text is None or text == "auto":
+        return ()
+    items = _split(text)
+    if not items or any(item in ("auto", "^") for item in items):
+        raise _error(
+            "SMDDP_INTERFACE",
+            text,
+            "auto, or interface names or address prefixes separated by commas, ^name to exclude, "
+            "such as eth0,^docker0",
+        )
+    return items
+
+
+def _read_token(environ: Mapping[str, str]) -> bytes | None:
+    token = read_text(environ, "SMDDP_TOKEN")
+    path = read_text(environ, "SMDDP_TOKEN_FILE")
+    if token is not None:
+        return token.encode("utf-8", "surrogateescape")
+    if path is None:
+        return None
+    try:
+        content = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"SMDDP_TOKEN_FILE={path!r} cannot be read ({error.strerror}); expected a file that "
+            "holds the job's token. Correct the path, or set SMDDP_TOKEN."
+        ) from error
+    if not content:
+        raise ConfigurationError(
+            f"SMDDP_TOKEN_FILE={path!r} is empty; expected a file that holds the job's token. "
+            "Write one random line into it, the same for every rank."
+        )
+    return content
+
+
+def _read_tls(environ: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    names = ("SMDDP_TLS_CERT", "SMDDP_TLS_KEY", "SMDDP_TLS_CA")
+    paths = [read_text(environ, name) for name in names]
+    missing = [name for name, path in zip(names, paths, strict=True) if path is None]
+    if 0 < len(missing) < len(names):
+        raise ConfigurationError(
+            f"{' and '.join(missing)} missing while the other TLS variables are set; expected all "
+            f"of {', '.join(names)}, or none. Set what is missing, or unset the others."
+        )
+    return paths[0], paths[1], paths[2]
+
+
+def _read_bucket_cap(environ: Mapping[str, str]) -> int:
+    text = read_text(environ, "SMDDP_BUCKET_CAP_MB")
+    if text is None:
+        return Settings.bucket_cap_bytes
+    try:
+        size_bytes = float(text) * 1024 * 1024
+    except ValueError:
+        size_bytes = math.nan
+    if not math.isfinite(size_bytes) or size_bytes <= 0 or size_bytes % _BUCKET_UNIT_BYTES:
+        raise _error(
+            "SMDDP_BUCKET_CAP_MB",
+            text,
+            f"a positive number of MiB that gives a multiple of {_BUCKET_UNIT_BYTES} bytes, such "
+            "as 25",
+        )
+    return int(size_bytes)
+
+
+def _read_ag_buffer(environ: Mapping[str, str], name: str, default: int) -> int:
+    size_bytes = read_int(environ, name)
+    if size_bytes is None:
+        return default
+    if size_bytes <= 0 or size_bytes % _AG_BUFFER_UNIT_BYTES:
+        raise _error(
+            name,
+            environ[name],
+            f"a positive multiple of {_AG_BUFFER_UNIT_BYTES} bytes, such as {default}",
+        )
+    return size_bytes
+
+
+def _read_bool(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = read_text(environ, name)
+    if text is None:
+        return default
+    if text.lower() not in _TRUE + _FALSE:
+        raise _error(name, text, "1 or 0")
+    return text.lower() in _TRUE
+
+
+def _read_choice(
+    environ: Mapping[str, str], name: str, choices: Iterable[str], *, default: str
+) -> str:
+    text = read_text(environ, name)
+    if text is None:
+        return default
+    if text not in choices:
+        raise _error(name, text, f"one of {', '.join(choices)}")
+    return text
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(item.strip() for item in (text or "").split(",") if item.strip())
+
+
+def _error(name: str, value: str, expected: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name}={value!r} is not allowed; expected {expected}. Correct {name}, or unset it for "
+        "the default."
+    )
