@@ -1,0 +1,154 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What each process is told: its environment and its command line.
+
+Pure apart from `free_port` and `visible_accelerators`, which look at the machine.
+Source: dataparallel specification, sections 3.1 and 10.
+"""
+
+import math
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from smdistributed._common.discovery import Placement, placement_variables
+
+__all__ = [
+    "apply_exports",
+    "free_port",
+    "full_command",
+    "local_environments",
+    "names_this_host",
+    "usable_cores",
+    "visible_accelerators",
+]
+
+LOOPBACK = "127.0.0.1"
+
+
+def local_environments(
+    environ: Mapping[str, str], np: int, master_port: int, cores: int
+) -> list[dict[str, str]]:
+    """Returns the environment of each of `np` processes on this machine, by rank.
+
+    Whatever rank, address or port is left over from elsewhere in `environ` is replaced. A job token
+    and `OMP_NUM_THREADS` are kept if given.
+    """
+    base = {name: value for name, value in environ.items() if name not in _STALE}
+    base["PYTHONUNBUFFERED"] = "1"
+    base.setdefault("OMP_NUM_THREADS", str(max(1, cores // np)))
+    if not base.get("SMDDP_TOKEN") and not base.get("SMDDP_TOKEN_FILE"):
+        base["SMDDP_TOKEN"] = secrets.token_hex(32)
+    instance_type = environ.get("SM_CURRENT_INSTANCE_TYPE") or "local"
+    environments = []
+    for rank in range(np):
+        placement = Placement(
+            rank=rank,
+            world_size=np,
+            local_rank=rank,
+            local_world_size=np,
+            node_rank=0,
+            num_nodes=1,
+            master_addr=LOOPBACK,
+            master_port=master_port,
+            source="torch",
+        )
+        variables = placement_variables(placement, instance_type)
+        for name in ("SAGEMAKER_INSTANCE_TYPE", "SM_FRAMEWORK_PARAMS"):
+            variables[name] = environ.get(name) or variables[name]
+        environments.append({**base, **variables})
+    return environments
+
+
+# Flags of a job over several hosts, and torchrun's own counts, contradict what is set here.
+_STALE = frozenset(
+    {"SMDATAPARALLEL_USE_HOMOGENEOUS", "SMDATAPARALLEL_USE_SINGLENODE", "GROUP_WORLD_SIZE"}
+)
+
+
+def apply_exports(
+    environ: Mapping[str, str], exports: Sequence[tuple[str, str | None]]
+) -> dict[str, str]:
+    """Returns `environ` with the `-x NAME=VALUE` of the command line; `-x NAME` keeps what is."""
+    return {**environ, **{name: value for name, value in exports if value is not None}}
+
+
+def full_command(command: Sequence[str]) -> list[str]:
+    """Returns the command to execute: a script whose name ends in .py is run by this Python."""
+    if command[0].endswith(".py"):
+        return [sys.executable, *command]
+    return list(command)
+
+
+def free_port() -> int:
+    """Returns a port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def names_this_host(name: str) -> bool:
+    """True if `name` is a name or address of this machine."""
+    own = socket.gethostname()
+    if name in ("localhost", own, own.partition(".")[0]):
+        return True
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False
+    return any(_is_own_address(str(address)) for address in addresses)
+
+
+def _is_own_address(address: str) -> bool:
+    # Only an address of this machine can be bound; this needs no list of interfaces.
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use: its affinity, cut by the cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_cores()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _cgroup_cores(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    try:
+        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (root / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        except OSError:
+            return None
+    try:
+        cores = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return cores if cores > 0 else None
+
+
+def visible_accelerators(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
+    """Returns the number of GPUs the processes would see, without loading a driver library."""
+    names = [path.name for path in devices.glob("nvidia[0-9]*")]
+    present = sum(re.fullmatch(r"nvidia[0-9]+", name) is not None for name in names)
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or present == 0:
+        return present
+    # CUDA stops at the first entry that names no device, such as -1.
+    count = 0
+    for item in (entry.strip() for entry in chosen.split(",")):
+        if not item or item.startswith("-"):
+            break
+        count += 1
+    return count

@@ -1,0 +1,380 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the processes of a job on this machine, watches them, and ends them together.
+
+One thread does all of it, around one selector: pipes of the ranks, and a socket through which
+signals arrive. A single thread makes it safe to run code between fork and exec, and makes the death
+of this process the death of "the parent thread", which is what the kernel watches for the ranks.
+
+How a job ends:
+
+    every rank exits with 0          what they left running is ended; status 0
+    a rank fails                     SIGTERM to the other ranks, after `grace_s` SIGKILL to all
+                                     process groups; status of the first failure, 128 + n if
+                                     signal n killed it
+    Ctrl-C, SIGTERM or SIGHUP here   passed on; after `interrupt_grace_s` SIGKILL to all groups;
+                                     status 128 + n, or 0 if every rank took it in good order
+    the same a second time           SIGKILL to all groups at once
+    nobody reads our output          as if a rank had failed, with status 141 as for SIGPIPE
+    SIGKILL to this process          see `orphans`
+
+SIGTERM goes to the rank only, as it may be writing a checkpoint with the help of its workers; what
+is left of its group gets SIGTERM after it. Ctrl-C goes to the whole group, as from a terminal.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+
+from smdistributed.launch.orphans import Guardian, adopt_orphans, die_with_parent
+from smdistributed.launch.output import Console, RankStream
+
+__all__ = ["CommandError", "Supervisor"]
+
+GRACE_S = 10.0
+INTERRUPT_GRACE_S = 30.0
+
+# What a rank that ended well has left running gets this long after its SIGTERM.
+_LEFTOVER_GRACE_S = 2.0
+_POLL_S = 0.02
+# Nothing depends on it: signals wake the loop. It bounds the harm of a lost one.
+_IDLE_S = 1.0
+_READ_BYTES = 64 * 1024
+_NUM_LAST_LINES = 10
+_OUTPUT_LOST_STATUS = 128 + signal.SIGPIPE
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class CommandError(Exception):
+    """The command cannot be executed; `status` is what a shell would return."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclasses.dataclass
+class _Rank:
+    rank: int
+    process: "subprocess.Popen[bytes]"
+    last_stdout: "collections.deque[bytes]"
+    last_stderr: "collections.deque[bytes]"
+    status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id and, as every rank leads one, id of its process group."""
+        return self.process.pid
+
+
+class Supervisor:
+    """Runs one command once per environment.
+
+    Args:
+        command: words of the command.
+        environments: one per rank, by rank.
+        console: where the output of the ranks goes.
+        say: prints a line of the supervisor's own.
+        grace_s: seconds between SIGTERM and SIGKILL after a failure.
+        interrupt_grace_s: seconds that ranks have after a signal that was passed on.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        console: Console,
+        say: Callable[[str], None],
+        *,
+        grace_s: float = GRACE_S,
+        interrupt_grace_s: float = INTERRUPT_GRACE_S,
+    ) -> None:
+        self._command = list(command)
+        self._environments = environments
+        self._console = console
+        self._say = say
+        self._grace_s = grace_s
+        self._interrupt_grace_s = interrupt_grace_s
+        self._ranks: list[_Rank] = []
+        self._selector = selectors.DefaultSelector()
+        self._first_failure: _Rank | None = None
+        self._interrupt: int | None = None
+        self._kill_deadline: float | None = None
+        self._output_is_lost = False
+
+    def run(self) -> int:
+        """Runs the job to its end and returns its exit status. To be called once.
+
+        Raises:
+            CommandError: the command does not exist or cannot be executed.
+        """
+        adopt_orphans()
+        guardian = Guardian()
+        try:
+            with _signals_as_bytes() as signals:
+                self._selector.register(signals, selectors.EVENT_READ)
+                try:
+                    for rank, environment in enumerate(self._environments):
+                        guardian.watch(self._start(rank, environment).pid)
+                    while any(one.status is None for one in self._ranks):
+                        self._step(signals)
+                finally:
+                    self._end_groups(guardian, signals)
+                self._drain()
+        finally:
+            guardian.dismiss()
+            self._selector.close()
+        self._console.close()
+        return self._conclude()
+
+    def _start(self, rank: int, environment: Mapping[str, str]) -> _Rank:
+        own_pid = os.getpid()
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(own_pid),
+            )
+        except OSError as error:
+            found = not isinstance(error, FileNotFoundError)
+            raise CommandError(
+                f"cannot run {self._command[0]!r} ({error.strerror}); expected a program on PATH, "
+                "a path, or a script that ends in .py. Check the spelling and the permissions.",
+                126 if found else 127,
+            ) from error
+        started = _Rank(
+            rank,
+            process,
+            collections.deque(maxlen=_NUM_LAST_LINES),
+            collections.deque(maxlen=_NUM_LAST_LINES),
+        )
+        self._ranks.append(started)
+        for pipe, to_stderr, last_lines in (
+            (process.stdout, False, started.last_stdout),
+            (process.stderr, True, started.last_stderr),
+        ):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            stream = RankStream(self._console, rank, to_stderr=to_stderr, last_lines=last_lines)
+            self._selector.register(pipe, selectors.EVENT_READ, stream)
+        return started
+
+    def _step(self, signals: socket.socket) -> None:
+        """Waits for one batch of events and handles it."""
+        wait_s = _IDLE_S
+        if self._kill_deadline is not None:
+            wait_s = min(wait_s, max(0.0, self._kill_deadline - time.monotonic()))
+        for key, _ in self._selector.select(wait_s):
+            if key.data is None:
+                for number in signals.recv(4096):
+                    if number in _PASSED_ON:
+                        self._pass_on(number)
+            else:
+                self._read(key.fd, key.data)
+        self._reap()
+        if self._kill_deadline is not None and time.monotonic() >= self._kill_deadline:
+            self._kill_deadline = None
+            self._signal_groups(signal.SIGKILL)
+
+    def _read(self, descriptor: int, stream: RankStream) -> bool:
+        """Passes on what a pipe holds; returns False when it is empty or at its end."""
+        try:
+            chunk = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        try:
+            if chunk:
+                stream.feed(chunk)
+            else:
+                stream.finish()
+        except OSError:
+            self._lose_output()
+        if not chunk:
+            self._selector.unregister(descriptor)
+        return bool(chunk)
+
+    def _lose_output(self) -> None:
+        if self._output_is_lost:
+            return
+        self._output_is_lost = True
+        self._console.abandon()
+        self._begin_end()
+
+    def _reap(self) -> None:
+        ended: list[_Rank] = []
+        for one in self._ranks:
+            if one.status is None and (code := one.process.poll()) is not None:
+                one.status = code if code >= 0 else 128 - code
+                ended.append(one)
+        # When several are found dead at once, a signal from outside is the likelier origin than an
+        # error that a rank could still report itself.
+        failed = sorted((one for one in ended if one.status), key=lambda one: one.status or 0)
+        if failed and self._first_failure is None and self._interrupt is None:
+            if self._kill_deadline is None:
+                self._first_failure = failed[-1]
+            self._begin_end()
+
+    def _begin_end(self) -> None:
+        if self._kill_deadline is None:
+            self._kill_deadline = time.monotonic() + self._grace_s
+            self._signal_ranks(signal.SIGTERM)
+
+    def _pass_on(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._interrupt is not None:
+            self._say(f"{name} again: killing all ranks")
+            self._kill_deadline = time.monotonic()
+            return
+        self._interrupt = number
+        self._kill_deadline = time.monotonic() + self._interrupt_grace_s
+        self._say(
+            f"{name}: passed on to all ranks, which have {self._interrupt_grace_s:g} s to end; "
+            "send it again to kill them at once"
+        )
+        if number == signal.SIGINT:
+            self._signal_groups(number)
+        else:
+            self._signal_ranks(number)
+
+    def _signal_ranks(self, number: int) -> None:
+        for one in self._ranks:
+            if one.status is None:
+                one.process.send_signal(number)
+
+    def _signal_groups(self, number: int) -> None:
+        for one in self._ranks:
+            if one.status is None:
+                _signal_group(one.pid, number)
+
+    def _end_groups(self, guardian: Guardian, signals: socket.socket) -> None:
+        """Ends what the ranks have left running, and any rank that still runs."""
+        self._signal_ranks(signal.SIGKILL)
+        for one in self._ranks:
+            one.process.wait()
+        left = [one for one in self._ranks if _signal_group(one.pid, signal.SIGTERM)]
+        deadline = max(time.monotonic() + _LEFTOVER_GRACE_S, self._kill_deadline or 0.0)
+        while left:
+            for one in left:
+                _reap_group(one.pid)
+            left = [one for one in left if _signal_group(one.pid, 0)]
+            if not left:
+                break
+            if time.monotonic() >= deadline:
+                for one in left:
+                    _signal_group(one.pid, signal.SIGKILL)
+                deadline = float("inf")
+            # Keeps the pipes moving, so that nobody blocks on a full one while ending.
+            for key, _ in self._selector.select(_POLL_S):
+                if key.data is not None:
+                    self._read(key.fd, key.data)
+                elif any(number in _PASSED_ON for number in signals.recv(4096)):
+                    deadline = time.monotonic()
+        for one in self._ranks:
+            guardian.forget(one.pid)
+
+    def _drain(self) -> None:
+        """Reads what is left in the pipes; a process that escaped its group may keep them open."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                while self._read(key.fd, key.data):
+                    pass
+        with contextlib.suppress(OSError):
+            for key in list(self._selector.get_map().values()):
+                if key.data is not None:
+                    key.data.finish()
+        for one in self._ranks:
+            for pipe in (one.process.stdout, one.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _conclude(self) -> int:
+        if self._output_is_lost:
+            return _OUTPUT_LOST_STATUS
+        if self._first_failure is not None:
+            self._summarise(self._first_failure)
+            return self._first_failure.status or 1
+        if self._interrupt is not None and any(one.status for one in self._ranks):
+            return 128 + self._interrupt
+        return 0
+
+    def _summarise(self, failed: _Rank) -> None:
+        code = failed.process.returncode
+        if code < 0:
+            how = f"was killed by {_signal_name(-code)} (exit status {failed.status})"
+            if -code == signal.SIGKILL:
+                how += "; if nobody sent it, the machine may have run out of memory"
+        else:
+            how = f"failed with exit status {code}"
+        others = len(self._ranks) - 1
+        ended = f"; it failed first, the other {others} rank(s) were ended" if others else ""
+        lines = list(failed.last_stderr or failed.last_stdout)
+        last = " Its last lines:" if lines else " It had written nothing."
+        self._say(f"rank {failed.rank} (pid {failed.pid}) {how}{ended}.{last}")
+        for line in lines:
+            self._say(f"  | {line.decode(errors='replace')}")
+
+
+@contextlib.contextmanager
+def _signals_as_bytes() -> Iterator[socket.socket]:
+    """Turns signals into bytes on a socket; each byte is a signal's number."""
+    read_end, write_end = socket.socketpair()
+    read_end.setblocking(False)
+    write_end.setblocking(False)
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        """Python's handler does nothing: the C handler has written the byte by then."""
+
+    old_descriptor = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+    old_handlers = {}
+    for number in (*_PASSED_ON, signal.SIGCHLD):
+        # What is ignored stays so: that is how nohup protects a job from SIGHUP.
+        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGCHLD:
+            old_handlers[number] = signal.signal(number, ignore)
+    try:
+        yield read_end
+    finally:
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(old_descriptor)
+        read_end.close()
+        write_end.close()
+
+
+def _signal_group(process_group: int, number: int) -> bool:
+    """Sends a signal to a group; 0 only asks. Returns False if the group has no members."""
+    try:
+        os.killpg(process_group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # A member has changed its user. It cannot be ended by us; the others have been.
+        return False
+    return True
+
+
+def _reap_group(process_group: int) -> None:
+    """Reaps adopted members of a group whose leader has been reaped."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-process_group, os.WNOHANG) != (0, 0):
+            pass
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,49 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The block for bug reports shows what matters and hides what is secret."""
+
+import pytest
+
+from smdistributed.launch import check
+
+
+def test_secrets_are_hidden_and_strangers_are_left_out() -> None:
+    shown = check.relevant_variables(
+        {
+            "SMDDP_TOKEN": "hush-hush",
+            "SMDDP_TOKEN_FILE": "/run/token",
+            "RANK": "1",
+            "OMPI_COMM_WORLD_RANK": "1",
+            "AWS_SECRET_ACCESS_KEY": "hush",
+            "HOME": "/h",
+        }
+    )
+    assert shown == {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "RANK": "1",
+        "SMDDP_TOKEN": "(hidden, 9 characters)",
+        "SMDDP_TOKEN_FILE": "/run/token",
+    }
+
+
+def test_a_wrong_environment_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_probe", lambda code: f"asked: {code}")
+    report = dict(check.collect_report({"RANK": "x", "WORLD_SIZE": "1", "SMDDP_ZERO_COPY": "?"}))
+    assert report["placement"].startswith("ERROR: RANK='x'")
+    assert report["settings"].startswith("ERROR: SMDDP_ZERO_COPY='?'")
+    assert "import torch" in report["torch"]
+    assert {"python", "system", "cores", "memory", "/dev/shm", "GPUs"} <= report.keys()
+
+
+def test_probes_survive_what_they_ask() -> None:
+    assert check._probe("print('noise'); print(6 * 7)") == "42"
+    assert check._probe("raise ValueError('no')") == "none (ValueError: no)"
+    assert "cannot be asked" in check._last_line(["/nonexistent/program"])
+
+
+def test_without_the_compiled_part_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "_probe", lambda code: "none (ModuleNotFoundError)")
+    assert check.run_check(lambda text: None) == 1
+    assert "The compiled engine cannot be imported; install the package" in capsys.readouterr().out
