@@ -1,0 +1,48 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions of the data parallel library.
+
+Training toolkits list every class that `dir()` finds in this module and look for those names in a
+job's stderr; the first hit names the failure of the job. Therefore this module holds exception
+classes only, imports nothing that is a class, and no name is a part of another one or of ordinary
+log text.
+
+Each class also derives from the engine's error of the same meaning (`smdistributed._common.errors`)
+and from the built-in that a Python user would catch, so either `except` works.
+
+Source: dataparallel specification, section 9.
+"""
+
+from smdistributed._common import errors as _errors
+
+
+class SMDDPError(_errors.SmdistributedError):
+    """Base of all errors of the data parallel library."""
+
+
+class SMDDPTimeoutError(SMDDPError, _errors.CollectiveTimeoutError, TimeoutError):
+    """A collective or the start of the job waited longer than `SMDDP_TIMEOUT_SECONDS`."""
+
+
+class SMDDPNotInitialized(SMDDPError, RuntimeError):
+    """A function that needs the process group was called before initialisation."""
+
+
+class SMDDPAlreadyInitialized(SMDDPError, RuntimeError):
+    """Initialisation was called a second time."""
+
+
+class SMDDPConfigInvalid(SMDDPError, _errors.ConfigurationError, ValueError):
+    """An environment variable, buffer size, rank or argument has a value that cannot work."""
+
+
+class SMDDPUnsupported(SMDDPError, _errors.UnsupportedError, NotImplementedError):
+    """The request is deliberately not supported; the message says what to use instead."""
+
+
+class SMDDPPeerLost(SMDDPError, _errors.PeerLostError, ConnectionError):
+    """A rank died or a connection to it closed; the group cannot be used again."""
+
+
+class SMDDPMismatch(SMDDPError, _errors.MismatchError, RuntimeError):
+    """Ranks disagree on operation, order, shape, dtype, reduce operation or root."""
