@@ -1,0 +1,59 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "algorithms/arrival.h"
+
+#include "algorithms/mismatch.h"
+
+namespace smd::algorithms {
+
+void arrive(const Context& context, std::span<const Bytes> pieces) {
+  const transport::PeerMemory& memory = *context.memory;
+  const std::uint64_t sequence = context.signature.sequence;
+  transport::ArrivalLine& line = memory.arrival(memory.index(), sequence);
+  std::uint64_t total = 0;
+  for (const Bytes& piece : pieces) total += piece.size();
+  std::byte* target =
+      total <= transport::kInlineBytes ? line.payload : memory.slot(memory.index(), sequence);
+  for (const Bytes& piece : pieces) {
+    if (!piece.empty()) std::memcpy(target, piece.data(), piece.size());
+    target += piece.size();
+  }
+  line.signature = context.signature;
+  line.sequence.store(sequence, std::memory_order_release);
+  memory.ringPeers();
+}
+
+bool AllArrived::hasArrived(int peer) const {
+  const std::uint64_t sequence = context_.signature.sequence;
+  return context_.memory->arrival(peer, sequence).sequence.load(std::memory_order_acquire) ==
+         sequence;
+}
+
+bool AllArrived::isMet() {
+  while (next_ < context_.size) {
+    if (!hasArrived(next_)) return false;
+    ++next_;
+  }
+  if (next_ > context_.size) return true;
+  ++next_;  // signatures are compared once
+  const std::uint64_t sequence = context_.signature.sequence;
+  for (int peer = 0; peer < context_.size; ++peer) {
+    if (context_.memory->arrival(peer, sequence).signature == context_.signature) continue;
+    std::vector<Signature> signatures;
+    for (int rank = 0; rank < context_.size; ++rank) {
+      signatures.push_back(context_.memory->arrival(rank, sequence).signature);
+    }
+    throw mismatchError(signatures);
+  }
+  return true;
+}
+
+std::vector<int> AllArrived::missingRanks() {
+  std::vector<int> missing;
+  for (int peer = 0; peer < context_.size; ++peer) {
+    if (!hasArrived(peer)) missing.push_back(peer);
+  }
+  return missing;
+}
+
+}  // namespace smd::algorithms

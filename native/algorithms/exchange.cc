@@ -1,0 +1,82 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "algorithms/exchange.h"
+
+#include <string>
+
+#include "algorithms/mismatch.h"
+
+namespace smd::algorithms {
+namespace {
+
+constexpr unsigned kStepBits = 8;
+
+}  // namespace
+
+Exchange::Exchange(const Context& context, std::uint64_t step)
+    : context_(context),
+      tag_(context.signature.sequence << kStepBits | (step & ((1u << kStepBits) - 1))) {}
+
+Exchange::~Exchange() {
+  for (std::size_t i = nextReceive_; i < receives_.size(); ++i)
+    context_.mailbox->cancel(receives_[i]);
+}
+
+void Exchange::send(int peer, const std::byte* data, std::uint64_t bytes) {
+  transport::FrameHeader header;
+  header.length = bytes;
+  header.tag = tag_;
+  header.signature = context_.signature;
+  header.channel = transport::Channel::kCollective;
+  context_.mailbox->send(peer, header, data, &tickets_.emplace_back());
+  sendPeers_.push_back(peer);
+}
+
+void Exchange::receive(int peer, std::byte* data, std::uint64_t bytes) {
+  transport::Receive& receive = receives_.emplace_back();
+  receive.peer = peer;
+  receive.channel = transport::Channel::kCollective;
+  receive.tag = tag_;
+  receive.data = data;
+  receive.bytes = bytes;
+  context_.mailbox->post(receive);
+}
+
+void Exchange::check(const transport::Receive& receive) const {
+  const Signature& theirs = receive.header.signature;
+  if (!(theirs == context_.signature)) {
+    throw mismatchError(context_.rank, context_.signature, receive.source, theirs);
+  }
+  if (receive.header.length != receive.bytes) {
+    const std::uint64_t element = elementSize(context_.request.dtype);
+    throw splitMismatchError(context_.signature, receive.source, receive.header.length / element,
+                             context_.rank, receive.bytes / element);
+  }
+}
+
+bool Exchange::isMet() {
+  using transport::SendTicket;
+  context_.mailbox->poll();
+  while (nextReceive_ < receives_.size() && receives_[nextReceive_].isDone()) {
+    check(receives_[nextReceive_++]);
+  }
+  while (nextTicket_ < tickets_.size()) {
+    const SendTicket::State state = tickets_[nextTicket_].state();
+    if (state == SendTicket::State::kPending) break;
+    if (state == SendTicket::State::kFailed) return false;  // the communicator learns why by itself
+    ++nextTicket_;
+  }
+  return nextReceive_ == receives_.size() && nextTicket_ == tickets_.size();
+}
+
+std::vector<int> Exchange::missingRanks() {
+  std::vector<int> missing;
+  for (const transport::Receive& receive : receives_) {
+    if (!receive.isDone()) missing.push_back(receive.peer);
+  }
+  if (!missing.empty()) return missing;
+  for (std::size_t i = nextTicket_; i < tickets_.size(); ++i) missing.push_back(sendPeers_[i]);
+  return missing;
+}
+
+}  // namespace smd::algorithms

@@ -1,0 +1,83 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One collective as the caller asked for it, and what an algorithm is given to carry it out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/signature.h"
+#include "common/task.h"
+#include "transport/mailbox.h"
+#include "transport/peer_memory.h"
+
+namespace smd::algorithms {
+
+// Element counts, byte pointers. Which fields are used:
+//   kind            input        output       inputs/inputCounts   outputs/outputCounts
+//   all_reduce      count        count (may equal input)
+//   reduce          count        count (root only; may equal input)
+//   broadcast       root: count  others: count
+//   all_gather      count                                          by rank
+//   reduce_scatter               count        by rank
+//   all_to_all                                by rank              by rank
+//   gather          count                                          by rank (root only)
+//   scatter                      count        by rank (root only)
+struct Request {
+  OpKind kind = OpKind::kBarrier;
+  DType dtype = DType::kOpaque8;
+  ReduceOp op = ReduceOp::kSum;
+  int root = -1;
+  double factor = 1.0;  // of kPremulSum
+  std::uint64_t count = 0;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  std::vector<std::uint64_t> inputCounts;
+  std::vector<std::uint64_t> outputCounts;
+
+  std::uint64_t inputCount(int rank) const { return inputCounts[static_cast<std::size_t>(rank)]; }
+  std::uint64_t outputCount(int rank) const { return outputCounts[static_cast<std::size_t>(rank)]; }
+};
+
+// Largest number of bytes any rank moves in or out: what algorithms are selected by. The same on
+// every rank for collectives whose ranks must agree on sizes.
+std::uint64_t agreedBytes(const Request& request);
+
+// What the ranks must agree on, in one signature (sequence number not yet set).
+Signature signatureOf(const Request& request);
+
+// Lives as long as the operation.
+struct Context {
+  Request request;
+  Signature signature;
+  int rank = 0;
+  int size = 1;
+  const transport::PeerMemory* memory = nullptr;  // null unless all ranks share this host
+  transport::Mailbox* mailbox = nullptr;          // null if size is 1
+  std::uint64_t* blocksDone = nullptr;            // of the communicator's staged operations so far
+};
+
+// For kPremulSum: multiplies the input by the factor, in place where it is also the output, else
+// into `scratch`, so that what follows is a sum.
+void premultiply(Context& context, std::vector<std::byte>& scratch);
+
+// A group of one rank: copies input to output.
+void runAlone(Context& context);
+
+// Every rank writes its whole contribution beside its arrival and reads all others': one exchange.
+// For payloads of at most kSlotBytes on one host. Also the barrier.
+Task runOneShot(Context& context);
+// Bytes that would have to fit into a slot.
+std::uint64_t oneShotBytes(const Request& request, int size);
+
+// Blocks stream through the ranks' staging buffers: any size, on one host.
+Task runStaged(Context& context);
+
+// Messages between every pair that has something to exchange: any hosts.
+Task runDirect(Context& context);
+
+}  // namespace smd::algorithms

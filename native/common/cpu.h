@@ -1,0 +1,24 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many processors this process may really use, and how long waiting threads may spin on them.
+#pragma once
+
+namespace smd {
+
+// Processors in the affinity mask, capped by the cgroup's CPU quota (rounded up); at least 1.
+int usableCores();
+
+// Tells how busy the host is: each communicator reports how many ranks it knows to be here.
+void noteRanksOnHost(int ranks);
+
+struct SpinBudget {
+  int spins;   // polls with a pause instruction between them: only when there are cores to spare
+  int yields;  // then polls with the processor offered to others; then sleep
+};
+// For a thread that has nothing else to do (a blocking call) and for the background thread, which
+// must not take the processor from a computing one.
+SpinBudget callerSpinBudget();
+SpinBudget progressSpinBudget();
+
+}  // namespace smd

@@ -1,0 +1,86 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "common/fork.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <mutex>
+
+namespace smd {
+namespace {
+
+// One bit per descriptor number. A fixed table, because the child handler may neither allocate nor
+// walk a structure. The kernel hands out the lowest free number, so numbers beyond the table mean
+// more than a million open descriptors; those are only closed on exec.
+constexpr std::size_t kBitsPerWord = 64;
+constexpr std::size_t kMaxDescriptors = std::size_t{1} << 20;
+
+constinit std::array<std::atomic<std::uint64_t>, kMaxDescriptors / kBitsPerWord> registered{};
+constinit std::atomic<std::size_t> usedWords{0};  // words at and above it were never touched
+constinit std::atomic<std::uint64_t> generation{0};
+
+// A plain mutex: the thread that forks locks it, and glibc lets its copy in the child unlock it
+// (a recursive mutex would compare thread ids, which differ).
+constinit std::mutex forkMutex;
+
+void beforeFork() { forkMutex.lock(); }
+
+void afterForkInParent() { forkMutex.unlock(); }
+
+// Async-signal-safe: atomics and close() only.
+void afterForkInChild() {
+  generation.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t words = usedWords.load(std::memory_order_relaxed);
+  for (std::size_t word = 0; word < words; ++word) {
+    std::uint64_t bits = registered[word].exchange(0, std::memory_order_relaxed);
+    while (bits != 0) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(bits));
+      ::close(static_cast<int>(word * kBitsPerWord + bit));
+      bits &= bits - 1;
+    }
+  }
+  forkMutex.unlock();
+}
+
+// At load time, so before any handler of ours that is installed on first use: handlers that run
+// before a fork are called last-installed first, hence their locks are taken before forkMutex.
+const int kInstalled = pthread_atfork(beforeFork, afterForkInParent, afterForkInChild);
+
+}  // namespace
+
+std::uint64_t forkGeneration() noexcept { return generation.load(std::memory_order_relaxed); }
+
+ForkGuard::ForkGuard() noexcept {
+  static_cast<void>(kInstalled);
+  forkMutex.lock();
+}
+
+ForkGuard::~ForkGuard() { forkMutex.unlock(); }
+
+void registerDescriptor(int fd, const ForkGuard&) noexcept {
+  const auto number = static_cast<std::size_t>(fd);
+  if (fd < 0 || number >= kMaxDescriptors) {
+    return;
+  }
+  const std::size_t word = number / kBitsPerWord;
+  registered[word].fetch_or(std::uint64_t{1} << (number % kBitsPerWord), std::memory_order_relaxed);
+  if (usedWords.load(std::memory_order_relaxed) <= word) {
+    usedWords.store(word + 1, std::memory_order_relaxed);
+  }
+}
+
+void unregisterDescriptor(int fd, const ForkGuard&) noexcept {
+  const auto number = static_cast<std::size_t>(fd);
+  if (fd < 0 || number >= kMaxDescriptors) {
+    return;
+  }
+  registered[number / kBitsPerWord].fetch_and(~(std::uint64_t{1} << (number % kBitsPerWord)),
+                                              std::memory_order_relaxed);
+}
+
+}  // namespace smd

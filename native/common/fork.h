@@ -1,0 +1,40 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a fork means for us. Training scripts fork while a rank holds connections (DataLoader
+// workers). A child that kept the rank's sockets open would hide the rank's death from its peers,
+// and a child that used the rank's descriptors would corrupt its streams. So: every descriptor is
+// closed in forked children, before fork() returns there, and objects made before the fork can ask
+// whether they still belong to this process.
+#pragma once
+
+#include <cstdint>
+
+namespace smd {
+
+// How many forks lie between the process that loaded this library and this one.
+std::uint64_t forkGeneration() noexcept;
+
+// Whether an object that noted forkGeneration() when it was made has been inherited through a fork:
+// its threads do not exist here, its descriptors are closed, its locks may be held for ever.
+inline bool isForkedChild(std::uint64_t generation) noexcept {
+  return generation != forkGeneration();
+}
+
+// While one exists no fork happens in this process: held from the system call that makes a
+// descriptor until it is registered, so that no child can inherit it unnoticed. Keep it short, do
+// not nest it, and do not call fork() under it.
+class ForkGuard {
+ public:
+  ForkGuard() noexcept;
+  ~ForkGuard();
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+};
+
+// Descriptors that forked children close. The guard is the proof that no fork is under way.
+// A descriptor that is registered must be unregistered before it is closed.
+void registerDescriptor(int fd, const ForkGuard& guard) noexcept;
+void unregisterDescriptor(int fd, const ForkGuard& guard) noexcept;
+
+}  // namespace smd

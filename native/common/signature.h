@@ -1,0 +1,35 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank says about the operation it is in, so that ranks that disagree find out in the first
+// exchange instead of hanging or corrupting each other.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "common/types.h"
+
+namespace smd {
+
+// Crosses process and host boundaries as raw bytes (little-endian hosts only, checked at bootstrap).
+struct Signature {
+  std::uint64_t sequence = 0;  // number of the operation in its communicator, from 1
+  std::uint64_t count =
+      0;  // elements that every rank must agree on (per rank, if rooted or uneven)
+  std::uint64_t detail = 0;  // digest of anything else that must agree (list of sizes), else 0
+  std::int32_t root = -1;    // -1: the operation has no root
+  OpKind kind = OpKind::kBarrier;
+  DType dtype = DType::kOpaque8;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint8_t reserved = 0;
+
+  bool operator==(const Signature&) const = default;
+};
+static_assert(sizeof(Signature) == 32 && std::is_trivially_copyable_v<Signature>);
+
+// "all_reduce #1042 (SUM, float32 x 1048576)"
+std::string describe(const Signature& signature);
+
+}  // namespace smd

@@ -1,0 +1,47 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks that know nothing of each other but a way to exchange bytes become a group: two
+// exchanges of at most a few hundred bytes per rank (so n^2 such messages in all through a store
+// that gives everyone everything).
+//   1. everyone publishes an Identity; the lowest rank of each machine offers a shared region, the
+//      others ask for it over a Unix socket: whoever gets the descriptor shares the host;
+//   2. everyone publishes whether that worked, so that all draw the same map.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "topology/identity.h"
+#include "transport/shm/region.h"
+#include "transport/tcp/factory.h"
+
+namespace smd::engine {
+
+// Returns every rank's value, by rank. Called in the same order on all ranks.
+using ExchangeFn =
+    std::function<std::vector<std::string>(const std::string& key, const std::string& value)>;
+
+enum class TransportChoice { kAuto, kSharedMemory, kTcp };
+
+struct BootstrapOptions {
+  TransportChoice transport = TransportChoice::kAuto;
+  std::string interfaces = "auto";
+  std::string rendezvousAddress;
+};
+
+struct Membership {
+  std::vector<topology::Identity> identities;  // by rank
+  // Ranks whose memory is shared with this one's, in order, this one included; and their region
+  // (null if there is no other).
+  std::vector<int> localRanks;
+  std::shared_ptr<transport::shm::Region> region;
+  std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
+};
+
+Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
+                     const BootstrapOptions& options);
+
+}  // namespace smd::engine

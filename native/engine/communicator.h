@@ -1,0 +1,136 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A group of ranks that make the same collective calls in the same order. See docs/thread_model.md
+// for who runs what where.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/bootstrap.h"
+#include "engine/liveness.h"
+#include "engine/progress.h"
+#include "engine/select.h"
+#include "engine/work.h"
+#include "transport/mailbox.h"
+
+namespace smd::engine {
+
+struct CommunicatorOptions {
+  std::string name = "default";
+  nanoseconds timeout = std::chrono::minutes(30);
+  BootstrapOptions bootstrap;
+};
+
+enum class Mode { kBlocking, kAsync };
+
+// Asked by threads that block on behalf of a user: "did Ctrl-C arrive?" Set once by the bindings.
+using InterruptCheck = std::function<bool()>;
+void setInterruptCheck(InterruptCheck check);
+
+// Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
+struct Interrupted {};
+
+class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
+ public:
+  static std::shared_ptr<Communicator> create(int rank, int worldSize, const ExchangeFn& exchange,
+                                              CommunicatorOptions options);
+  ~Communicator() override;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return options_.name; }
+  const Membership& membership() const { return membership_; }
+  bool sharesMemoryWith(int peer) const;
+
+  // Starts an operation. kBlocking: returns when it is complete (throws Interrupted if the user
+  // interrupts); its error, if any, is in the Work. `timeout` zero: the communicator's.
+  std::shared_ptr<Work> collective(algorithms::Request request, Mode mode, nanoseconds timeout);
+  // peer: transport::kAnyPeer for a receive from whoever sends first.
+  std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
+                             std::uint64_t tag, Mode mode, nanoseconds timeout);
+  std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
+                                std::uint64_t tag, Mode mode, nanoseconds timeout);
+
+  // What would be chosen, and why.
+  Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
+
+  // Every rank's pending and later operations fail with `reason`.
+  void abort(const std::string& reason);
+  // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
+  void close();
+
+  Result advance() override;
+  Doorbell& bell() override;
+
+ private:
+  Communicator(int rank, int worldSize, CommunicatorOptions options);
+  void join(const ExchangeFn& exchange);
+
+  std::shared_ptr<Work> makeWork(algorithms::Request request, nanoseconds timeout);
+  void checkUsable() const;
+  Task start(Work& work) const;
+  std::shared_ptr<Work> runIndependently(std::shared_ptr<Work> work, Mode mode);
+
+  // Drive one operation on the calling thread until it completes or `stopEarly` polls have passed.
+  bool driveInline(Work& work, bool stopEarly);
+  bool step(Work& work);
+  void finish(Work& work, std::optional<Error> error);
+  void handOver(std::unique_lock<std::mutex>& lock);
+
+  // What keeps an operation from ever completing, if anything does.
+  std::optional<Error> diagnose(Work& work);
+  std::optional<Error> diagnosePeers(Work& work);
+  Error timeoutError(Work& work);
+  std::string lastSeen(int peer) const;
+  // Makes `error` the group's first, tells everyone, and lets go of the wires.
+  void fail(const Error& error);
+  std::optional<Error> groupError();
+  void closeWires(milliseconds grace);
+  Error withPrefix(const Work& work, const Error& error) const;
+  std::string describePeer(int peer) const;
+
+  int rank_;
+  int size_;
+  CommunicatorOptions options_;
+  Overrides overrides_;
+  std::uint64_t generation_;
+  Membership membership_;
+  int localIndex_ = 0;
+  std::optional<transport::PeerMemory> memory_;  // set if any peer is local
+  bool allLocal_ = true;
+  Doorbell ownBell_;  // used if there is no region
+
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::unique_ptr<transport::Mailbox> mailbox_;
+  std::unique_ptr<Liveness> liveness_;
+
+  std::mutex mutex_;  // guards what follows
+  enum class Driver { kNone, kInline, kProgress } driver_ = Driver::kNone;
+  std::deque<std::shared_ptr<Work>> queue_;       // collectives, the first one under way
+  std::list<std::shared_ptr<Work>> independent_;  // asynchronous sends and receives
+  std::uint64_t sequence_ = 0;
+  bool closed_ = false;
+
+  std::uint64_t blocksDone_ = 0;  // touched by the driver only
+
+  // The first error of the group. Set only after the wires are closed: operations end with it, and
+  // nothing may be writing into their buffers then.
+  std::mutex failMutex_;
+  bool wiresClosed_ = false;
+  std::mutex errorMutex_;
+  std::optional<Error> error_;
+  std::atomic<bool> hasError_{false};
+  // What another host reported; becomes the group's error once a driver sees it.
+  std::optional<Error> reported_;
+  std::atomic<bool> hasReport_{false};
+};
+
+}  // namespace smd::engine

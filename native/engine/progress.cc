@@ -1,0 +1,141 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/cpu.h"
+#include "common/fork.h"
+
+namespace smd::engine {
+namespace {
+
+// Blocked operations look at deadlines and at the health of their peers at least this often.
+constexpr nanoseconds kLongestSleep = milliseconds(100);
+
+}  // namespace
+
+ProgressThread& ProgressThread::process() {
+  // Never destroyed: operations may still complete while static destructors run. A forked child has
+  // no progress thread and gets an object of its own (the parent's locks may be held for ever).
+  static std::mutex* mutex = new std::mutex;
+  static ProgressThread* instance = nullptr;
+  static std::uint64_t generation = 0;
+  if (isForkedChild(generation)) {
+    if (generation != 0 || instance != nullptr) mutex = new std::mutex;
+  }
+  std::lock_guard lock(*mutex);
+  if (instance == nullptr || isForkedChild(generation)) {
+    instance = new ProgressThread;
+    generation = forkGeneration();
+  }
+  return *instance;
+}
+
+void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
+  std::lock_guard lock(mutex_);
+  added_.push_back(std::move(advancing));
+  if (!thread_.joinable()) {
+    stops_ = false;
+    // Signals are for the threads of the application.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(thread_.native_handle(), "smd-progress");
+  }
+  fullFence();
+  bell_.ringIfAsleep();
+}
+
+void ProgressThread::shutdown() {
+  std::thread thread;
+  {
+    std::lock_guard lock(mutex_);
+    stops_ = true;
+    thread = std::move(thread_);
+    bell_.ring();
+  }
+  if (thread.joinable()) thread.join();
+  std::lock_guard lock(mutex_);
+  added_.clear();
+}
+
+bool ProgressThread::isStopped() {
+  std::lock_guard lock(mutex_);
+  return !thread_.joinable();
+}
+
+bool ProgressThread::takeAdded(std::vector<std::shared_ptr<Advancing>>& active) {
+  std::lock_guard lock(mutex_);
+  for (auto& advancing : added_) {
+    if (std::find(active.begin(), active.end(), advancing) == active.end()) {
+      active.push_back(std::move(advancing));
+    }
+  }
+  added_.clear();
+  return !stops_;
+}
+
+void ProgressThread::run() {
+  std::vector<std::shared_ptr<Advancing>> active;
+  int polls = 0;
+  while (takeAdded(active)) {
+    bool moved = false;
+    for (std::size_t i = 0; i < active.size();) {
+      const Advancing::Result result = active[i]->advance();
+      moved = moved || result == Advancing::Result::kMoved;
+      if (result == Advancing::Result::kIdle) {
+        active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+    if (moved) {
+      polls = 0;
+      continue;
+    }
+    const SpinBudget budget = progressSpinBudget();
+    if (!active.empty() && polls < budget.spins + budget.yields) {
+      if (polls++ < budget.spins) {
+        cpuRelax();
+      } else {
+        sched_yield();
+      }
+      continue;
+    }
+    polls = 0;
+    sleep(active);
+  }
+}
+
+void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active) {
+  // Announce, look once more, sleep: see Doorbell.
+  std::vector<Doorbell*> bells{&bell_};
+  for (const auto& advancing : active) bells.push_back(&advancing->bell());
+  std::vector<FutexWaiter> waiters;
+  for (Doorbell* bell : bells) {
+    bell->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    waiters.push_back({&bell->rings, bell->rings.load(std::memory_order_seq_cst)});
+  }
+  bool mayGoOn = false;
+  {
+    std::lock_guard lock(mutex_);
+    mayGoOn = !added_.empty() || stops_;
+  }
+  for (const auto& advancing : active) {
+    if (mayGoOn) break;
+    mayGoOn = advancing->advance() != Advancing::Result::kBlocked;
+  }
+  if (!mayGoOn)
+    futexWaitAny(waiters, active.empty() ? nanoseconds(std::chrono::hours(1)) : kLongestSleep);
+  for (Doorbell* bell : bells) bell->sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace smd::engine

@@ -1,0 +1,50 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one background thread of the process that advances operations nobody is waiting inline for.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "common/futex.h"
+
+namespace smd::engine {
+
+// Something with operations to advance: a communicator.
+class Advancing {
+ public:
+  virtual ~Advancing() = default;
+  enum class Result { kMoved, kBlocked, kIdle };
+  // Advances what it can without blocking. After kIdle it is dropped until added again.
+  virtual Result advance() = 0;
+  // Rung when advance() may get further.
+  virtual Doorbell& bell() = 0;
+};
+
+class ProgressThread {
+ public:
+  // Started on first use; stopped by shutdown(), after which a later use starts it again.
+  static ProgressThread& process();
+
+  void add(std::shared_ptr<Advancing> advancing);
+  // Ends the thread. Whatever was added stays unfinished: close communicators first.
+  void shutdown();
+  bool isStopped();
+
+ private:
+  void run();
+  void sleep(const std::vector<std::shared_ptr<Advancing>>& active);
+  bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active);
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Advancing>> added_;
+  std::thread thread_;
+  bool stops_ = false;
+  Doorbell bell_;
+};
+
+}  // namespace smd::engine

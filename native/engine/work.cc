@@ -1,0 +1,46 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/work.h"
+
+namespace smd::engine {
+
+bool Work::waitUntil(TimePoint end, const std::function<bool()>& interrupted) {
+  constexpr nanoseconds kSlice = milliseconds(100);  // how long Ctrl-C may go unnoticed
+  while (!isCompleted()) {
+    const TimePoint now = Clock::now();
+    if (now >= end) return false;
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    if (done_.load(std::memory_order_seq_cst) == 0) {
+      futexWait(done_, 0, std::min<nanoseconds>(kSlice, end - now));
+    }
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    if (!isCompleted() && interrupted && interrupted()) return false;
+  }
+  return true;
+}
+
+void Work::onCompletion(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!isCompleted()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void Work::complete(std::optional<Error> error) {
+  std::vector<std::function<void()>> callbacks;
+  body.reset();
+  {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    done_.store(1, std::memory_order_seq_cst);
+    callbacks.swap(callbacks_);
+  }
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futexWakeAll(done_);
+  for (auto& callback : callbacks) callback();
+}
+
+}  // namespace smd::engine

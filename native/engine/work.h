@@ -1,0 +1,57 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// An operation under way: what callers hold and wait for, and what a driver advances.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "algorithms/request.h"
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/futex.h"
+#include "common/task.h"
+
+namespace smd::engine {
+
+class Work {
+ public:
+  bool isCompleted() const { return done_.load(std::memory_order_acquire) != 0; }
+  // After completion: the error, if there was one. `source` is the sender of a completed receive.
+  const std::optional<Error>& error() const { return error_; }
+  int source() const { return source_; }
+  const Signature& signature() const { return context.signature; }
+
+  // Sleeps until completion or the deadline; returns isCompleted(). Looks at `interrupted` now and
+  // then and returns early if it says so.
+  bool waitUntil(TimePoint end, const std::function<bool()>& interrupted);
+
+  // Runs `callback` once the work has completed: on the completing thread, or at once.
+  void onCompletion(std::function<void()> callback);
+
+  // --- for the communicator ---
+  void complete(std::optional<Error> error);
+  void setSource(int source) { source_ = source; }
+
+  algorithms::Context context;
+  std::vector<std::byte> scratch;  // a pre-multiplied copy of the input
+  Task body;
+  bool isStarted = false;  // body made: at the head of the queue, on the driver's thread
+  TimePoint started;
+  TimePoint deadline;
+
+ private:
+  FutexWord done_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+  std::optional<Error> error_;
+  int source_ = -1;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+}  // namespace smd::engine

@@ -1,0 +1,113 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "topology/identity.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "common/error.h"
+
+namespace smd::topology {
+namespace {
+
+constexpr std::string_view kRelease = "smd-engine-1";
+constexpr std::uint64_t kMaxField = 4096;
+static_assert(std::endian::native == std::endian::little,
+              "headers cross hosts as raw little-endian bytes");
+
+std::string readLine(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Two processes in different network namespaces are to talk like different hosts; in different
+// process namespaces they could not watch each other live.
+std::string namespaceId(const char* path) {
+  struct stat status;
+  return stat(path, &status) == 0 ? std::to_string(status.st_ino) : std::string();
+}
+
+void append(std::string& out, std::string_view field) {
+  const auto length = static_cast<std::uint32_t>(field.size());
+  out.append(reinterpret_cast<const char*>(&length), sizeof length);
+  out.append(field);
+}
+
+std::string take(std::string_view& in) {
+  std::uint32_t length = 0;
+  if (in.size() >= sizeof length) std::memcpy(&length, in.data(), sizeof length);
+  if (in.size() < sizeof length || length > kMaxField || in.size() - sizeof length < length) {
+    throw Error(ErrorKind::kConfiguration,
+                "a rank published " + std::to_string(in.size()) +
+                    " bytes that are no engine identity; all ranks must run the same release of "
+                    "smdistributed-open and use a store of their own");
+  }
+  std::string field(in.substr(sizeof length, length));
+  in.remove_prefix(sizeof length + length);
+  return field;
+}
+
+}  // namespace
+
+Identity describeThisProcess() {
+  Identity identity;
+  identity.release = kRelease;
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const char* current = std::getenv("SM_CURRENT_HOST");
+  identity.host = current != nullptr && *current != '\0' ? current : host;
+  identity.machine = readLine("/proc/sys/kernel/random/boot_id") + "/" +
+                     namespaceId("/proc/self/ns/net") + "/" + namespaceId("/proc/self/ns/pid") +
+                     "/" + std::to_string(geteuid());
+  identity.pid = getpid();
+  return identity;
+}
+
+std::string serialize(const Identity& identity) {
+  std::string out;
+  append(out, identity.release);
+  append(out, identity.host);
+  append(out, identity.machine);
+  append(out, std::to_string(identity.pid));
+  append(out, identity.attachSocket);
+  append(out, identity.secret);
+  append(out, identity.endpoint);
+  return out;
+}
+
+Identity parse(std::string_view bytes) {
+  Identity identity;
+  identity.release = take(bytes);
+  if (identity.release != kRelease) {
+    throw Error(ErrorKind::kConfiguration,
+                "a rank runs engine \"" + identity.release + "\", this one \"" +
+                    std::string(kRelease) +
+                    "\"; all ranks must run the same release of smdistributed-open");
+  }
+  identity.host = take(bytes);
+  identity.machine = take(bytes);
+  identity.pid = std::strtoll(take(bytes).c_str(), nullptr, 10);
+  identity.attachSocket = take(bytes);
+  identity.secret = take(bytes);
+  identity.endpoint = take(bytes);
+  return identity;
+}
+
+std::vector<int> leadersByMachine(const std::vector<Identity>& identities) {
+  std::vector<int> leaders;
+  for (std::size_t rank = 0; rank < identities.size(); ++rank) {
+    std::size_t leader = 0;
+    while (identities[leader].machine != identities[rank].machine) ++leader;
+    leaders.push_back(static_cast<int>(leader));
+  }
+  return leaders;
+}
+
+}  // namespace smd::topology

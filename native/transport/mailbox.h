@@ -1,0 +1,95 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matches arriving frames with the receives that wait for them, above any mix of transports: peers
+// on this host talk through rings, others over TCP. A frame that nobody waits for yet is kept.
+//
+// Matching: a receive names a channel, a tag and a peer (or any); frames of one peer, channel and
+// tag are taken in the order they were sent, receives in the order they were posted.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace smd::transport {
+
+inline constexpr int kAnyPeer = -1;
+
+// One awaited frame. Must stay in place from post() until isDone() or cancel().
+struct Receive {
+  int peer = kAnyPeer;
+  Channel channel = Channel::kPointToPoint;
+  std::uint64_t tag = 0;
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+
+  enum class State : std::uint8_t { kPosted, kStreaming, kDone };
+  std::atomic<State> state{State::kPosted};
+  // Once done: who sent it and what it was. If header.length != bytes nothing was stored.
+  int source = -1;
+  FrameHeader header;
+
+  bool isDone() const { return state.load(std::memory_order_acquire) == State::kDone; }
+};
+
+class Mailbox final : public FrameSink {
+ public:
+  // What the engine above is told. Called without locks held.
+  struct Events {
+    std::function<void()> wake;  // something completed
+    std::function<void(int peer, const Error&)> linkFailed;
+    std::function<void(int peer, const FrameHeader&, std::vector<std::byte>)> control;
+  };
+
+  Mailbox(int worldSize, Events events);
+
+  // The transport that reaches `peer`; null for this rank itself.
+  void setTransport(int peer, Transport* transport) {
+    transports_[static_cast<std::size_t>(peer)] = transport;
+  }
+
+  void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket);
+  void post(Receive& receive);
+  // Takes a posted receive back. False: it is done, or its frame is arriving right now.
+  bool cancel(Receive& receive);
+  // Lets the caller's thread move bytes on every transport.
+  bool poll();
+
+  std::byte* frameBegin(int peer, const FrameHeader& header) override;
+  void frameEnd(int peer, const FrameHeader& header) override;
+  void sendCompleted(int peer) override;
+  void linkFailed(int peer, const Error& error) override;
+
+ private:
+  struct Arrival {  // a frame nobody has taken yet
+    int peer;
+    FrameHeader header;
+    std::vector<std::byte> data;
+    bool isWhole = false;
+    Receive* claimedBy = nullptr;  // posted while it was still arriving
+  };
+  struct InFlight {  // the frame that is arriving from a peer
+    Receive* receive = nullptr;
+    std::list<Arrival>::iterator arrival;
+    bool isArrival = false;
+    std::vector<std::byte> discard;
+  };
+
+  static bool matches(const Receive& receive, int peer, const FrameHeader& header);
+  static void finish(Receive& receive, int peer, const FrameHeader& header);
+
+  Events events_;
+  std::vector<Transport*> transports_;
+  std::mutex mutex_;
+  std::list<Receive*> posted_;
+  std::list<Arrival> arrivals_;
+  std::vector<InFlight> inFlight_;
+};
+
+}  // namespace smd::transport

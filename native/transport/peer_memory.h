@@ -1,0 +1,107 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The capability of a transport that can load and store in a peer's memory: what the ranks of one
+// host share. Algorithms see only this view; transport/shm/region.h makes and maps it.
+//
+// Who writes what: everything in a RankCells, a slot or a staging buffer is written by its owner
+// alone (a Doorbell also by those who ring it) and read by all.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/futex.h"
+#include "common/signature.h"
+
+namespace smd::transport {
+
+inline constexpr std::size_t kInlineBytes = 24;
+inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
+
+// How a rank enters an operation: one cache line carries the sequence number, the signature that
+// must match and, if it is tiny, the data. Two lines alternate by sequence number: a rank can reach
+// operation s + 2 only after every peer has arrived at s + 1, so has finished reading line s.
+struct alignas(64) ArrivalLine {
+  std::atomic<std::uint64_t> sequence{0};
+  Signature signature;
+  std::byte payload[kInlineBytes] = {};
+};
+static_assert(sizeof(ArrivalLine) == 64);
+
+enum class Presence : std::uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
+
+struct RankCells {
+  ArrivalLine arrivals[2];
+  // Progress through the blocks of staged operations; counts on from one operation to the next.
+  alignas(64) std::atomic<std::uint64_t> contributed{0};  // my blocks that peers may read
+  alignas(64) std::atomic<std::uint64_t> reduced{0};    // my shares that are reduced and published
+  alignas(64) std::atomic<std::uint64_t> consumed{0};   // blocks of peers I will not read again
+  alignas(64) std::atomic<std::uint64_t> completed{0};  // sequence of my last finished operation
+  std::atomic<Presence> presence{Presence::kAbsent};
+  Doorbell bell;
+};
+
+// The first error of a group: whoever swaps state from 0 to 1 writes it, then sets 2.
+struct AbortBlock {
+  static constexpr std::size_t kTextBytes = 3072;
+  std::atomic<std::uint32_t> state{0};
+  std::uint32_t kind = 0;
+  char text[kTextBytes] = {};
+};
+
+// Indices are positions within the host's part of the group (0 .. size-1), in rank order.
+class PeerMemory {
+ public:
+  PeerMemory(int index, int size, AbortBlock* abort, std::byte* cells, std::size_t cellsStride,
+             std::byte* slots, std::byte* staging)
+      : index_(index),
+        size_(size),
+        abort_(abort),
+        cells_(cells),
+        cellsStride_(cellsStride),
+        slots_(slots),
+        staging_(staging) {}
+
+  int index() const { return index_; }
+  int size() const { return size_; }
+  AbortBlock& abortBlock() const { return *abort_; }
+
+  RankCells& cells(int peer) const {
+    return *reinterpret_cast<RankCells*>(cells_ + static_cast<std::size_t>(peer) * cellsStride_);
+  }
+  RankCells& mine() const { return cells(index_); }
+  ArrivalLine& arrival(int peer, std::uint64_t sequence) const {
+    return cells(peer).arrivals[sequence & 1];
+  }
+  // kSlotBytes for the payload of one arrival that does not fit inline.
+  std::byte* slot(int peer, std::uint64_t sequence) const {
+    return slots_ + (static_cast<std::size_t>(peer) * 2 + (sequence & 1)) * kSlotBytes;
+  }
+  // kStagingBytes through which large buffers pass block by block.
+  std::byte* staging(int peer) const {
+    return staging_ + static_cast<std::size_t>(peer) * kStagingBytes;
+  }
+
+  // Call after a store that peers may be asleep waiting for.
+  void ringPeers() const {
+    fullFence();
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != index_) cells(peer).bell.ringIfAsleep();
+    }
+  }
+
+ private:
+  int index_;
+  int size_;
+  AbortBlock* abort_;
+  std::byte* cells_;
+  std::size_t cellsStride_;
+  std::byte* slots_;
+  std::byte* staging_;
+};
+
+}  // namespace smd::transport

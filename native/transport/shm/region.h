@@ -1,0 +1,53 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory that the ranks of one host share for one communicator: an anonymous memfd, so nothing
+// is left behind whatever happens, and Docker's small /dev/shm does not matter. Pages cost memory
+// only once touched: about kStagingBytes + 2 kSlotBytes per rank, plus the rings that carry
+// point-to-point messages (size^2 rings of kRingBytes, each only if used).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "common/file_descriptor.h"
+#include "transport/peer_memory.h"
+
+namespace smd::transport::shm {
+
+inline constexpr std::size_t kRingBytes = std::size_t{128} << 10;
+
+// One direction of point-to-point messages between two ranks: a byte stream.
+struct RingControl {
+  alignas(64) std::atomic<std::uint64_t> written{0};      // by the sender
+  alignas(64) std::atomic<std::uint64_t> read{0};         // by the receiver
+  alignas(64) std::atomic<std::uint32_t> senderWaits{0};  // the sender has more than fits
+};
+
+class Region {
+ public:
+  // Makes a region for `size` ranks; its descriptor is handed to the peers (attach.h).
+  static std::shared_ptr<Region> create(int size);
+  // Maps a peer's region. Takes the descriptor. Ranks that are threads of one process share one
+  // mapping (that is how ThreadSanitizer sees them). Throws if it is not a region for `size` ranks.
+  static std::shared_ptr<Region> attach(FileDescriptor descriptor, int size);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  int descriptor() const { return descriptor_.get(); }
+  int size() const { return size_; }
+  PeerMemory view(int index) const;
+  RingControl& ringControl(int from, int to) const;
+  std::byte* ringData(int from, int to) const;
+
+ private:
+  Region(FileDescriptor descriptor, int size);
+  std::size_t ringOffset(int from, int to) const;
+
+  FileDescriptor descriptor_;
+  int size_;
+  std::byte* base_;
+};
+
+}  // namespace smd::transport::shm
