@@ -1,0 +1,168 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// From any array in CPU memory to address, size and type. The buffer protocol first (NumPy, array,
+// bytearray, memoryview: some 50 ns), then DLPack (everything else, bfloat16 included).
+#include "bindings/buffer_py.h"
+
+#include <nanobind/ndarray.h>
+
+#include <cstring>
+#include <string>
+
+#include "common/types.h"
+
+namespace smd::bindings {
+namespace {
+
+namespace nb = nanobind;
+
+[[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
+
+std::string typeName(nb::handle object) {
+  return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+}
+
+// struct-module format characters, native or little-endian; -1 if it is none of ours.
+int dtypeOfFormat(const char* format, Py_ssize_t itemSize) {
+  if (format == nullptr) return static_cast<int>(DType::kUInt8);
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == 'Z') {
+    if (format[1] == 'f') return static_cast<int>(DType::kComplex64);
+    return format[1] == 'd' ? static_cast<int>(DType::kComplex128) : -1;
+  }
+  if (format[0] == '\0' || format[1] != '\0') return -1;
+  const auto pick = [itemSize](DType one, DType two, DType four, DType eight) {
+    switch (itemSize) {
+      case 1:
+        return static_cast<int>(one);
+      case 2:
+        return static_cast<int>(two);
+      case 4:
+        return static_cast<int>(four);
+      case 8:
+        return static_cast<int>(eight);
+      default:
+        return -1;
+    }
+  };
+  switch (*format) {
+    case 'f':
+      return static_cast<int>(DType::kFloat32);
+    case 'd':
+      return static_cast<int>(DType::kFloat64);
+    case 'e':
+      return static_cast<int>(DType::kFloat16);
+    case '?':
+      return static_cast<int>(DType::kBool);
+    case 'c':
+      return static_cast<int>(DType::kUInt8);
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n':
+      return pick(DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N':
+      return pick(DType::kUInt8, DType::kUInt16, DType::kUInt32, DType::kUInt64);
+    default:
+      return -1;
+  }
+}
+
+int dtypeOfDlpack(nb::dlpack::dtype type) {
+  using Code = nb::dlpack::dtype_code;
+  const auto code = static_cast<Code>(type.code);
+  if (type.lanes != 1) return -1;
+  switch (code) {
+    case Code::Float:
+      return type.bits == 32   ? static_cast<int>(DType::kFloat32)
+             : type.bits == 64 ? static_cast<int>(DType::kFloat64)
+             : type.bits == 16 ? static_cast<int>(DType::kFloat16)
+                               : -1;
+    case Code::Bfloat:
+      return type.bits == 16 ? static_cast<int>(DType::kBFloat16) : -1;
+    case Code::Complex:
+      return type.bits == 64    ? static_cast<int>(DType::kComplex64)
+             : type.bits == 128 ? static_cast<int>(DType::kComplex128)
+                                : -1;
+    case Code::Bool:
+      return type.bits == 8 ? static_cast<int>(DType::kBool) : -1;
+    case Code::Int:
+    case Code::UInt: {
+      const char* format = code == Code::Int ? "i" : "I";
+      return dtypeOfFormat(format, type.bits / 8);
+    }
+    default:
+      return type.bits == 8 ? static_cast<int>(DType::kOpaque8) : -1;
+  }
+}
+
+nb::tuple describeExported(const Py_buffer& view, nb::handle object) {
+  const int dtype = dtypeOfFormat(view.format, view.itemsize);
+  if (dtype < 0) {
+    refuse("the elements of this " + typeName(object) + " have format \"" +
+           (view.format == nullptr ? "" : view.format) +
+           "\"; expected booleans, integers, floats or complex numbers in native byte order. "
+           "Convert it with astype().");
+  }
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.buf), view.len / view.itemsize,
+                        dtype);
+}
+
+nb::tuple describeBuffer(nb::handle object, bool isWritable) {
+  Py_buffer view;
+  const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (isWritable ? PyBUF_WRITABLE : 0);
+  if (PyObject_CheckBuffer(object.ptr())) {
+    if (PyObject_GetBuffer(object.ptr(), &view, flags) == 0) {
+      struct Release {
+        Py_buffer& view;
+        ~Release() { PyBuffer_Release(&view); }
+      } release{view};
+      return describeExported(view, object);
+    }
+    nb::python_error cause;
+    refuse("this " + typeName(object) + " cannot be used: " + cause.what() +
+           "; expected a contiguous (C order)" + (isWritable ? ", writable" : "") +
+           " array. Pass numpy.ascontiguousarray(...) or a writable copy.");
+  }
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(object, array)) {
+    refuse("a " + typeName(object) +
+           " is no array; expected a NumPy array or anything with the buffer protocol or DLPack.");
+  }
+  if (array.device_type() != nb::device::cpu::value) {
+    refuse("this " + typeName(object) +
+           " is not in CPU memory; expected a CPU array. Copy it to the CPU first.");
+  }
+  std::int64_t expected = 1;
+  for (std::size_t i = array.ndim(); i-- > 0;) {
+    if (array.shape(i) > 1 && array.stride(i) != expected && array.size() != 0) {
+      refuse("this " + typeName(object) +
+             " is not contiguous; expected C order without gaps. Pass a contiguous copy.");
+    }
+    expected *= static_cast<std::int64_t>(array.shape(i));
+  }
+  const int dtype = dtypeOfDlpack(array.dtype());
+  if (dtype < 0) {
+    refuse("the element type of this " + typeName(object) +
+           " is not supported; expected booleans, integers, floats or complex numbers.");
+  }
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype);
+}
+
+}  // namespace
+
+void registerBuffer(nb::module_& module) {
+  module.def("buffer", &describeBuffer, nb::arg("array"), nb::arg("writable") = false,
+             "(address, number of elements, dtype code) of a contiguous array in CPU memory.\n\n"
+             "The address is valid while the array lives. Raises ValueError for anything else.");
+}
+
+}  // namespace smd::bindings

@@ -1,0 +1,496 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/communicator_py.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "bindings/work_py.h"
+#include "engine/communicator.h"
+
+namespace smd::bindings {
+namespace {
+
+using algorithms::Request;
+using Addresses = std::vector<std::uintptr_t>;
+using Counts = std::vector<std::uint64_t>;
+
+// All communicators, for prepare_exit().
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<engine::Communicator>> communicators;
+};
+Registry& registry() {
+  static auto* instance = new Registry;
+  return *instance;
+}
+
+const std::byte* input(std::uintptr_t address) {
+  return reinterpret_cast<const std::byte*>(address);
+}
+std::byte* output(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+nanoseconds toDuration(double seconds) {
+  if (!(seconds > 0)) return nanoseconds(0);
+  constexpr double kLongest = 1e9;  // 30 years
+  return nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));
+}
+
+template <class Enum>
+Enum toEnum(int code, int size, const char* what) {
+  if (code < 0 || code >= size) {
+    throw Error(ErrorKind::kConfiguration, std::string(what) + " code " + std::to_string(code) +
+                                               " is unknown; expected 0 to " +
+                                               std::to_string(size - 1) + ".");
+  }
+  return static_cast<Enum>(code);
+}
+
+DType toDType(int code) { return toEnum<DType>(code, kNumDTypes, "dtype"); }
+ReduceOp toReduceOp(int code) { return toEnum<ReduceOp>(code, kNumReduceOps, "reduce op"); }
+
+struct CallOptions {
+  bool isAsync;
+  double timeoutSeconds;
+  nb::object owner;
+};
+
+class PyCommunicator {
+  // Defined first: what it returns is deduced.
+  template <class Function>
+  auto guarded(Function&& function) const {
+    try {
+      return function();
+    } catch (const Error& error) {
+      errors_->raise(error);
+    } catch (const engine::Interrupted&) {
+      throw nb::python_error();  // the signal handler's exception is set
+    }
+  }
+
+ public:
+  PyCommunicator(int rank, int worldSize, nb::object exchange, std::string name,
+                 double timeoutSeconds, const std::string& transport, std::string interfaces,
+                 std::string rendezvousAddress, nb::object errors)
+      : errors_(std::make_shared<ErrorClasses>(errors)) {
+    engine::CommunicatorOptions options;
+    options.name = std::move(name);
+    options.timeout = toDuration(timeoutSeconds);
+    options.bootstrap.interfaces = std::move(interfaces);
+    options.bootstrap.rendezvousAddress = std::move(rendezvousAddress);
+    guarded([&] {
+      options.bootstrap.transport = toTransport(transport);
+      const auto exchangeBytes = [&exchange](const std::string& key, const std::string& value) {
+        nb::gil_scoped_acquire acquire;
+        const nb::object values =
+            exchange(nb::str(key.c_str()), nb::bytes(value.data(), value.size()));
+        std::vector<std::string> all;
+        for (nb::handle item : values) {
+          const auto bytes = nb::cast<nb::bytes>(item);
+          all.emplace_back(bytes.c_str(), bytes.size());
+        }
+        return all;
+      };
+      nb::gil_scoped_release release;
+      communicator_ = engine::Communicator::create(rank, worldSize, exchangeBytes, options);
+      std::lock_guard lock(registry().mutex);
+      auto& known = registry().communicators;
+      std::erase_if(known, [](const auto& weak) { return weak.expired(); });
+      known.push_back(communicator_);
+    });
+  }
+
+  ~PyCommunicator() {
+    nb::gil_scoped_release release;
+    communicator_.reset();
+  }
+
+  engine::Communicator& engine() const { return *communicator_; }
+
+  nb::list topology() const {
+    nb::list ranks;
+    const auto& identities = communicator_->membership().identities;
+    for (int peer = 0; peer < communicator_->size(); ++peer) {
+      nb::dict entry;
+      const bool isSelf = peer == communicator_->rank();
+      const bool isLocal = communicator_->sharesMemoryWith(peer);
+      entry["host"] = identities[static_cast<std::size_t>(peer)].host;
+      entry["pid"] = identities[static_cast<std::size_t>(peer)].pid;
+      entry["is_local"] = isLocal;
+      entry["transport"] = isSelf ? "self" : isLocal ? "shm" : "tcp";
+      ranks.append(entry);
+    }
+    return ranks;
+  }
+
+  std::string explain(const std::string& collective, std::uint64_t payloadBytes) const {
+    for (int kind = 0; kind < static_cast<int>(OpKind::kSend); ++kind) {
+      if (smd::name(static_cast<OpKind>(kind)) != collective) continue;
+      const engine::Choice choice = communicator_->choose(static_cast<OpKind>(kind), payloadBytes);
+      return std::string(engine::name(choice.algorithm)) + ": " + choice.reason;
+    }
+    errors_->raise(
+        Error(ErrorKind::kConfiguration,
+              "\"" + collective + "\" is no collective; expected a name such as all_reduce"));
+  }
+
+  void abort(const std::string& reason) const {
+    nb::gil_scoped_release release;
+    communicator_->abort(reason);
+  }
+  void close() const {
+    nb::gil_scoped_release release;
+    communicator_->close();
+  }
+
+  // Runs a collective; None once complete, or its Work.
+  nb::object collective(Request request, const CallOptions& call) const {
+    return run(
+        call,
+        [&](engine::Mode mode) {
+          return communicator_->collective(std::move(request), mode,
+                                           toDuration(call.timeoutSeconds));
+        },
+        [](const engine::Work&) { return nb::none(); });
+  }
+
+  nb::object sendOrReceive(bool isSend, std::uintptr_t address, std::uint64_t count, int dtype,
+                           int peer, std::uint64_t tag, const CallOptions& call) const {
+    return run(
+        call,
+        [&](engine::Mode mode) {
+          const nanoseconds timeout = toDuration(call.timeoutSeconds);
+          return isSend ? communicator_->send(input(address), count, toDType(dtype), peer, tag,
+                                              mode, timeout)
+                        : communicator_->receive(output(address), count, toDType(dtype), peer, tag,
+                                                 mode, timeout);
+        },
+        [isSend](const engine::Work& work) -> nb::object {
+          if (isSend) return nb::none();
+          return nb::int_(work.source());
+        });
+  }
+
+ private:
+  static engine::TransportChoice toTransport(const std::string& text) {
+    if (text == "auto") return engine::TransportChoice::kAuto;
+    if (text == "shm") return engine::TransportChoice::kSharedMemory;
+    if (text == "tcp") return engine::TransportChoice::kTcp;
+    throw Error(ErrorKind::kConfiguration, "transport \"" + text +
+                                               "\" is unknown; expected auto, shm or tcp. Set "
+                                               "SMDDP_TRANSPORT accordingly or leave it unset.");
+  }
+
+  template <class Start, class Result>
+  nb::object run(const CallOptions& call, Start&& start, Result&& result) const {
+    const engine::Mode mode = call.isAsync ? engine::Mode::kAsync : engine::Mode::kBlocking;
+    std::shared_ptr<engine::Work> work = guarded([&] {
+      nb::gil_scoped_release release;
+      return start(mode);
+    });
+    if (call.isAsync)
+      return nb::cast(new PyWork(std::move(work), errors_, call.owner),
+                      nb::rv_policy::take_ownership);
+    if (work->error()) errors_->raise(*work->error());
+    return result(*work);
+  }
+
+  std::shared_ptr<ErrorClasses> errors_;
+  std::shared_ptr<engine::Communicator> communicator_;
+};
+
+std::vector<const std::byte*> inputs(const Addresses& addresses) {
+  std::vector<const std::byte*> pointers;
+  for (std::uintptr_t address : addresses) pointers.push_back(input(address));
+  return pointers;
+}
+std::vector<std::byte*> outputs(const Addresses& addresses) {
+  std::vector<std::byte*> pointers;
+  for (std::uintptr_t address : addresses) pointers.push_back(output(address));
+  return pointers;
+}
+
+// By-rank lists: one entry per rank, pointers and counts alike.
+void requireLists(const PyCommunicator& self, const char* what, std::size_t pointers,
+                  std::size_t counts) {
+  const auto size = static_cast<std::size_t>(self.engine().size());
+  if (pointers == size && counts == size) return;
+  throw nb::value_error((std::string(what) + ": " + std::to_string(pointers) + " buffers and " +
+                         std::to_string(counts) +
+                         " sizes were given; expected one of each per rank, " +
+                         std::to_string(size) + ".")
+                            .c_str());
+}
+
+void requireRank(const PyCommunicator& self, int root) {
+  if (root >= 0 && root < self.engine().size()) return;
+  throw nb::value_error(("root " + std::to_string(root) +
+                         " is not a rank of this group; expected 0 to " +
+                         std::to_string(self.engine().size() - 1) + ".")
+                            .c_str());
+}
+
+Request reduction(OpKind kind, int dtype, int op, double factor) {
+  Request request;
+  request.kind = kind;
+  request.dtype = toDType(dtype);
+  request.op = toReduceOp(op);
+  request.factor = factor;
+  return request;
+}
+
+Request movement(OpKind kind, int dtype) {
+  Request request;
+  request.kind = kind;
+  request.dtype = toDType(dtype);
+  return request;
+}
+
+// Consecutive equal parts of one buffer.
+std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesEach, int size) {
+  std::vector<std::byte*> pointers;
+  for (int peer = 0; peer < size; ++peer) {
+    pointers.push_back(output(address + static_cast<std::uint64_t>(peer) * bytesEach));
+  }
+  return pointers;
+}
+
+#define SMD_CALL_PARAMETERS bool asyncOp, double timeoutSeconds, nb::object keepAlive
+#define SMD_CALL \
+  CallOptions { asyncOp, timeoutSeconds, std::move(keepAlive) }
+#define SMD_CALL_ARGS \
+  nb::arg("async_op") = false, nb::arg("timeout_s") = 0.0, nb::arg("keep_alive") = nb::none()
+
+}  // namespace
+
+void prepareExit() {
+  nb::gil_scoped_release release;
+  std::vector<std::shared_ptr<engine::Communicator>> open;
+  {
+    std::lock_guard lock(registry().mutex);
+    for (auto& weak : registry().communicators) {
+      if (auto communicator = weak.lock()) open.push_back(std::move(communicator));
+    }
+    registry().communicators.clear();
+  }
+  for (auto& communicator : open) communicator->close();
+  open.clear();
+  engine::ProgressThread::process().shutdown();
+}
+
+void registerCommunicator(nb::module_& module) {
+  engine::setInterruptCheck([] {
+    nb::gil_scoped_acquire acquire;
+    return PyErr_CheckSignals() != 0;
+  });
+  nb::class_<PyCommunicator>(
+      module, "Communicator",
+      "A group of ranks, by raw pointers into CPU memory. Front ends build on this; users on\n"
+      "smdistributed.collectives.Communicator.\n\n"
+      "Pointers are addresses of contiguous memory, counts are elements, dtype and op are the "
+      "codes\n"
+      "of this module. Every call releases the GIL. With async_op=True it returns a Work and\n"
+      "keep_alive is held until the operation is complete; otherwise it returns None when "
+      "complete.\n"
+      "timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.")
+      .def(nb::init<int, int, nb::object, std::string, double, const std::string&, std::string,
+                    std::string, nb::object>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("exchange"), nb::kw_only(),
+           nb::arg("name") = "default", nb::arg("timeout_s") = 1800.0,
+           nb::arg("transport") = "auto", nb::arg("interfaces") = "auto",
+           nb::arg("rendezvous_address") = "", nb::arg("errors") = nb::none())
+      .def_prop_ro("rank", [](const PyCommunicator& self) { return self.engine().rank(); })
+      .def_prop_ro("world_size", [](const PyCommunicator& self) { return self.engine().size(); })
+      .def_prop_ro("name", [](const PyCommunicator& self) { return self.engine().name(); })
+      .def("topology", &PyCommunicator::topology, "Per rank: host, pid, is_local, transport.")
+      .def("explain", &PyCommunicator::explain, nb::arg("collective"), nb::arg("payload_bytes"),
+           "Which algorithm would be chosen, and why.")
+      .def("abort", &PyCommunicator::abort, nb::arg("reason"),
+           "Makes every rank's pending and later operations fail with ``reason``.")
+      .def("close", &PyCommunicator::close, "Says goodbye and releases everything. Idempotent.")
+      .def(
+          "all_reduce_ptr",
+          [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype, int op,
+             double factor, SMD_CALL_PARAMETERS) {
+            Request request = reduction(OpKind::kAllReduce, dtype, op, factor);
+            request.count = count;
+            request.input = input(ptr);
+            request.output = output(ptr);
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"),
+          nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+      .def(
+          "reduce_ptr",
+          [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype, int op,
+             int root, double factor, SMD_CALL_PARAMETERS) {
+            requireRank(self, root);
+            Request request = reduction(OpKind::kReduce, dtype, op, factor);
+            request.root = root;
+            request.count = count;
+            request.input = input(ptr);
+            request.output = output(ptr);
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"),
+          nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+      .def(
+          "broadcast_ptr",
+          [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
+             int root, SMD_CALL_PARAMETERS) {
+            requireRank(self, root);
+            Request request = movement(OpKind::kBroadcast, dtype);
+            request.root = root;
+            request.count = count;
+            request.input = input(ptr);
+            request.output = output(ptr);
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("root"), SMD_CALL_ARGS)
+      .def(
+          "all_gather_ptr",
+          [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
+             const Counts& counts, int dtype, SMD_CALL_PARAMETERS) {
+            requireLists(self, "all_gather", outPtrs.size(), counts.size());
+            Request request = movement(OpKind::kAllGather, dtype);
+            request.input = input(inPtr);
+            request.outputs = outputs(outPtrs);
+            request.outputCounts = counts;
+            request.count = counts[static_cast<std::size_t>(self.engine().rank())];
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptr"), nb::arg("out_ptrs"), nb::arg("counts"), nb::arg("dtype"),
+          SMD_CALL_ARGS)
+      .def(
+          "all_gather_into_ptr",
+          [](const PyCommunicator& self, std::uintptr_t inPtr, std::uintptr_t outPtr,
+             std::uint64_t count, int dtype, SMD_CALL_PARAMETERS) {
+            Request request = movement(OpKind::kAllGather, dtype);
+            const int size = self.engine().size();
+            request.input = input(inPtr);
+            request.outputs = consecutive(outPtr, count * elementSize(request.dtype), size);
+            request.outputCounts.assign(static_cast<std::size_t>(size), count);
+            request.count = count;
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptr"), nb::arg("out_ptr"), nb::arg("count"), nb::arg("dtype"), SMD_CALL_ARGS)
+      .def(
+          "reduce_scatter_ptr",
+          [](const PyCommunicator& self, const Addresses& inPtrs, std::uintptr_t outPtr,
+             const Counts& counts, int dtype, int op, double factor, SMD_CALL_PARAMETERS) {
+            requireLists(self, "reduce_scatter", inPtrs.size(), counts.size());
+            Request request = reduction(OpKind::kReduceScatter, dtype, op, factor);
+            request.inputs = inputs(inPtrs);
+            request.inputCounts = counts;
+            request.output = output(outPtr);
+            request.count = counts[static_cast<std::size_t>(self.engine().rank())];
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptrs"), nb::arg("out_ptr"), nb::arg("counts"), nb::arg("dtype"),
+          nb::arg("op"), nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+      .def(
+          "reduce_scatter_from_ptr",
+          [](const PyCommunicator& self, std::uintptr_t inPtr, std::uintptr_t outPtr,
+             std::uint64_t count, int dtype, int op, double factor, SMD_CALL_PARAMETERS) {
+            Request request = reduction(OpKind::kReduceScatter, dtype, op, factor);
+            const int size = self.engine().size();
+            for (std::byte* part : consecutive(inPtr, count * elementSize(request.dtype), size)) {
+              request.inputs.push_back(part);
+            }
+            request.inputCounts.assign(static_cast<std::size_t>(size), count);
+            request.output = output(outPtr);
+            request.count = count;
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptr"), nb::arg("out_ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"),
+          nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+      .def(
+          "all_to_all_ptr",
+          [](const PyCommunicator& self, const Addresses& inPtrs, const Counts& inCounts,
+             const Addresses& outPtrs, const Counts& outCounts, int dtype, SMD_CALL_PARAMETERS) {
+            requireLists(self, "all_to_all input", inPtrs.size(), inCounts.size());
+            requireLists(self, "all_to_all output", outPtrs.size(), outCounts.size());
+            Request request = movement(OpKind::kAllToAll, dtype);
+            request.inputs = inputs(inPtrs);
+            request.inputCounts = inCounts;
+            request.outputs = outputs(outPtrs);
+            request.outputCounts = outCounts;
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptrs"), nb::arg("in_counts"), nb::arg("out_ptrs"), nb::arg("out_counts"),
+          nb::arg("dtype"), SMD_CALL_ARGS)
+      .def(
+          "gather_ptr",
+          [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
+             const Counts& counts, int dtype, int root, std::int64_t inCount, SMD_CALL_PARAMETERS) {
+            requireRank(self, root);
+            Request request = movement(OpKind::kGather, dtype);
+            request.root = root;
+            request.input = input(inPtr);
+            if (self.engine().rank() == root) {
+              requireLists(self, "gather", outPtrs.size(), counts.size());
+              request.outputs = outputs(outPtrs);
+              request.outputCounts = counts;
+            }
+            request.count = inCount >= 0
+                                ? static_cast<std::uint64_t>(inCount)
+                                : counts.at(static_cast<std::size_t>(self.engine().rank()));
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptr"), nb::arg("out_ptrs"), nb::arg("counts"), nb::arg("dtype"),
+          nb::arg("root"), nb::arg("in_count") = -1, SMD_CALL_ARGS,
+          "in_count: elements of this rank's input; -1: counts[rank] (then every rank gives "
+          "counts).")
+      .def(
+          "scatter_ptr",
+          [](const PyCommunicator& self, const Addresses& inPtrs, std::uintptr_t outPtr,
+             const Counts& counts, int dtype, int root, std::int64_t outCount,
+             SMD_CALL_PARAMETERS) {
+            requireRank(self, root);
+            Request request = movement(OpKind::kScatter, dtype);
+            request.root = root;
+            request.output = output(outPtr);
+            if (self.engine().rank() == root) {
+              requireLists(self, "scatter", inPtrs.size(), counts.size());
+              request.inputs = inputs(inPtrs);
+              request.inputCounts = counts;
+            }
+            request.count = outCount >= 0
+                                ? static_cast<std::uint64_t>(outCount)
+                                : counts.at(static_cast<std::size_t>(self.engine().rank()));
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("in_ptrs"), nb::arg("out_ptr"), nb::arg("counts"), nb::arg("dtype"),
+          nb::arg("root"), nb::arg("out_count") = -1, SMD_CALL_ARGS,
+          "out_count: elements of this rank's output; -1: counts[rank] (then every rank gives "
+          "counts).")
+      .def(
+          "barrier",
+          [](const PyCommunicator& self, bool asyncOp, double timeoutSeconds) {
+            return self.collective(Request{}, CallOptions{asyncOp, timeoutSeconds, nb::none()});
+          },
+          nb::arg("async_op") = false, nb::arg("timeout_s") = 0.0)
+      .def(
+          "send_ptr",
+          [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
+             int peer, std::uint64_t tag, SMD_CALL_PARAMETERS) {
+            return self.sendOrReceive(true, ptr, count, dtype, peer, tag, SMD_CALL);
+          },
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag") = 0,
+          SMD_CALL_ARGS)
+      .def(
+          "recv_ptr",
+          [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
+             int peer, std::uint64_t tag, SMD_CALL_PARAMETERS) {
+            return self.sendOrReceive(false, ptr, count, dtype, peer, tag, SMD_CALL);
+          },
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag") = 0,
+          SMD_CALL_ARGS,
+          "peer -1: whoever sends first. The blocking form returns the sender's rank.");
+}
+
+}  // namespace smd::bindings

@@ -1,0 +1,49 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// smdistributed.collectives._native: the engine as Python sees it.
+#include <nanobind/nanobind.h>
+
+#include <cctype>
+#include <string>
+
+#include "bindings/buffer_py.h"
+#include "bindings/communicator_py.h"
+#include "bindings/work_py.h"
+#include "common/cpu.h"
+#include "common/types.h"
+#include "kernels/kernels.h"
+
+namespace {
+
+template <class Enum>
+void addCodes(nanobind::module_& module, int count) {
+  for (int code = 0; code < count; ++code) {
+    std::string constant(smd::name(static_cast<Enum>(code)));
+    for (char& letter : constant)
+      letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    module.attr(constant.c_str()) = code;
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  module.doc() = "The collectives engine. See smdistributed.collectives for the public face.";
+  addCodes<smd::DType>(module, smd::kNumDTypes);
+  addCodes<smd::ReduceOp>(module, smd::kNumReduceOps);
+  smd::bindings::registerBuffer(module);
+  smd::bindings::registerWork(module);
+  smd::bindings::registerCommunicator(module);
+  module.def("prepare_exit", &smd::bindings::prepareExit,
+             "Closes every communicator of this process and ends its threads.");
+  module.def(
+      "kernel_set",
+      [] {
+        const std::string name(smd::kernels::kernels().name());
+        return nanobind::str(name.c_str());
+      },
+      "Instruction set of the reductions in use.");
+  module.def("usable_cores", &smd::usableCores,
+             "Processors this process may use: affinity mask and cgroup quota respected.");
+}

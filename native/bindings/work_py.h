@@ -1,0 +1,34 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "bindings/python_errors.h"
+#include "engine/work.h"
+
+namespace smd::bindings {
+
+// The Python handle of an operation.
+class PyWork {
+ public:
+  // `owner` keeps the buffers alive until the operation is complete, even if the handle is dropped.
+  PyWork(std::shared_ptr<engine::Work> work, std::shared_ptr<ErrorClasses> errors,
+         nb::object owner);
+
+  void wait(nb::handle timeoutSeconds) const;
+  bool isCompleted() const { return work_->isCompleted(); }
+  nb::object exception() const;
+  int source() const { return work_->source(); }
+  static void addDoneCallback(nb::object self, nb::object function);
+
+ private:
+  std::shared_ptr<engine::Work> work_;
+  std::shared_ptr<ErrorClasses> errors_;
+};
+
+void registerWork(nb::module_& module);
+
+}  // namespace smd::bindings

@@ -1,0 +1,168 @@
+"""
+The collectives engine. See smdistributed.collectives for the public face.
+"""
+
+from collections.abc import Sequence
+
+
+FLOAT32: int = 0
+
+FLOAT64: int = 1
+
+FLOAT16: int = 2
+
+BFLOAT16: int = 3
+
+INT8: int = 4
+
+INT16: int = 5
+
+INT32: int = 6
+
+INT64: int = 7
+
+UINT8: int = 8
+
+BOOL: int = 9
+
+COMPLEX64: int = 10
+
+COMPLEX128: int = 11
+
+UINT16: int = 12
+
+UINT32: int = 13
+
+UINT64: int = 14
+
+OPAQUE8: int = 15
+
+SUM: int = 0
+
+AVG: int = 1
+
+MIN: int = 2
+
+MAX: int = 3
+
+PRODUCT: int = 4
+
+BAND: int = 5
+
+BOR: int = 6
+
+BXOR: int = 7
+
+PREMUL_SUM: int = 8
+
+def buffer(array: object, writable: bool = False) -> tuple:
+    """
+    (address, number of elements, dtype code) of a contiguous array in CPU memory.
+
+    The address is valid while the array lives. Raises ValueError for anything else.
+    """
+
+class Work:
+    """Handle of an operation under way."""
+
+    def wait(self, timeout_s: object | None = None) -> None:
+        """
+        Blocks (without the GIL) until the operation is complete; raises its error.
+
+        ``timeout_s``: seconds to wait at most, None for no limit beyond the operation's own.
+        """
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not. Never blocks."""
+
+    def exception(self) -> object:
+        """The error of a completed operation, else None."""
+
+    def add_done_callback(self, fn: object) -> None:
+        """
+        Calls ``fn(work)`` once the operation is complete: at once, or on the progress thread.
+        """
+
+    @property
+    def source(self) -> int:
+        """Rank that sent, of a completed receive; else -1."""
+
+class Communicator:
+    """
+    A group of ranks, by raw pointers into CPU memory. Front ends build on this; users on
+    smdistributed.collectives.Communicator.
+
+    Pointers are addresses of contiguous memory, counts are elements, dtype and op are the codes
+    of this module. Every call releases the GIL. With async_op=True it returns a Work and
+    keep_alive is held until the operation is complete; otherwise it returns None when complete.
+    timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.
+    """
+
+    def __init__(self, rank: int, world_size: int, exchange: object, *, name: str = 'default', timeout_s: float = 1800.0, transport: str = 'auto', interfaces: str = 'auto', rendezvous_address: str = '', errors: object | None = None) -> None: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def topology(self) -> list:
+        """Per rank: host, pid, is_local, transport."""
+
+    def explain(self, collective: str, payload_bytes: int) -> str:
+        """Which algorithm would be chosen, and why."""
+
+    def abort(self, reason: str) -> None:
+        """Makes every rank's pending and later operations fail with ``reason``."""
+
+    def close(self) -> None:
+        """Says goodbye and releases everything. Idempotent."""
+
+    def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def reduce_scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def all_to_all_ptr(self, in_ptrs: Sequence[int], in_counts: Sequence[int], out_ptrs: Sequence[int], out_counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, root: int, in_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+        """
+        in_count: elements of this rank's input; -1: counts[rank] (then every rank gives counts).
+        """
+
+    def scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, root: int, out_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+        """
+        out_count: elements of this rank's output; -1: counts[rank] (then every rank gives counts).
+        """
+
+    def barrier(self, async_op: bool = False, timeout_s: float = 0.0) -> object: ...
+
+    def send_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+
+    def recv_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+        """
+        peer -1: whoever sends first. The blocking form returns the sender's rank.
+        """
+
+def prepare_exit() -> None:
+    """Closes every communicator of this process and ends its threads."""
+
+def kernel_set() -> str:
+    """Instruction set of the reductions in use."""
+
+def usable_cores() -> int:
+    """
+    Processors this process may use: affinity mask and cgroup quota respected.
+    """

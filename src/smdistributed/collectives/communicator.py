@@ -1,0 +1,545 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The public communicator: collectives on arrays."""
+
+import enum
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from smdistributed.collectives import _native
+
+__all__ = ["Communicator", "Exchange", "ReduceOp"]
+
+Exchange = Callable[[str, bytes], list[bytes]]
+# A contiguous array in CPU memory: NumPy, DLPack or the buffer protocol.
+Array = Any
+
+
+class ReduceOp(enum.IntEnum):
+    """How elements are combined. AVG is for floating and complex types."""
+
+    SUM = 0
+    AVG = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+    PREMUL_SUM = 8
+
+
+class Communicator:
+    """A group of ranks that make the same collective calls in the same order.
+
+    Arrays are contiguous and in CPU memory; shapes do not matter, only the number of elements.
+    Every call blocks (without the GIL) until its result is there, unless `async_op=True`: then it
+    returns a `Work`, and the arrays must be left alone until `work.wait()`. Calls of one
+    communicator are safe from several threads as long as all ranks make them in the same order.
+
+    Errors of every call: `ValueError` for an array that cannot be used; `MismatchError` on all
+    ranks if they disagree; `PeerLostError`, `CollectiveTimeoutError` if a rank is gone or late,
+    after which the communicator cannot be used again (`smdistributed._common.errors`).
+
+    Args:
+        rank: This process, 0 <= rank < world_size.
+        world_size: Number of ranks.
+        exchange: `exchange(key, value)` returns every rank's value by rank; used while the
+            communicator is made only. `collectives.init()` brings one.
+        name: For messages.
+        timeout_s: Seconds an operation may wait for the other ranks.
+        transport: "auto" (shared memory within a host, TCP between), "shm" or "tcp".
+        interfaces: Network interfaces for TCP, see `SMDDP_INTERFACE`.
+        rendezvous_address: An address all hosts can reach; tells which interface leads there.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        exchange: Exchange,
+        *,
+        name: str = "default",
+        timeout_s: float = 1800.0,
+        transport: str = "auto",
+        interfaces: str = "auto",
+        rendezvous_address: str = "",
+    ) -> None:
+        self._native = _native.Communicator(
+            rank,
+            world_size,
+            exchange,
+            name=name,
+            timeout_s=timeout_s,
+            transport=transport,
+            interfaces=interfaces,
+            rendezvous_address=rendezvous_address,
+        )
+        self._options = {
+            "timeout_s": timeout_s,
+            "transport": transport,
+            "interfaces": interfaces,
+            "rendezvous_address": rendezvous_address,
+        }
+        self._splits = 0
+        self.rank = rank
+        self.world_size = world_size
+        self.name = name
+
+    # --- collectives -----------------------------------------------------------------------------
+
+    def all_reduce(
+        self,
+        array: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Reduce `array` over all ranks, in place; every rank gets the same bits.
+
+        Args:
+            array: Same dtype and number of elements on every rank.
+            op: How to combine. 16-bit floats accumulate in float32 and round once.
+            factor: For `PREMUL_SUM`: what this rank's array is multiplied by first.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        pointer, count, dtype = _native.buffer(array, True)
+        return self._native.all_reduce_ptr(
+            pointer, count, dtype, op, factor, async_op, timeout_s, array if async_op else None
+        )
+
+    def reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Reduce `array` over all ranks into the root's `array`; the others' stay as they are."""
+        pointer, count, dtype = _native.buffer(array, self.rank == root)
+        return self._native.reduce_ptr(
+            pointer, count, dtype, op, root, factor, async_op, timeout_s, array if async_op else None
+        )
+
+    def broadcast(
+        self, array: Array, root: int = 0, *, async_op: bool = False, timeout_s: float = 0.0
+    ) -> _native.Work | None:
+        """Copy the root's `array` into every rank's."""
+        pointer, count, dtype = _native.buffer(array, self.rank != root)
+        return self._native.broadcast_ptr(
+            pointer, count, dtype, root, async_op, timeout_s, array if async_op else None
+        )
+
+    def all_gather(
+        self,
+        output: Array | Sequence[Array],
+        input: Array,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Give every rank all ranks' `input`, in rank order.
+
+        Args:
+            output: One array of `world_size` times the input's elements, or a list of one array
+                per rank (their sizes may differ; all ranks must expect the same ones).
+            input: This rank's part.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        in_pointer, in_count, dtype = _native.buffer(input)
+        keep = (output, input) if async_op else None
+        if isinstance(output, (list, tuple)):
+            pointers, counts = self._parts("all_gather", output, dtype, writable=True)
+            _require_count("all_gather", "input", in_count, counts[self.rank])
+            return self._native.all_gather_ptr(
+                in_pointer, pointers, counts, dtype, async_op, timeout_s, keep
+            )
+        out_pointer, out_count, out_dtype = _native.buffer(output, True)
+        _require_dtype("all_gather", dtype, out_dtype)
+        _require_count("all_gather", "output", out_count, in_count * self.world_size)
+        return self._native.all_gather_into_ptr(
+            in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, keep
+        )
+
+    def reduce_scatter(
+        self,
+        output: Array,
+        input: Array | Sequence[Array],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        factor: float = 1.0,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Reduce over all ranks, each rank keeping its own part.
+
+        Args:
+            output: This rank's part of the result.
+            input: One array of `world_size` times the output's elements, or a list of one array
+                per rank (their sizes may differ; all ranks must agree on them).
+            op: How to combine.
+            factor: For `PREMUL_SUM`.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        out_pointer, out_count, dtype = _native.buffer(output, True)
+        keep = (output, input) if async_op else None
+        if isinstance(input, (list, tuple)):
+            pointers, counts = self._parts("reduce_scatter", input, dtype, writable=False)
+            _require_count("reduce_scatter", "output", out_count, counts[self.rank])
+            return self._native.reduce_scatter_ptr(
+                pointers, out_pointer, counts, dtype, op, factor, async_op, timeout_s, keep
+            )
+        in_pointer, in_count, in_dtype = _native.buffer(input)
+        _require_dtype("reduce_scatter", dtype, in_dtype)
+        _require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
+        return self._native.reduce_scatter_from_ptr(
+            in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, keep
+        )
+
+    def all_to_all(
+        self,
+        output: Array | Sequence[Array],
+        input: Array | Sequence[Array],
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Send part `i` of `input` to rank `i`, receive part `i` of `output` from rank `i`.
+
+        Args:
+            output: One array, cut by `output_splits`, or a list of one array per rank.
+            input: One array, cut by `input_splits`, or a list of one array per rank.
+            output_splits: Elements received from each rank; None for equal parts.
+            input_splits: Elements sent to each rank; None for equal parts.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        in_pointers, in_counts, dtype = self._cut("input", input, input_splits, writable=False)
+        out_pointers, out_counts, out_dtype = self._cut(
+            "output", output, output_splits, writable=True
+        )
+        _require_dtype("all_to_all", dtype, out_dtype)
+        return self._native.all_to_all_ptr(
+            in_pointers,
+            in_counts,
+            out_pointers,
+            out_counts,
+            dtype,
+            async_op,
+            timeout_s,
+            (output, input) if async_op else None,
+        )
+
+    def gather(
+        self,
+        output: Array | Sequence[Array] | None,
+        input: Array,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Give the root all ranks' `input`, in rank order.
+
+        Args:
+            output: On the root as for `all_gather`; elsewhere None.
+            input: This rank's part.
+            root: Who receives.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        in_pointer, in_count, dtype = _native.buffer(input)
+        pointers: list[int] = []
+        counts: list[int] = []
+        if self.rank == root:
+            _require_root_list("gather", "output", output)
+            pointers, counts, out_dtype = self._cut("output", output, None, writable=True)
+            _require_dtype("gather", dtype, out_dtype)
+        return self._native.gather_ptr(
+            in_pointer,
+            pointers,
+            counts,
+            dtype,
+            root,
+            in_count,
+            async_op,
+            timeout_s,
+            (output, input) if async_op else None,
+        )
+
+    def scatter(
+        self,
+        output: Array,
+        input: Array | Sequence[Array] | None,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Give each rank its part of the root's `input`.
+
+        Args:
+            output: This rank's part.
+            input: On the root: one array cut into equal parts, or a list of one array per rank;
+                elsewhere None.
+            root: Who sends.
+            async_op: Return a `Work` at once.
+            timeout_s: Seconds to wait for the others; 0 means the communicator's.
+        """
+        out_pointer, out_count, dtype = _native.buffer(output, True)
+        pointers: list[int] = []
+        counts: list[int] = []
+        if self.rank == root:
+            _require_root_list("scatter", "input", input)
+            pointers, counts, in_dtype = self._cut("input", input, None, writable=False)
+            _require_dtype("scatter", dtype, in_dtype)
+        return self._native.scatter_ptr(
+            pointers,
+            out_pointer,
+            counts,
+            dtype,
+            root,
+            out_count,
+            async_op,
+            timeout_s,
+            (output, input) if async_op else None,
+        )
+
+    def barrier(self, *, async_op: bool = False, timeout_s: float = 0.0) -> _native.Work | None:
+        """Wait until every rank is here."""
+        return self._native.barrier(async_op, timeout_s)
+
+    # --- point to point --------------------------------------------------------------------------
+
+    def send(
+        self,
+        array: Array,
+        peer: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> _native.Work | None:
+        """Send `array` to rank `peer`. Returns once `array` may be changed again.
+
+        Large messages wait for their receiver, so two ranks that both send first wait for ever
+        (until the timeout): let one of them receive first, or use `async_op=True`.
+        """
+        pointer, count, dtype = _native.buffer(array)
+        return self._native.send_ptr(
+            pointer, count, dtype, peer, tag, async_op, timeout_s, array if async_op else None
+        )
+
+    def recv(
+        self,
+        array: Array,
+        peer: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        timeout_s: float = 0.0,
+    ) -> int | _native.Work:
+        """Receive into `array` from rank `peer`, or from whoever sends first (None).
+
+        Returns:
+            The sender's rank; or a `Work`, which has it as `source` once complete.
+        """
+        pointer, count, dtype = _native.buffer(array, True)
+        return self._native.recv_ptr(
+            pointer,
+            count,
+            dtype,
+            -1 if peer is None else peer,
+            tag,
+            async_op,
+            timeout_s,
+            array if async_op else None,
+        )
+
+    # --- the group -------------------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int | None = None) -> "Communicator | None":
+        """Make sub-communicators: ranks that pass the same `color` form one.
+
+        Collective over this communicator. Ranks in the new one are ordered by `key` (default:
+        this communicator's rank), then by old rank.
+
+        Returns:
+            The new communicator, or None on ranks that passed `color=None`.
+        """
+        self._splits += 1
+        order = self.rank if key is None else key
+        text = f"{'' if color is None else color},{order}".encode()
+        members: list[tuple[int, int]] = []
+        for old_rank, value in enumerate(self._exchange_bytes(text)):
+            their_color, their_order = value.decode().split(",")
+            if color is not None and their_color == str(color):
+                members.append((int(their_order), old_rank))
+        ranks = [old_rank for _, old_rank in sorted(members)]
+
+        def exchange(key: str, value: bytes) -> list[bytes]:
+            values = self._exchange_bytes(value)
+            return [values[old_rank] for old_rank in ranks]
+
+        if color is None:
+            # The members' bootstrap exchanges go through the whole parent: take part in them.
+            for _ in range(_BOOTSTRAP_EXCHANGES):
+                self._exchange_bytes(b"")
+            return None
+        if len(ranks) == 1:
+            for _ in range(_BOOTSTRAP_EXCHANGES):
+                self._exchange_bytes(b"")
+        return Communicator(
+            ranks.index(self.rank),
+            len(ranks),
+            exchange,
+            name=f"{self.name}/{self._splits}.{color}",
+            **self._options,  # type: ignore[arg-type]
+        )
+
+    def topology(self) -> list[dict[str, Any]]:
+        """Per rank: `host`, `pid`, `is_local` and `transport` ("self", "shm" or "tcp")."""
+        return self._native.topology()
+
+    def explain(self, collective: str, payload_bytes: int) -> str:
+        """Say which algorithm a collective of that size would use, and why."""
+        return self._native.explain(collective, payload_bytes)
+
+    def abort(self, reason: str) -> None:
+        """Make every rank's pending and later calls fail with `reason`."""
+        self._native.abort(reason)
+
+    def close(self) -> None:
+        """Say goodbye to the other ranks and release everything. Idempotent."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        """Return itself; `close()` on leaving."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; other ranks that still wait for this one get an error."""
+        self.close()
+
+    # --- helpers ---------------------------------------------------------------------------------
+
+    def _parts(
+        self, name: str, arrays: Sequence[Array], dtype: int, *, writable: bool
+    ) -> tuple[list[int], list[int]]:
+        if len(arrays) != self.world_size:
+            raise ValueError(
+                f"{name}: a list of {len(arrays)} arrays was given; expected one per rank, "
+                f"{self.world_size}."
+            )
+        pointers, counts = [], []
+        for array in arrays:
+            pointer, count, part_dtype = _native.buffer(array, writable)
+            _require_dtype(name, dtype, part_dtype)
+            pointers.append(pointer)
+            counts.append(count)
+        return pointers, counts
+
+    def _cut(
+        self,
+        name: str,
+        array: Array | Sequence[Array],
+        splits: Sequence[int] | None,
+        *,
+        writable: bool,
+    ) -> tuple[list[int], list[int], int]:
+        if isinstance(array, (list, tuple)):
+            dtype = _native.buffer(array[0])[2] if array else _native.FLOAT32
+            pointers, counts = self._parts(name, array, dtype, writable=writable)
+            return pointers, counts, dtype
+        pointer, count, dtype = _native.buffer(array, writable)
+        if splits is None:
+            if count % self.world_size != 0:
+                raise ValueError(
+                    f"{name} has {count} elements, which {self.world_size} ranks cannot share "
+                    f"equally; expected a multiple of {self.world_size}. Pass {name}_splits."
+                )
+            splits = [count // self.world_size] * self.world_size
+        if len(splits) != self.world_size or min(splits) < 0 or sum(splits) != count:
+            raise ValueError(
+                f"{name}_splits={list(splits)} does not cut {count} elements for "
+                f"{self.world_size} ranks; expected {self.world_size} sizes >= 0 that sum to "
+                f"{count}."
+            )
+        size = _ELEMENT_BYTES[dtype]
+        pointers = []
+        for split in splits:
+            pointers.append(pointer)
+            pointer += split * size
+        return pointers, list(splits), dtype
+
+    def _exchange_bytes(self, value: bytes) -> list[bytes]:
+        if len(value) > _MAX_EXCHANGE_BYTES:
+            raise ValueError(f"{len(value)} bytes to exchange; expected {_MAX_EXCHANGE_BYTES}.")
+        padded = len(value).to_bytes(4, "little") + value.ljust(_MAX_EXCHANGE_BYTES, b"\0")
+        gathered = bytearray(len(padded) * self.world_size)
+        self.all_gather(gathered, padded)
+        values = []
+        for rank in range(self.world_size):
+            part = gathered[rank * len(padded) : (rank + 1) * len(padded)]
+            length = int.from_bytes(part[:4], "little")
+            values.append(bytes(part[4 : 4 + length]))
+        return values
+
+
+# An engine identity is a few hundred bytes.
+_MAX_EXCHANGE_BYTES = 4092
+# engine/bootstrap.h: identities, then who could attach.
+_BOOTSTRAP_EXCHANGES = 2
+
+_ELEMENT_BYTES = {
+    _native.FLOAT32: 4,
+    _native.FLOAT64: 8,
+    _native.FLOAT16: 2,
+    _native.BFLOAT16: 2,
+    _native.INT8: 1,
+    _native.INT16: 2,
+    _native.INT32: 4,
+    _native.INT64: 8,
+    _native.UINT8: 1,
+    _native.BOOL: 1,
+    _native.COMPLEX64: 8,
+    _native.COMPLEX128: 16,
+    _native.UINT16: 2,
+    _native.UINT32: 4,
+    _native.UINT64: 8,
+    _native.OPAQUE8: 1,
+}
+
+
+def _require_dtype(name: str, expected: int, given: int) -> None:
+    if given != expected:
+        raise ValueError(
+            f"{name}: input and output have different element types; expected one type. "
+            "Convert one of them."
+        )
+
+
+def _require_count(name: str, which: str, given: int, expected: int) -> None:
+    if given != expected:
+        raise ValueError(f"{name}: the {which} has {given} elements; expected {expected}.")
+
+
+def _require_root_list(name: str, which: str, array: Any) -> None:
+    if array is None:
+        raise ValueError(f"{name}: the root passed no {which}; expected an array or a list.")
