@@ -1,0 +1,27 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Why a connection ended.
+#pragma once
+
+#include <string>
+
+#include "common/network.h"
+
+namespace smd::transport::tcp {
+
+struct LinkEnd {
+  bool hasLeft = false;  // the peer said goodbye
+  std::string text;      // for Error(kPeerLost); whoever adds the operation also names the rank
+};
+
+inline LinkEnd leftInGoodOrder(const std::string& endpoint) {
+  return {true, endpoint + " left: it closed its communicator in good order"};
+}
+
+// `reason` may be empty.
+inline LinkEnd closedUnexpectedly(const std::string& endpoint, const std::string& reason) {
+  return {false, endpoint + " closed the connection" + (reason.empty() ? "" : " (" + reason + ")")};
+}
+
+}  // namespace smd::transport::tcp

@@ -1,0 +1,31 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The socket calls and options of this transport, in one place.
+#pragma once
+
+#include <string>
+
+#include "common/file_descriptor.h"
+#include "common/network.h"
+
+namespace smd::transport::tcp {
+
+// A non-blocking listening socket at `address` (port 0: the system chooses). Throws
+// Error(kInternal).
+FileDescriptor listenAt(const SocketAddress& address);
+SocketAddress localAddress(const FileDescriptor& socket);
+
+// A non-blocking socket on its way to `address`. Empty, with errno, if that failed at once.
+FileDescriptor connectTo(const SocketAddress& address);
+
+// The next connection, non-blocking. Empty, with errno, if there is none.
+FileDescriptor acceptFrom(const FileDescriptor& listener);
+
+// The error that a socket has met since it was last asked; 0 for none.
+int takeError(const FileDescriptor& socket);
+
+// "Connection refused"
+std::string errnoText(int error);
+
+}  // namespace smd::transport::tcp
