@@ -82,14 +82,14 @@ Task runOneShot(Context& context) {
       break;
     case OpKind::kBroadcast:
       if (!isRoot && bytes != 0) {
-        std::memcpy(request.output, payloadOf(context, request.root, bytes), bytes);
+        kernels::copy(request.output, payloadOf(context, request.root, bytes), bytes);
       }
       break;
     case OpKind::kAllGather:
       for (int peer = 0; peer < context.size; ++peer) {
         const std::uint64_t theirs = request.outputCount(peer) * element;
         if (theirs == 0) continue;
-        std::memcpy(request.outputs[static_cast<std::size_t>(peer)],
+        kernels::copy(request.outputs[static_cast<std::size_t>(peer)],
                     payloadOf(context, peer, theirs), theirs);
       }
       break;

@@ -58,6 +58,7 @@ struct Context {
   int size = 1;
   const transport::PeerMemory* memory = nullptr;  // null unless all ranks share this host
   transport::Mailbox* mailbox = nullptr;          // null if size is 1
+  std::uint64_t stagingBlocks = 1;                // in use, see stagingBlocks()
   std::uint64_t* blocksDone = nullptr;            // of the communicator's staged operations so far
 };
 
@@ -74,6 +75,9 @@ Task runOneShot(Context& context);
 // Bytes that would have to fit into a slot.
 std::uint64_t oneShotBytes(const Request& request, int size);
 
+// How many blocks of staging the ranks of a host use: few, so that they stay in the cache, while each
+// rank has a processor; many where ranks take turns on processors, so that each gets far in its turn.
+std::uint64_t stagingBlocks(int ranks, int cores);
 // Blocks stream through the ranks' staging buffers: any size, on one host.
 Task runStaged(Context& context);
 

@@ -13,15 +13,8 @@
 namespace smd {
 namespace {
 
-int coresInAffinityMask() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 // cgroup v2 "max 100000" or "150000 100000"; v1 has the two numbers in two files. 0: no limit.
-int coresInQuota() {
+int readQuota() {
   double quota = 0, period = 0;
   std::ifstream v2("/sys/fs/cgroup/cpu.max");
   std::string first;
@@ -37,7 +30,16 @@ int coresInQuota() {
   return std::max(1, static_cast<int>((quota + period - 1) / period));
 }
 
-std::atomic<int> ranksOnHost{1};
+// How many more threads than processors the busiest communicator knows of, for one thread per rank
+// and for two. Negative: processors to spare.
+std::atomic<int> excessOfCallers{0};
+std::atomic<int> excessWithProgress{0};
+
+void raiseTo(std::atomic<int>& value, int candidate) {
+  int seen = value.load();
+  while (seen < candidate && !value.compare_exchange_weak(seen, candidate)) {
+  }
+}
 
 // Trials on two cores: a flag travels in 0.04-0.3 us, so a peer that is not there after some tens of
 // microseconds is late for a reason and the processor is better used otherwise.
@@ -47,28 +49,41 @@ constexpr SpinBudget kBackground{0, 4};
 
 }  // namespace
 
+std::vector<int> affinityMask() {
+  std::vector<int> processors;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return {0};
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) processors.push_back(processor);
+  }
+  return processors;
+}
+
+int cpuQuota() {
+  static const int quota = readQuota();
+  return quota;
+}
+
 int usableCores() {
   static const int cores = [] {
-    const int mask = coresInAffinityMask();
-    const int quota = coresInQuota();
-    return quota == 0 ? mask : std::min(mask, quota);
+    const int mask = static_cast<int>(affinityMask().size());
+    return std::max(1, cpuQuota() == 0 ? mask : std::min(mask, cpuQuota()));
   }();
   return cores;
 }
 
-void noteRanksOnHost(int ranks) {
-  int seen = ranksOnHost.load();
-  while (seen < ranks && !ranksOnHost.compare_exchange_weak(seen, ranks)) {
-  }
+void noteHostLoad(int ranks, int cores) {
+  raiseTo(excessOfCallers, ranks - cores);
+  raiseTo(excessWithProgress, 2 * ranks - cores);
 }
 
 SpinBudget callerSpinBudget() {
-  return ranksOnHost.load(std::memory_order_relaxed) <= usableCores() ? kDedicated : kShared;
+  return excessOfCallers.load(std::memory_order_relaxed) <= 0 ? kDedicated : kShared;
 }
 
 SpinBudget progressSpinBudget() {
-  return 2 * ranksOnHost.load(std::memory_order_relaxed) <= usableCores() ? kDedicated
-                                                                          : kBackground;
+  return excessWithProgress.load(std::memory_order_relaxed) <= 0 ? kDedicated : kBackground;
 }
 
 }  // namespace smd

@@ -4,13 +4,22 @@
 // How many processors this process may really use, and how long waiting threads may spin on them.
 #pragma once
 
+#include <vector>
+
 namespace smd {
 
-// Processors in the affinity mask, capped by the cgroup's CPU quota (rounded up); at least 1.
+// Processors this process may run on, ascending.
+std::vector<int> affinityMask();
+
+// The cgroup's CPU quota in processors, rounded up; 0 if there is none.
+int cpuQuota();
+
+// Processors in the affinity mask, capped by the quota; at least 1.
 int usableCores();
 
-// Tells how busy the host is: each communicator reports how many ranks it knows to be here.
-void noteRanksOnHost(int ranks);
+// Tells how busy the host is: each communicator reports how many ranks it knows to be here, and how
+// many processors they have together (launchers often bind each rank to one of its own).
+void noteHostLoad(int ranks, int cores);
 
 struct SpinBudget {
   int spins;   // polls with a pause instruction between them: only when there are cores to spare

@@ -90,13 +90,15 @@ class Task {
 class Nested final : public Condition {
  public:
   explicit Nested(Task& task) : task_(task) {}
-  bool isMet() override { return task_.advance(); }
+  // May be asked again after the end: a coroutine must not be resumed there.
+  bool isMet() override { return isDone_ || (isDone_ = task_.advance()); }
   std::vector<int> missingRanks() override {
     return task_.awaited() == nullptr ? std::vector<int>{} : task_.awaited()->missingRanks();
   }
 
  private:
   Task& task_;
+  bool isDone_ = false;
 };
 
 }  // namespace smd

@@ -81,9 +81,11 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 
 void Communicator::join(const ExchangeFn& exchange) {
   membership_ = bootstrap(rank_, size_, exchange, options_.bootstrap);
-  noteRanksOnHost(static_cast<int>(membership_.localRanks.size()));
-  if (size_ == 1) return;
   const auto& locals = membership_.localRanks;
+  const int cores = topology::coresOf(membership_.identities, locals);
+  noteHostLoad(static_cast<int>(locals.size()), cores);
+  stagingBlocks_ = algorithms::stagingBlocks(static_cast<int>(locals.size()), cores);
+  if (size_ == 1) return;
   allLocal_ = static_cast<int>(locals.size()) == size_;
   liveness_ = std::make_unique<Liveness>(size_);
   mailbox_ = std::make_unique<transport::Mailbox>(
@@ -173,6 +175,7 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.memory = memory_ ? &*memory_ : nullptr;
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
+  context.stagingBlocks = stagingBlocks_;
   return work;
 }
 
@@ -540,8 +543,13 @@ std::optional<Error> Communicator::diagnose(Work& work) {
     fail(Error(ErrorKind::kInternal, "the group failed"));
     return groupError();
   }
-  if (auto lost = diagnosePeers(work)) {
-    fail(*lost);
+  try {
+    if (auto lost = diagnosePeers(work)) {
+      fail(*lost);
+      return groupError();
+    }
+  } catch (const Error& error) {  // it polls, and so may be the first to see that ranks disagree
+    fail(error);
     return groupError();
   }
   if (Clock::now() < work.deadline) return std::nullopt;

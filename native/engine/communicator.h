@@ -119,6 +119,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t sequence_ = 0;
   bool closed_ = false;
 
+  std::uint64_t stagingBlocks_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
 
   // The first error of the group. Set only after the wires are closed: operations end with it, and

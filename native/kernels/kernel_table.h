@@ -19,6 +19,7 @@ namespace smd::kernels {
 struct KernelTable {
   ReduceFn reduce[kNumReduceOps][kNumDTypes];
   ScaleFn scale[kNumDTypes];
+  CopyFn copy;
 };
 
 namespace scalar {

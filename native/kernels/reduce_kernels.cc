@@ -550,8 +550,37 @@ consteval void addBoolean(KernelTable& table) {
   scaleEntry(table, DType::kBool) = scale<Boolean, bool>;
 }
 
+void copyBytes(void* dst, const void* src, std::size_t bytes) {
+  using Vector = VectorOf<char, kVectorBytes>::type;
+  auto* to = static_cast<char*>(dst);
+  const auto* from = static_cast<const char*>(src);
+  constexpr std::size_t kTurnBytes = 4 * kVectorBytes;
+  if (bytes < kTurnBytes) {
+    __builtin_memcpy(to, from, bytes);
+    return;
+  }
+  // One unaligned vector, then from the next aligned address on: stores that cross cache lines cost
+  // more than loads that do.
+  storeAs(to, loadAs<Vector>(from));
+  const std::size_t head = kVectorBytes - reinterpret_cast<std::size_t>(to) % kVectorBytes;
+  std::size_t at = head;
+  for (; at + kTurnBytes <= bytes; at += kTurnBytes) {
+    const Vector a = loadAs<Vector>(from + at);
+    const Vector b = loadAs<Vector>(from + at + kVectorBytes);
+    const Vector c = loadAs<Vector>(from + at + 2 * kVectorBytes);
+    const Vector d = loadAs<Vector>(from + at + 3 * kVectorBytes);
+    storeAs(to + at, a);
+    storeAs(to + at + kVectorBytes, b);
+    storeAs(to + at + 2 * kVectorBytes, c);
+    storeAs(to + at + 3 * kVectorBytes, d);
+  }
+  for (; at + kVectorBytes <= bytes; at += kVectorBytes) storeAs(to + at, loadAs<Vector>(from + at));
+  storeAs(to + bytes - kVectorBytes, loadAs<Vector>(from + bytes - kVectorBytes));
+}
+
 consteval KernelTable makeTable() {
   KernelTable table{};
+  table.copy = copyBytes;
   addReal<Native<float>>(table, DType::kFloat32);
   addReal<Native<double>>(table, DType::kFloat64);
   addReal<Half>(table, DType::kFloat16);

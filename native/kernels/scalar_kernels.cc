@@ -265,8 +265,13 @@ consteval void addType(KernelTable& table) {
   table.scale[static_cast<int>(type)] = scale<type>;
 }
 
+void copyBytes(void* dst, const void* src, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(dst, src, bytes);
+}
+
 consteval KernelTable makeTable() {
   KernelTable table{};
+  table.copy = copyBytes;
   addType<DType::kFloat32>(table);
   addType<DType::kFloat64>(table);
   addType<DType::kFloat16>(table);

@@ -33,6 +33,8 @@ class TableSet final : public KernelSet {
     return column < kNumDTypes ? table_.scale[column] : nullptr;
   }
 
+  CopyFn copy() const override { return table_.copy; }
+
  private:
   std::string_view name_;
   Probe probe_;
@@ -145,6 +147,11 @@ ReduceFn reduceOrThrow(ReduceOp op, DType type) {
               "Cannot reduce " + std::string(name(type)) + " with " + std::string(name(op)) +
                   "; expected one of: " + (expected.empty() ? "nothing" : expected) + ". " +
                   advice);
+}
+
+void copy(void* dst, const void* src, std::size_t bytes) {
+  static const CopyFn best = kernels().copy();
+  best(dst, src, bytes);
 }
 
 }  // namespace smd::kernels

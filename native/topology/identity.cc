@@ -9,14 +9,17 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
+#include <sstream>
 
+#include "common/cpu.h"
 #include "common/error.h"
 
 namespace smd::topology {
 namespace {
 
 constexpr std::string_view kRelease = "smd-engine-1";
-constexpr std::uint64_t kMaxField = 4096;
+constexpr std::uint64_t kMaxField = 16384;  // a list of 4,000 processors fits
 static_assert(std::endian::native == std::endian::little,
               "headers cross hosts as raw little-endian bytes");
 
@@ -67,6 +70,8 @@ Identity describeThisProcess() {
                      namespaceId("/proc/self/ns/net") + "/" + namespaceId("/proc/self/ns/pid") +
                      "/" + std::to_string(geteuid());
   identity.pid = getpid();
+  identity.processors = affinityMask();
+  identity.cpuQuota = cpuQuota();
   return identity;
 }
 
@@ -79,6 +84,10 @@ std::string serialize(const Identity& identity) {
   append(out, identity.attachSocket);
   append(out, identity.secret);
   append(out, identity.endpoint);
+  append(out, std::to_string(identity.cpuQuota));
+  std::string processors;
+  for (int processor : identity.processors) processors += std::to_string(processor) + " ";
+  append(out, processors);
   return out;
 }
 
@@ -97,6 +106,9 @@ Identity parse(std::string_view bytes) {
   identity.attachSocket = take(bytes);
   identity.secret = take(bytes);
   identity.endpoint = take(bytes);
+  identity.cpuQuota = std::atoi(take(bytes).c_str());
+  std::istringstream processors(take(bytes));
+  for (int processor = 0; processors >> processor;) identity.processors.push_back(processor);
   return identity;
 }
 
@@ -108,6 +120,18 @@ std::vector<int> leadersByMachine(const std::vector<Identity>& identities) {
     leaders.push_back(static_cast<int>(leader));
   }
   return leaders;
+}
+
+int coresOf(const std::vector<Identity>& identities, const std::vector<int>& ranks) {
+  std::set<int> processors;
+  int quota = 0;
+  for (int rank : ranks) {
+    const Identity& identity = identities[static_cast<std::size_t>(rank)];
+    processors.insert(identity.processors.begin(), identity.processors.end());
+    quota = std::max(quota, identity.cpuQuota);
+  }
+  const int cores = std::max(1, static_cast<int>(processors.size()));
+  return quota == 0 ? cores : std::min(cores, quota);
 }
 
 }  // namespace smd::topology

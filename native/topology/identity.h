@@ -19,6 +19,8 @@ struct Identity {
   std::int64_t pid = 0;
   std::string attachSocket;  // abstract Unix socket at which this rank hands out a region
   std::string secret;        // 16 random bytes; rank 0's are the communicator's
+  std::vector<int> processors;  // it may run on
+  int cpuQuota = 0;             // in processors; 0: none
   std::string endpoint;      // TCP "address:port", empty if TCP is switched off
 };
 
@@ -32,5 +34,8 @@ Identity parse(std::string_view bytes);
 // For each rank, the lowest rank on the same machine ("leader"): only a hint, to be proven by passing
 // a descriptor.
 std::vector<int> leadersByMachine(const std::vector<Identity>& identities);
+
+// How many processors `ranks` (of one machine) have together.
+int coresOf(const std::vector<Identity>& identities, const std::vector<int>& ranks);
 
 }  // namespace smd::topology
