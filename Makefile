@@ -122,6 +122,7 @@ sanitize: $(STAMPS)/dev  ## run the C++ tests under ASan+UBSan, then under TSan
 ##@ Measure
 .PHONY: bench
 bench: $(STAMPS)/package $(STAMPS)/bench  ## measure the collectives beside Gloo, the MPIs and the floor
+	@$(BIN)/python benchmarks/collectives/setup_envs.py
 	@$(BIN)/python benchmarks/collectives/run.py $(BENCH_ARGS)
 
 ##@ Publish

@@ -17,6 +17,9 @@ namespace {
 
 namespace nb = nanobind;
 
+// Address, number of elements, dtype code.
+using Described = nb::typed<nb::tuple, int, int, int>;
+
 [[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
 
 std::string typeName(nb::handle object) {
@@ -104,7 +107,7 @@ int dtypeOfDlpack(nb::dlpack::dtype type) {
   }
 }
 
-nb::tuple describeExported(const Py_buffer& view, nb::handle object) {
+Described describeExported(const Py_buffer& view, nb::handle object) {
   const int dtype = dtypeOfFormat(view.format, view.itemsize);
   if (dtype < 0) {
     refuse("the elements of this " + typeName(object) + " have format \"" +
@@ -112,11 +115,11 @@ nb::tuple describeExported(const Py_buffer& view, nb::handle object) {
            "\"; expected booleans, integers, floats or complex numbers in native byte order. "
            "Convert it with astype().");
   }
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.buf), view.len / view.itemsize,
-                        dtype);
+  return Described(
+      nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.buf), view.len / view.itemsize, dtype));
 }
 
-nb::tuple describeBuffer(nb::handle object, bool isWritable) {
+Described describeBuffer(nb::handle object, bool isWritable) {
   Py_buffer view;
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (isWritable ? PyBUF_WRITABLE : 0);
   if (PyObject_CheckBuffer(object.ptr())) {
@@ -154,7 +157,8 @@ nb::tuple describeBuffer(nb::handle object, bool isWritable) {
     refuse("the element type of this " + typeName(object) +
            " is not supported; expected booleans, integers, floats or complex numbers.");
   }
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype);
+  return Described(
+      nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype));
 }
 
 }  // namespace

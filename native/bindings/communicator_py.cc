@@ -53,6 +53,15 @@ Enum toEnum(int code, int size, const char* what) {
 DType toDType(int code) { return toEnum<DType>(code, kNumDTypes, "dtype"); }
 ReduceOp toReduceOp(int code) { return toEnum<ReduceOp>(code, kNumReduceOps, "reduce op"); }
 
+// What Python sees of an operation, with the type the stub shows.
+class WorkOrNone : public nb::object {
+  NB_OBJECT_DEFAULT(WorkOrNone, nb::object, "Work | None", isAnyObject)
+};
+class WorkOrRank : public nb::object {
+  NB_OBJECT_DEFAULT(WorkOrRank, nb::object, "int | Work", isAnyObject)
+};
+using RankInfo = nb::typed<nb::dict, nb::str, nb::object>;
+
 struct CallOptions {
   bool isAsync;
   double timeoutSeconds;
@@ -111,7 +120,7 @@ class PyCommunicator {
 
   engine::Communicator& engine() const { return *communicator_; }
 
-  nb::list topology() const {
+  nb::typed<nb::list, RankInfo> topology() const {
     nb::list ranks;
     const auto& identities = communicator_->membership().identities;
     for (int peer = 0; peer < communicator_->size(); ++peer) {
@@ -124,7 +133,7 @@ class PyCommunicator {
       entry["transport"] = isSelf ? "self" : isLocal ? "shm" : "tcp";
       ranks.append(entry);
     }
-    return ranks;
+    return nb::typed<nb::list, RankInfo>(ranks);
   }
 
   std::string explain(const std::string& collective, std::uint64_t payloadBytes) const {
@@ -148,14 +157,14 @@ class PyCommunicator {
   }
 
   // Runs a collective; None once complete, or its Work.
-  nb::object collective(Request request, const CallOptions& call) const {
-    return run(
+  WorkOrNone collective(Request request, const CallOptions& call) const {
+    return nb::borrow<WorkOrNone>(run(
         call,
         [&](engine::Mode mode) {
           return communicator_->collective(std::move(request), mode,
                                            toDuration(call.timeoutSeconds));
         },
-        [](const engine::Work&) { return nb::none(); });
+        [](const engine::Work&) { return nb::none(); }));
   }
 
   nb::object sendOrReceive(bool isSend, std::uintptr_t address, std::uint64_t count, int dtype,
@@ -478,7 +487,8 @@ void registerCommunicator(nb::module_& module) {
           "send_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
              int peer, std::uint64_t tag, SMD_CALL_PARAMETERS) {
-            return self.sendOrReceive(true, ptr, count, dtype, peer, tag, SMD_CALL);
+            return nb::borrow<WorkOrNone>(
+                self.sendOrReceive(true, ptr, count, dtype, peer, tag, SMD_CALL));
           },
           nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag") = 0,
           SMD_CALL_ARGS)
@@ -486,7 +496,8 @@ void registerCommunicator(nb::module_& module) {
           "recv_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
              int peer, std::uint64_t tag, SMD_CALL_PARAMETERS) {
-            return self.sendOrReceive(false, ptr, count, dtype, peer, tag, SMD_CALL);
+            return nb::borrow<WorkOrRank>(
+                self.sendOrReceive(false, ptr, count, dtype, peer, tag, SMD_CALL));
           },
           nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag") = 0,
           SMD_CALL_ARGS,

@@ -74,9 +74,9 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
   if (work_->error()) errors_->raise(*work_->error());
 }
 
-nb::object PyWork::exception() const {
-  if (!work_->isCompleted() || !work_->error()) return nb::none();
-  return errors_->toPython(*work_->error());
+ErrorOrNone PyWork::exception() const {
+  if (!work_->isCompleted() || !work_->error()) return nb::borrow<ErrorOrNone>(nb::none());
+  return nb::borrow<ErrorOrNone>(errors_->toPython(*work_->error()));
 }
 
 void PyWork::addDoneCallback(nb::object self, nb::object function) {

@@ -11,6 +11,12 @@
 
 namespace smd::bindings {
 
+inline bool isAnyObject(PyObject*) { return true; }
+
+class ErrorOrNone : public nb::object {
+  NB_OBJECT_DEFAULT(ErrorOrNone, nb::object, "BaseException | None", isAnyObject)
+};
+
 // The Python handle of an operation.
 class PyWork {
  public:
@@ -20,7 +26,7 @@ class PyWork {
 
   void wait(nb::handle timeoutSeconds) const;
   bool isCompleted() const { return work_->isCompleted(); }
-  nb::object exception() const;
+  ErrorOrNone exception() const;
   int source() const { return work_->source(); }
   static void addDoneCallback(nb::object self, nb::object function);
 

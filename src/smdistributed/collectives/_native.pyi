@@ -55,7 +55,7 @@ BXOR: int = 7
 
 PREMUL_SUM: int = 8
 
-def buffer(array: object, writable: bool = False) -> tuple:
+def buffer(array: object, writable: bool = False) -> tuple[int, int, int]:
     """
     (address, number of elements, dtype code) of a contiguous array in CPU memory.
 
@@ -75,7 +75,7 @@ class Work:
     def is_completed(self) -> bool:
         """Whether it has ended, well or not. Never blocks."""
 
-    def exception(self) -> object:
+    def exception(self) -> BaseException | None:
         """The error of a completed operation, else None."""
 
     def add_done_callback(self, fn: object) -> None:
@@ -109,7 +109,7 @@ class Communicator:
     @property
     def name(self) -> str: ...
 
-    def topology(self) -> list:
+    def topology(self) -> list[dict[str, object]]:
         """Per rank: host, pid, is_local, transport."""
 
     def explain(self, collective: str, payload_bytes: int) -> str:
@@ -121,37 +121,37 @@ class Communicator:
     def close(self) -> None:
         """Says goodbye and releases everything. Idempotent."""
 
-    def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def reduce_scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def reduce_scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def all_to_all_ptr(self, in_ptrs: Sequence[int], in_counts: Sequence[int], out_ptrs: Sequence[int], out_counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def all_to_all_ptr(self, in_ptrs: Sequence[int], in_counts: Sequence[int], out_ptrs: Sequence[int], out_counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, root: int, in_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+    def gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, root: int, in_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None:
         """
         in_count: elements of this rank's input; -1: counts[rank] (then every rank gives counts).
         """
 
-    def scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, root: int, out_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+    def scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, root: int, out_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None:
         """
         out_count: elements of this rank's output; -1: counts[rank] (then every rank gives counts).
         """
 
-    def barrier(self, async_op: bool = False, timeout_s: float = 0.0) -> object: ...
+    def barrier(self, async_op: bool = False, timeout_s: float = 0.0) -> Work | None: ...
 
-    def send_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object: ...
+    def send_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def recv_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> object:
+    def recv_ptr(self, ptr: int, count: int, dtype: int, peer: int, tag: int = 0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> int | Work:
         """
         peer -1: whoever sends first. The blocking form returns the sender's rank.
         """

@@ -125,7 +125,15 @@ class Communicator:
         """Reduce `array` over all ranks into the root's `array`; the others' stay as they are."""
         pointer, count, dtype = _native.buffer(array, self.rank == root)
         return self._native.reduce_ptr(
-            pointer, count, dtype, op, root, factor, async_op, timeout_s, array if async_op else None
+            pointer,
+            count,
+            dtype,
+            op,
+            root,
+            factor,
+            async_op,
+            timeout_s,
+            array if async_op else None,
         )
 
     def broadcast(

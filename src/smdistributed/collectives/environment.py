@@ -41,8 +41,7 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
         placement.rank, placement.world_size, address, port, limit_s, settings.token
     ) as rendezvous:
         identities = [
-            value.decode()
-            for value in rendezvous.exchange("host", this_host(os.environ).encode())
+            value.decode() for value in rendezvous.exchange("host", this_host(os.environ).encode())
         ]
         export_placement(complete_placement(placement, identities))
         return Communicator(

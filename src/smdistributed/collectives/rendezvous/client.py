@@ -36,6 +36,7 @@ _SLACK_S = 2.0
 _JOIN_S = 10.0
 
 _FAILURES: dict[str, type[SmdistributedError]] = {
+    "configuration": ConfigurationError,
     "mismatch": MismatchError,
     "peer_lost": PeerLostError,
     "timeout": CollectiveTimeoutError,
@@ -111,8 +112,7 @@ class Rendezvous:
             if rank == 0:
                 self._serve(addr, port, token)
             else:
-                self._socket = _join(rank, world_size, addr, port, timeout_s, token)
-                self._await_welcome()
+                self._enter(world_size, addr, port, token)
         _open.add(self)
 
     def exchange(self, key: str, value: bytes) -> list[bytes]:
@@ -185,6 +185,22 @@ class Rendezvous:
         self._where = f"{addr}:{self.port}"
         self._socket, own_end = socket.socketpair()
         self._server = Server(listener, own_end, self._world_size, self._timeout_s, token)
+
+    def _enter(self, world_size: int, addr: str, port: int, token: bytes | None) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        limit_s = self._timeout_s
+        while True:
+            self._socket = _join(self._rank, world_size, addr, port, limit_s, token)
+            try:
+                self._await_welcome()
+                return
+            except PeerLostError as error:
+                # Closed without a word: what answered was the end of an earlier rendezvous here.
+                is_closed = isinstance(error.__cause__, ConnectionError)
+                if not is_closed or time.monotonic() + _LAST_PAUSE_S >= deadline:
+                    raise
+            time.sleep(_FIRST_PAUSE_S)
+            limit_s = _remaining(deadline)
 
     def _await_welcome(self) -> None:
         assert self._socket is not None

@@ -17,6 +17,7 @@ Cost of one exchange of v bytes per rank among n ranks: n frames in, n frames of
 
 import collections
 import dataclasses
+import errno
 import hmac
 import secrets
 import selectors
@@ -154,8 +155,16 @@ class Server:
     def _accept(self) -> None:
         try:
             accepted, address = self._listener.accept()
-        except OSError:
-            # The peer has gone already, or descriptors have run out; the next one may do better.
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # The listener stays ready and nobody can be let in: without an end we would spin.
+                self._selector.unregister(self._listener)
+                self._fail(
+                    "configuration",
+                    f"rank 0 cannot accept the other ranks ({error.strerror}); expected a free "
+                    "descriptor for each. Raise the limit (ulimit -n) on the host of rank 0.",
+                )
+            # Else the peer has gone already.
             return
         accepted.setblocking(False)
         wire.configure(accepted)
@@ -239,6 +248,10 @@ class Server:
             )
         elif rank in self._seen:
             first = self._members.get(rank)
+            if self._failure is None and (first is None or first.has_left):
+                # It was here, left in good order and has come for the next rendezvous at this
+                # address, which opens once this one has closed: it will try again.
+                raise _Dropped(f"rank {rank} has left this rendezvous")
             where = "before" if first is None else f"from {first.peer}"
             error = (
                 f"rank {rank} joined twice: {where} and from {newcomer.peer}; every process needs "
