@@ -89,6 +89,10 @@ test-native: env  ## run the C++ tests only
 test-python: env  ## run the Python tests only (PYTEST_ARGS='-k name')
 	@$(PYTHON_TESTS)
 
+.PHONY: test-torch
+test-torch: env  ## run all of torch's own distributed test-suite against smddp, beside Gloo (long)
+	@TORCH_SUITE=full $(BIN)/python -m pytest tests/conformance/torch_distributed $(PYTEST_ARGS)
+
 .PHONY: lint
 lint: $(STAMPS)/package $(STAMPS)/dev  ## format, lint, types, spelling, layer rules, licence headers
 	@status=0; \

@@ -1,0 +1,50 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallel training with PyTorch.
+
+`import smdistributed.dataparallel.torch.torch_smddp` registers the backend `smddp`. The functions
+here are the ones that the original's documentation mentions in passing: rank, world size and local
+rank of this process, after `torch.distributed.init_process_group`.
+
+Source: dataparallel specification, sections 1 and 5.1.
+"""
+
+from __future__ import annotations
+
+import os
+
+from smdistributed.dataparallel.exceptions import SMDDPNotInitialized
+
+__all__ = ["get_local_rank", "get_rank", "get_world_size"]
+
+
+def get_rank() -> int:
+    """Rank of this process among all of the job; raises `SMDDPNotInitialized` before init."""
+    _require_initialized("get_rank")
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+def get_world_size() -> int:
+    """Number of processes of the job; raises `SMDDPNotInitialized` before init."""
+    _require_initialized("get_world_size")
+    import torch.distributed as dist
+
+    return dist.get_world_size()
+
+
+def get_local_rank() -> int:
+    """Rank of this process among those on its host; raises `SMDDPNotInitialized` before init."""
+    _require_initialized("get_local_rank")
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _require_initialized(name: str) -> None:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        raise SMDDPNotInitialized(
+            f"{name}() was called before the process group exists; it needs one. Call"
+            " torch.distributed.init_process_group(backend='smddp') first."
+        )

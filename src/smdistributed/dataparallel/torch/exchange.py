@@ -1,0 +1,136 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's bootstrap exchange over a torch `Store`.
+
+An exchange gives every rank what every rank said. Rank 0 collects and publishes one value, so that
+n ranks cost the store n small writes, one read of n keys and n - 1 reads of the collected value:
+O(n) requests for the group instead of O(n^2). Per exchange and rank: 1 write, 1 read, 1 counter.
+Rank 0 returns last: its process usually serves the store, and may end soon after.
+
+Keys, under the prefix that torch gave the group:
+
+    smddp/generation          how many ranks have ever started here: `value // n` tells apart groups
+                              that are made again over one store (destroy, then init)
+    smddp/<g>/<key>/<rank>    what one rank said
+    smddp/<g>/<key>/all       what all said, framed by `_pack`
+    smddp/<g>/<key>/read      how many have read it
+    smddp/<g>/<key>/done      set by the last reader; rank 0 then deletes all four
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch._C._distributed_c10d import Store
+
+from smdistributed.dataparallel.exceptions import SMDDPPeerLost, SMDDPTimeoutError
+
+__all__ = ["Exchange", "store_exchange"]
+
+Exchange = Callable[[str, bytes], list[bytes]]
+
+_LENGTH = struct.Struct("<Q")
+
+
+def store_exchange(store: Store, rank: int, world_size: int, timeout_s: float) -> Exchange:
+    """Returns `exchange(key, data)`: every rank's data, by rank; all ranks must call it.
+
+    Args:
+        store: shared by exactly the ranks of one group (torch passes a prefixed one).
+        timeout_s: seconds to wait for the slowest rank in each exchange.
+
+    Raises (the returned function):
+        SMDDPTimeoutError: some rank did not come; the message names all that are missing.
+        SMDDPPeerLost: the store is gone, usually because the process that serves it ended.
+    """
+    generation: int | None = None
+
+    def exchange(key: str, data: bytes) -> list[bytes]:
+        nonlocal generation
+        if world_size == 1:
+            return [data]
+        try:
+            if generation is None:
+                generation = (store.add("smddp/generation", 1) - 1) // world_size
+            return _exchange(store, f"smddp/{generation}/{key}", data, rank, world_size, timeout_s)
+        except RuntimeError as error:  # torch's store errors; ours derive from other built-ins
+            raise SMDDPPeerLost(
+                f"the rendezvous store failed in exchange '{key}' of rank {rank} ({error});"
+                " expected it to answer until all ranks have met. Read the log of the rank that"
+                " serves it (usually rank 0) first."
+            ) from error
+
+    return exchange
+
+
+def _exchange(
+    store: Store, prefix: str, data: bytes, rank: int, world_size: int, timeout_s: float
+) -> list[bytes]:
+    spoken = [f"{prefix}/{peer}" for peer in range(world_size)]
+    everything, read, done = (f"{prefix}/{name}" for name in ("all", "read", "done"))
+    _set(store, spoken[rank], data)
+    if rank == 0:
+        _wait(store, spoken, spoken, rank, timeout_s)
+        collected = _read(store, spoken)
+        _set(store, everything, _pack(collected))
+        _wait(store, [done], spoken, rank, timeout_s)
+        for name in (*spoken, everything, read, done):
+            store.delete_key(name)
+        return collected
+    _wait(store, [everything], spoken, rank, timeout_s)
+    collected = _unpack(store.get(everything))
+    # The rest is for rank 0; a store that vanishes now took nothing from us.
+    with contextlib.suppress(RuntimeError):
+        if store.add(read, 1) == world_size - 1:
+            _set(store, done, b"")
+    return collected
+
+
+def _wait(store: Store, names: list[str], spoken: list[str], rank: int, timeout_s: float) -> None:
+    start = time.monotonic()
+    try:
+        store.wait(names, timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        if time.monotonic() - start < 0.9 * timeout_s:
+            raise
+        missing = [peer for peer, name in enumerate(spoken) if not store.check([name])]
+        if missing:
+            who = f"ranks {missing} of {len(spoken)} did not come"
+        elif rank:
+            who = "rank 0 came and then stalled"
+        else:
+            who = "all came, and then a rank stalled"
+        raise SMDDPTimeoutError(
+            f"rank {rank} reached its timeout of {timeout_s:g} s while the group was being formed;"
+            f" {who}. Expected all of them to create the same group in the same order. Look at"
+            " their logs, or raise the timeout."
+        ) from error
+
+
+def _set(store: Store, name: str, data: bytes) -> None:
+    store.set(name, data)  # type: ignore[arg-type] # torch's stub forgets bytes
+
+
+def _read(store: Store, names: list[str]) -> list[bytes]:
+    if store.has_extended_api():  # type: ignore[attr-defined]
+        return list(store.multi_get(names))
+    return [store.get(name) for name in names]
+
+
+def _pack(parts: list[bytes]) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def _unpack(data: bytes) -> list[bytes]:
+    parts = []
+    offset = 0
+    while offset < len(data):
+        (length,) = _LENGTH.unpack_from(data, offset)
+        offset += _LENGTH.size
+        parts.append(bytes(data[offset : offset + length]))
+        offset += length
+    return parts

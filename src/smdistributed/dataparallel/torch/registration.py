@@ -1,0 +1,223 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes `torch.distributed` know the backend `smddp`.
+
+`register()` is what the import of `torch_smddp` does. Three things need more than
+`Backend.register_backend`:
+
+- **Strings with several backends.** torch calls a backend's creator without telling it the string
+  that the user gave. We note the string on its way in, by wrapping the one internal function that
+  makes every group; `new_group`, device meshes and names imported earlier all come through it.
+- **Changing a group's timeout.** torch's function for it knows only its own classes.
+- **`Join` with DDP.** It hands a work handle to DDP's C++ code and forgets it. C++ keeps the C++
+  half of a handle made in Python, but calls on it hang or crash once the Python half is gone (torch
+  2.13), so somebody must hold it until the next iteration.
+
+The wrappers do nothing for groups without `smddp`, and are installed once.
+
+Registering must not make `smddp` anybody's default: given `devices`, torch fills only those that
+have no default yet, and `cpu` and `cuda` have one (specification, section 4.1).
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+import threading
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.join import Join
+
+from smdistributed._common import errors
+from smdistributed._common.discovery import (
+    Placement,
+    complete_placement,
+    discover,
+    export_placement,
+    host_identity,
+)
+from smdistributed._common.log import get_logger
+from smdistributed._common.settings import Settings, process_settings
+from smdistributed._common.version import __version__
+from smdistributed.collectives import _native
+from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
+from smdistributed.dataparallel.torch.exchange import store_exchange
+from smdistributed.dataparallel.torch.other_backends import create_other_backend
+from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, ProcessGroupSmddp
+
+__all__ = ["create_process_group", "register"]
+
+_DEVICES = ["cpu", "cuda"]
+
+_lock = threading.Lock()
+
+
+class _Request(threading.local):
+    """What torch was asked for while it makes a group."""
+
+    backend: str = BACKEND_NAME
+    device_id: torch.device | None = None
+
+
+_request = _Request()
+
+
+def register() -> None:
+    """Run discovery, export what it found, register the backend. Idempotent; prints nothing.
+
+    Raises:
+        SMDDPConfigInvalid: an environment variable has a value that cannot work.
+    """
+    with _lock:
+        export_placement(_discover())
+        if dist.is_backend_available(BACKEND_NAME):
+            return
+        dist.Backend.register_backend(
+            BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
+        )
+        _wrap_group_creation()
+        _wrap_timeout_setter()
+        _wrap_join()
+        atexit.register(_native.prepare_exit)
+
+
+def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmddp:
+    """The creator that torch calls for every new group with backend `smddp`.
+
+    Args:
+        options: torch's `_DistributedBackendOptions`: store, rank, size, timeout, name, ranks.
+        backend_options: `pg_options` of the caller. We have none of our own; they go to the
+            backends of other devices.
+    """
+    is_default = not options.global_ranks_in_group
+    if is_default:
+        _complete_discovery(options)
+    settings = _settings()
+    config = distributed_c10d.BackendConfig(dist.Backend(_request.backend))
+    backends = config.get_device_backend_map()
+    others = {
+        device: create_other_backend(device, str(name), options, backend_options)
+        for device, name in backends.items()
+        if name != BACKEND_NAME
+    }
+    group = ProcessGroupSmddp(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        _effective_timeout(options.timeout),
+        group_name=str(options.group_id),
+        devices=[device for device, name in backends.items() if name == BACKEND_NAME],
+        others={device: backend for device, backend in others.items() if backend is not None},
+        global_ranks=options.global_ranks_in_group,
+        transport=settings.cpu_transport,
+        interfaces=",".join(settings.interfaces) or "auto",
+    )
+    if _request.device_id is not None:
+        group.bound_device_id = _request.device_id
+    if is_default and options.group_rank == 0:
+        get_logger().info("smddp %s: %d ranks", __version__, options.group_size)
+    return group
+
+
+def _discover() -> Placement:
+    try:
+        return discover()
+    except errors.ConfigurationError as error:
+        raise SMDDPConfigInvalid(str(error)) from error
+
+
+def _settings() -> Settings:
+    try:
+        return process_settings()
+    except errors.ConfigurationError as error:
+        raise SMDDPConfigInvalid(str(error)) from error
+
+
+def _complete_discovery(options: Any) -> None:
+    """Number the ranks of each host, where the launcher said nothing about hosts.
+
+    Source: specification, section 3.2. A collective step, so it must depend on nothing that may
+    differ between ranks; whether a source gives local ranks is a property of the launcher.
+    """
+    placement = _discover()
+    if placement.source == "none" or placement.local_rank is not None:
+        return
+    if placement.world_size != options.group_size:
+        return  # the script has ranks of its own making
+    timeout_s = options.timeout.total_seconds()
+    exchange = store_exchange(options.store, options.group_rank, options.group_size, timeout_s)
+    identities = exchange("hosts", host_identity(os.environ).encode())
+    export_placement(complete_placement(placement, [text.decode() for text in identities]))
+
+
+def _effective_timeout(given: timedelta) -> timedelta:
+    """`SMDDP_TIMEOUT_SECONDS`, unless the script named a timeout (specification, section 6.6).
+
+    torch passes its default where the script named none, so that value counts as unnamed.
+    """
+    if given == distributed_c10d.default_pg_timeout:
+        return timedelta(seconds=_settings().timeout_s)
+    return given
+
+
+def _wrap_group_creation() -> None:
+    original = getattr(distributed_c10d, "_new_process_group_helper", None)
+    if original is None or "backend" not in inspect.signature(original).parameters:
+        get_logger().warning(
+            "torch %s makes groups in a way that smddp does not know; a backend string with several"
+            " devices will use smddp for all of them. Expected torch 2.13. Report this, please.",
+            torch.__version__,
+        )
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def new_process_group(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        before = (_request.backend, _request.device_id)
+        _request.backend = str(arguments["backend"])
+        _request.device_id = arguments.get("device_id")
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _request.backend, _request.device_id = before
+
+    distributed_c10d._new_process_group_helper = new_process_group
+
+
+def _wrap_timeout_setter() -> None:
+    original = getattr(distributed_c10d, "_set_pg_timeout", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def set_group_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
+        target = group if group is not None else distributed_c10d._get_default_group()
+        if isinstance(target, ProcessGroupSmddp):
+            target.set_timeout(timeout)
+        else:
+            original(timeout, group)
+
+    distributed_c10d._set_pg_timeout = set_group_timeout
+
+
+def _wrap_join() -> None:
+    original = Join.notify_join_context
+    held: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def notify_join_context(joinable: Any) -> Any:
+        work = original(joinable)
+        if work is not None:
+            held[joinable] = work
+        return work
+
+    Join.notify_join_context = staticmethod(notify_join_context)  # type: ignore[method-assign]

@@ -1,0 +1,240 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a tensor must be before its address goes to the engine, and torch's codes in the engine's.
+
+The engine sees an address, a number of elements and a type. Everything that makes these three a
+true description of a tensor is checked here: device, layout, contiguity, sizes.
+
+Contiguity follows what callers of Gloo and NCCL rely on (dataparallel specification, section 4.3):
+
+- collectives that work in place take any *dense* tensor (a permuted one, channels_last) and treat
+  it in storage order, as those do; every rank must then use the same strides;
+- collectives with lists of tensors, and the gather and scatter forms, pass a tensor with holes
+  through a contiguous copy;
+- where Gloo would silently give a wrong result (a view with holes reduced in place), we refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from smdistributed.collectives import _native
+from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
+
+__all__ = [
+    "DTYPE_CODES",
+    "OP_CODES",
+    "PREMUL_SUM",
+    "SUM",
+    "check_moves",
+    "check_reducible",
+    "in_place",
+    "movable",
+    "only_tensor",
+    "premul_factor",
+    "staged_input",
+    "staged_outputs",
+]
+
+DTYPE_CODES: dict[torch.dtype, int] = {
+    torch.float32: _native.FLOAT32,
+    torch.float64: _native.FLOAT64,
+    torch.float16: _native.FLOAT16,
+    torch.bfloat16: _native.BFLOAT16,
+    torch.int8: _native.INT8,
+    torch.int16: _native.INT16,
+    torch.int32: _native.INT32,
+    torch.int64: _native.INT64,
+    torch.uint8: _native.UINT8,
+    torch.bool: _native.BOOL,
+    torch.complex64: _native.COMPLEX64,
+    torch.complex128: _native.COMPLEX128,
+    torch.uint16: _native.UINT16,
+    torch.uint32: _native.UINT32,
+    torch.uint64: _native.UINT64,
+}
+"""Types that the engine knows. All others move as bytes and cannot be reduced."""
+
+# A torch ReduceOp hashes to the number of its type, the cheapest way to get at it from Python.
+OP_CODES: dict[int, int] = {
+    hash(torch_op): code
+    for torch_op, code in (
+        (ReduceOp.SUM, _native.SUM),
+        (ReduceOp.AVG, _native.AVG),
+        (ReduceOp.MIN, _native.MIN),
+        (ReduceOp.MAX, _native.MAX),
+        (ReduceOp.PRODUCT, _native.PRODUCT),
+        (ReduceOp.BAND, _native.BAND),
+        (ReduceOp.BOR, _native.BOR),
+        (ReduceOp.BXOR, _native.BXOR),
+        (ReduceOp.PREMUL_SUM, _native.PREMUL_SUM),
+    )
+}
+SUM: int = _native.SUM
+PREMUL_SUM: int = _native.PREMUL_SUM
+
+_BITWISE = frozenset((_native.BAND, _native.BOR, _native.BXOR))
+_AVERAGING = frozenset((_native.AVG, _native.PREMUL_SUM))
+_ORDERING = frozenset((_native.MIN, _native.MAX, _native.PRODUCT))
+
+Finish = Callable[[], None]
+
+
+def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
+    """The engine's code for a reduce operation on this dtype.
+
+    Raises:
+        SMDDPUnsupported: nothing on the CPU can perform it. The text starts with the one that
+            scripts look for (dataparallel specification, section 4.3).
+    """
+    code = OP_CODES.get(hash(op))
+    if code is not None and dtype in DTYPE_CODES:
+        numeric = dtype.is_floating_point or dtype.is_complex
+        if code == SUM:
+            return code
+        if code in _BITWISE and not numeric:
+            return code
+        if code in _AVERAGING and numeric:
+            return code
+        if code in _ORDERING and not dtype.is_complex:
+            return code
+        if code == _native.AVG:  # torch's own words for an average of integers
+            raise SMDDPUnsupported(
+                f"{operation}: result type Float can't be cast to the desired output type"
+                f" {_short(dtype).capitalize()}; AVG needs a floating point or complex tensor. Use"
+                " SUM and divide, or convert the tensor first."
+            )
+    raise SMDDPUnsupported(
+        f"SMDDP does not support: ReduceOp. {operation} was called with {_op_name(op)} on"
+        f" {_short(dtype)}; expected SUM, AVG, PRODUCT, MIN, MAX or PREMUL_SUM on floating point,"
+        " SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR on integers, SUM, AVG or PREMUL_SUM on complex"
+        " tensors. Convert the tensor, or use another operation."
+    )
+
+
+def premul_factor(op: ReduceOp) -> float:
+    """The factor inside a `PREMUL_SUM` operation, a number or a tensor of one element."""
+    factor = _state(op)[1]
+    return float(factor.item() if isinstance(factor, Tensor) else factor)
+
+
+def check_moves(tensor: Tensor, operation: str) -> None:
+    """Raise unless this is a dense tensor in CPU memory; says which of these it is not."""
+    if tensor.layout is not torch.strided:
+        raise SMDDPUnsupported(
+            f"{operation} got a tensor of layout {str(tensor.layout)[6:]}; only all_reduce takes"
+            " sparse (COO) tensors, everything else needs a dense one. Call to_dense() first."
+        )
+    if tensor.is_meta:
+        raise SMDDPConfigInvalid(
+            f"{operation} got a meta tensor of shape {tuple(tensor.shape)}, which has no memory;"
+            " expected a tensor with data. Materialise it first, for example with to_empty()."
+        )
+    if not tensor.is_cpu:
+        raise SMDDPUnsupported(
+            f"{operation} got a tensor on {tensor.device}; in this release the smddp backend moves"
+            " CPU tensors only. Move it to the CPU, or give that device another backend:"
+            f" init_process_group('cpu:smddp,{tensor.device.type}:nccl')."
+        )
+
+
+def only_tensor(tensors: Sequence[Tensor], operation: str) -> Tensor:
+    """The single tensor of a list: one rank drives one device, so there is never a second."""
+    if len(tensors) != 1:
+        raise SMDDPConfigInvalid(
+            f"{operation} got {len(tensors)} tensors for one rank; expected exactly one. Use the"
+            " coalesced form for several."
+        )
+    return tensors[0]
+
+
+def in_place(tensor: Tensor, operation: str) -> Tensor:
+    """Accept a tensor whose memory is used directly, in storage order; no copy is made.
+
+    Raises:
+        SMDDPConfigInvalid: the tensor has holes or overlaps itself (a strided or expanded view).
+    """
+    check_moves(tensor, operation)
+    if tensor.is_contiguous() or _is_dense(tensor):
+        return tensor
+    raise SMDDPConfigInvalid(
+        f"{operation}: Tensors must be contiguous, but one of shape {tuple(tensor.shape)} has"
+        f" strides {tensor.stride()}, so its elements do not fill one block of memory. Pass"
+        " tensor.contiguous(), and copy the result back if the call works in place."
+    )
+
+
+def contiguous(tensor: Tensor, operation: str) -> Tensor:
+    """As `in_place`, for operations where the order of elements must be the same on both sides."""
+    check_moves(tensor, operation)
+    if tensor.is_contiguous():
+        return tensor
+    raise SMDDPConfigInvalid(
+        f"{operation}: input tensor has to be contiguous, but it has shape {tuple(tensor.shape)}"
+        f" and strides {tensor.stride()}. Pass tensor.contiguous(), and copy a received tensor"
+        " back."
+    )
+
+
+def staged_input(tensor: Tensor, operation: str) -> Tensor:
+    """The tensor itself, or a contiguous copy of it."""
+    check_moves(tensor, operation)
+    return tensor.contiguous()
+
+
+def staged_outputs(
+    tensors: Sequence[Tensor], operation: str
+) -> tuple[Sequence[Tensor], Finish | None]:
+    """Contiguous tensors to write into, and what copies them to where they belong afterwards."""
+    for tensor in tensors:
+        check_moves(tensor, operation)
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return tensors, None
+    staged = [
+        t if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+        for t in tensors
+    ]
+
+    def copy_back() -> None:
+        with torch.no_grad():
+            for tensor, copy in zip(tensors, staged, strict=True):
+                if tensor is not copy:
+                    tensor.copy_(copy)
+
+    return staged, copy_back
+
+
+def movable(dtype: torch.dtype) -> tuple[int, int]:
+    """(engine code, engine elements per torch element): types it does not know travel as bytes."""
+    code = DTYPE_CODES.get(dtype)
+    return (code, 1) if code is not None else (_native.OPAQUE8, dtype.itemsize)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """True if the elements fill one block of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _state(op: ReduceOp) -> tuple[Any, Any]:
+    """(type, factor); the only way to the factor."""
+    state: Any = op.__getstate__()
+    return state[0], state[1]
+
+
+def _op_name(op: ReduceOp) -> str:
+    return str(_state(op)[0]).removeprefix("RedOpType.")

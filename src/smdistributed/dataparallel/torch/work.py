@@ -1,0 +1,211 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Work handles: torch's view of an operation that the engine has under way.
+
+What callers ask of a handle (zero-copy trials, section 2): `dist.*` and functional collectives
+`wait`, DDP takes `get_future` and waits for it in C++. Hence the future, which costs more than a
+small collective, exists only if it is asked for.
+
+Errors keep their class where Python waits. A future cannot carry a Python exception into C++:
+`Future.set_exception` completes it *successfully* with an exception object inside, which crashes
+DDP. An error therefore becomes a child made by `then`, whose callback raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Work as TorchWork
+
+from smdistributed.dataparallel.torch.completion import run_soon
+
+__all__ = ["COMPLETED", "AllOf", "EngineWork", "SmddpWork"]
+
+
+class EngineWork(Protocol):
+    """What we use of the engine's work handle."""
+
+    @property
+    def source(self) -> int: ...
+    def wait(self, timeout_s: float | None = None) -> None: ...
+    def is_completed(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
+
+
+class SmddpWork(TorchWork):
+    """A handle of an operation under way.
+
+    Args:
+        engine_work: the engine's handle. It holds the tensors until the operation is complete.
+        result: tensors that hold the result; the value of the future.
+        finish: what is left to do on this rank once the engine is done, for example copying a
+            contiguous result to where it belongs. Runs once, in the first thread that waits.
+    """
+
+    # Defaults of the class, since most handles need none of these and are made in microseconds.
+    _finish: Callable[[], None] | None = None
+    _finish_lock: threading.Lock | None = None
+    # One future for the life of the handle: C++ keeps references into its value (DDP's join).
+    _future: torch.futures.Future[list[Tensor]] | None = None
+
+    def __init__(
+        self,
+        engine_work: EngineWork,
+        result: Sequence[Tensor],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._engine_work = engine_work
+        self._result = result
+        if finish is not None:
+            self._finish = finish
+            self._finish_lock = threading.Lock()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until complete; raises the operation's own error. The GIL is released meanwhile."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if seconds > 0:
+            self._engine_work.wait(seconds)
+        else:
+            self._engine_work.wait()
+        if self._finish_lock is not None:
+            self._run_finish()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._engine_work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._engine_work.is_completed() and self._engine_work.exception() is None
+
+    def exception(self) -> BaseException | None:
+        return self._engine_work.exception()
+
+    def source_rank(self) -> int:
+        return self._engine_work.source
+
+    _source_rank = source_rank
+
+    def result(self) -> list[Tensor]:
+        self.wait()
+        return list(self._result)
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        """A future of the result tensors; an error is raised as RuntimeError where C++ waits."""
+        if self._future is None:
+            self._future = self._make_future()
+        return self._future
+
+    def _make_future(self) -> torch.futures.Future[list[Tensor]]:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        if self._engine_work.is_completed() and self._engine_work.exception() is None:
+            if self._finish_lock is not None:
+                self._run_finish()
+            future.set_result(list(self._result))
+            return future
+        checked = future.then(self._value_or_raise)
+        # The engine calls back in any case, on its progress thread, which must not run what users
+        # chain to the future.
+        self._engine_work.add_done_callback(lambda _: run_soon(lambda: future.set_result(None)))
+        return checked
+
+    def _value_or_raise(self, _: torch.futures.Future[Any]) -> list[Tensor]:
+        self.wait()  # complete by now: returns at once or raises
+        return list(self._result)
+
+    def _run_finish(self) -> None:
+        assert self._finish_lock is not None
+        with self._finish_lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish()
+
+
+class _CompletedWork(TorchWork):
+    """The handle that every blocking call returns: there is nothing left to wait for.
+
+    One object serves all calls, which saves a microsecond on each.
+    """
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def block_current_stream(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> BaseException | None:
+        return None
+
+    def result(self) -> list[Tensor]:
+        return []
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+COMPLETED = _CompletedWork()
+
+
+class AllOf:
+    """Several engine works as one: complete when all are, failed with the first error."""
+
+    source = -1
+
+    def __init__(self, works: Sequence[EngineWork]) -> None:
+        self._works = list(works)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        first_error: BaseException | None = None
+        for work in self._works:
+            try:
+                work.wait(timeout_s)
+            except Exception as error:  # wait for the others too: they still use their buffers
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((e for work in self._works if (e := work.exception()) is not None), None)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        left = len(self._works)
+        lock = threading.Lock()
+
+        def one_done(_: Any) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                callback(self)
+
+        if not self._works:
+            callback(self)
+        for work in self._works:
+            work.add_done_callback(one_done)

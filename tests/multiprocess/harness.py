@@ -1,0 +1,392 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Run one function, or one script, as N ranks on this host, and get back what each did, as data.
+
+    from harness import run_ranks
+
+    def average(rank, world_size):          # at module level of the test file
+        ...
+        return result                       # anything that pickles
+
+    def test_average():
+        assert run_ranks(average, 3) == [..., ..., ...]
+
+- Every rank is a process of its own with the documented variables set (`RANK`, `WORLD_SIZE`,
+  `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, a free port).
+- Ranks are forked from a server that has imported torch and nothing of ours, so that a test of
+  eight ranks starts in a fraction of a second. `run_script` starts real interpreters instead.
+- Every run has a deadline. When it is missed, the stacks of all threads of all ranks are printed
+  in the failure, and every process is killed, children of ranks included.
+- Whatever happens, no process of a run outlives the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import importlib.util
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+DEFAULT_DEADLINE_S = 60.0
+_POLL_S = 0.01
+_STACKS_SIGNAL = signal.SIGUSR2  # SIGUSR1 is the engine's: it prints the flight record
+_STACKS_WAIT_S = 1.0
+_PRELOADED = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankError:
+    """An exception that a rank raised, as data: class names from the most derived up, and text."""
+
+    type_name: str
+    base_names: tuple[str, ...]
+    message: str
+    traceback: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RankOutcome:
+    """What one rank did.
+
+    `exit_code` is negative when a signal ended the process, and None when it had to be killed at
+    the deadline; `stacks` is filled only then. `value` is what the function returned.
+    """
+
+    rank: int
+    value: Any
+    error: RankError | None
+    exit_code: int | None
+    output: str
+    stacks: str
+    duration_s: float
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and self.error is None
+
+
+class RanksFailed(AssertionError):
+    """Some rank did not end well. The text holds every rank's error, output and stacks."""
+
+    def __init__(self, what: str, outcomes: Sequence[RankOutcome]) -> None:
+        super().__init__("\n".join([what, *(_describe(outcome) for outcome in outcomes)]))
+        self.outcomes = list(outcomes)
+
+
+def run_ranks(
+    target: Callable[..., Any] | str,
+    world_size: int,
+    *args: Any,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+    **kwargs: Any,
+) -> list[Any]:
+    """Call `target(rank, world_size, *args, **kwargs)` in `world_size` processes.
+
+    Args:
+        target: a function at the top level of its module, or its name as `"path/to/file.py:name"`
+            or `"package.module:name"`.
+        args, kwargs: passed on; must pickle.
+        deadline_s: seconds until every rank must have ended.
+        env: variables set in every rank before the module of `target` is loaded.
+        check: True returns the values by rank and raises `RanksFailed` if a rank raised, died or
+            missed the deadline; False returns a `RankOutcome` for each rank.
+    """
+    location, name = _locate(target)
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        variables = _rank_variables(world_size, env)
+        call = _Call(folder, location, name, args, kwargs)
+        context = _fork_server()
+        processes: list[_Process] = []
+        try:
+            for rank in range(world_size):
+                process = context.Process(
+                    target=_child_main, args=(call, rank, variables[rank]), name=f"rank {rank}"
+                )
+                process.start()
+                processes.append(_Forked(process))
+            outcomes = _watch(processes, folder, deadline_s)
+        finally:
+            _kill_all(processes)
+    if not check:
+        return outcomes
+    _require_success(outcomes, f"{name} on {world_size} ranks", deadline_s)
+    return [outcome.value for outcome in outcomes]
+
+
+def run_script(
+    argv: Sequence[str],
+    world_size: int,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> list[RankOutcome]:
+    """Run `python *argv` as `world_size` fresh interpreters; the outcomes carry their output."""
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        variables = _rank_variables(world_size, env)
+        processes: list[_Process] = []
+        try:
+            for rank in range(world_size):
+                with open(_file(folder, rank, "output"), "wb") as output:
+                    process = subprocess.Popen(
+                        [sys.executable, *argv],
+                        env={**os.environ, **variables[rank]},
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                processes.append(_Spawned(process))
+            outcomes = _watch(processes, folder, deadline_s)
+        finally:
+            _kill_all(processes)
+    if check:
+        _require_success(outcomes, f"{' '.join(argv)} on {world_size} ranks", deadline_s)
+    return outcomes
+
+
+def free_port() -> int:
+    """A TCP port that was free on loopback a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    folder: str
+    location: str
+    name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class _Process(Protocol):
+    pid: int
+
+    def exit_code(self) -> int | None: ...
+
+
+class _Forked:
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.pid: int = process.pid
+
+    def exit_code(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+
+class _Spawned:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+
+def _fork_server() -> Any:
+    """The context whose processes are forked from a server with torch already imported.
+
+    One thread per rank: ranks outnumber cores in most tests, and a team of threads per rank would
+    only fight over them. The OpenMP runtime reads the variable once, when torch is loaded.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    with _variable("OMP_NUM_THREADS", "1"):
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _locate(target: Callable[..., Any] | str) -> tuple[str, str]:
+    """(file or module, name) of a function, so that a rank can load it by itself."""
+    if isinstance(target, str):
+        location, _, name = target.rpartition(":")
+        return location, name
+    if "." in target.__qualname__:
+        raise ValueError(
+            f"{target.__qualname__} is not at the top level of its module; ranks load their"
+            " function by name. Move it there, and pass what it closes over as arguments."
+        )
+    return str(Path(target.__code__.co_filename).resolve()), target.__name__
+
+
+def _rank_variables(world_size: int, env: Mapping[str, str] | None) -> list[dict[str, str]]:
+    shared = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    shared.update(env or {})
+    return [{"RANK": str(r), "LOCAL_RANK": str(r), **shared} for r in range(world_size)]
+
+
+def _file(folder: str, rank: int, kind: str) -> str:
+    return os.path.join(folder, f"rank{rank}.{kind}")
+
+
+def _child_main(call: _Call, rank: int, variables: Mapping[str, str]) -> None:
+    """Body of a rank: own session, output to a file, result or exception to another."""
+    os.setsid()
+    output = os.open(_file(call.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    stacks = open(_file(call.folder, rank, "stacks"), "w")  # noqa: SIM115 -- open until the end
+    faulthandler.enable()
+    faulthandler.register(_STACKS_SIGNAL, file=stacks, all_threads=True)
+    os.environ.update(variables)
+    result: tuple[Any, RankError | None]
+    try:
+        function = getattr(_load(call.location), call.name)
+        result = (function(rank, int(variables["WORLD_SIZE"]), *call.args, **call.kwargs), None)
+        payload = pickle.dumps(result)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt are results here as well
+        traceback.print_exc()
+        payload = pickle.dumps((None, _as_data(error)))
+    part = _file(call.folder, rank, "part")
+    Path(part).write_bytes(payload)
+    os.rename(part, _file(call.folder, rank, "result"))
+
+
+def _load(location: str) -> types.ModuleType:
+    if not location.endswith(".py"):
+        return importlib.import_module(location)
+    path = Path(location)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {location}; expected a Python file. Check the name.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _as_data(error: BaseException) -> RankError:
+    return RankError(
+        type_name=type(error).__name__,
+        base_names=tuple(base.__name__ for base in type(error).__mro__[1:]),
+        message=str(error),
+        traceback=traceback.format_exc(),
+    )
+
+
+def _watch(processes: Sequence[_Process], folder: str, deadline_s: float) -> list[RankOutcome]:
+    """Wait until all have ended or the deadline has passed; then take the stacks of the rest."""
+    start = time.monotonic()
+    ended: dict[int, float] = {}
+    while len(ended) < len(processes) and time.monotonic() - start < deadline_s:
+        for rank, process in enumerate(processes):
+            if rank not in ended and process.exit_code() is not None:
+                ended[rank] = time.monotonic() - start
+        time.sleep(_POLL_S)
+    late = [rank for rank in range(len(processes)) if rank not in ended]
+    for rank in late:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(processes[rank].pid, signal.SIGCONT)  # a stopped rank cannot tell its stacks
+            os.kill(processes[rank].pid, _STACKS_SIGNAL)
+    if late:
+        time.sleep(_STACKS_WAIT_S)
+    duration_s = time.monotonic() - start
+    return [
+        _outcome(
+            rank,
+            folder,
+            processes[rank].exit_code() if rank in ended else None,
+            ended.get(rank, duration_s),
+        )
+        for rank in range(len(processes))
+    ]
+
+
+def _outcome(rank: int, folder: str, exit_code: int | None, duration_s: float) -> RankOutcome:
+    value, error = None, None
+    result = Path(_file(folder, rank, "result"))
+    if result.exists():
+        value, error = pickle.loads(result.read_bytes())
+    return RankOutcome(
+        rank=rank,
+        value=value,
+        error=error,
+        exit_code=exit_code,
+        output=_text(folder, rank, "output"),
+        stacks=_text(folder, rank, "stacks") if exit_code is None else "",
+        duration_s=duration_s,
+    )
+
+
+def _text(folder: str, rank: int, kind: str) -> str:
+    path = Path(_file(folder, rank, kind))
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _kill_all(processes: Sequence[_Process]) -> None:
+    """End every rank and what it started: each rank leads a session, hence a process group."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.exit_code() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # killed before it became a leader
+    for process in processes:
+        while process.exit_code() is None:
+            time.sleep(_POLL_S)
+
+
+def _require_success(outcomes: Sequence[RankOutcome], what: str, deadline_s: float) -> None:
+    if all(outcome.ok for outcome in outcomes):
+        return
+    late = [outcome.rank for outcome in outcomes if outcome.exit_code is None]
+    why = f"ranks {late} missed the deadline of {deadline_s} s" if late else "a rank failed"
+    raise RanksFailed(f"{what}: {why}", outcomes)
+
+
+def _describe(outcome: RankOutcome) -> str:
+    if outcome.ok:
+        state = "ended well"
+    elif outcome.error is not None:
+        state = f"raised {outcome.error.type_name}: {outcome.error.message}"
+    elif outcome.exit_code is None:
+        state = "was still running at the deadline"
+    else:
+        state = f"ended with exit code {outcome.exit_code}"
+    lines = [f"--- rank {outcome.rank} {state} ({outcome.duration_s:.1f} s)"]
+    if not outcome.ok and outcome.output:
+        lines.append(outcome.output[-6000:].rstrip())
+    if outcome.stacks:
+        lines.append(f"stacks of rank {outcome.rank}:\n{outcome.stacks.rstrip()}")
+    return "\n".join(lines)

@@ -1,0 +1,43 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the functions that run as torch ranks share: a process group, and tagged data."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT_S = 30.0
+
+
+@contextlib.contextmanager
+def smddp(backend: str = "smddp", timeout_s: float = TIMEOUT_S, **options: Any) -> Iterator[None]:
+    """The documented start of a script, and an orderly end."""
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
+
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **options)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def tagged(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """`count` elements that each tell their rank and index; exact in every dtype for small ones."""
+    return (torch.arange(count) % 7 + 8 * rank + 1).to(dtype)
+
+
+def raised(function: Any, *args: Any, **kwargs: Any) -> tuple[str, str, list[str]]:
+    """Class name, text and base names of the error that a call must raise."""
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        bases = [base.__name__ for base in type(error).__mro__]
+        return type(error).__name__, str(error), bases
+    raise AssertionError(f"{function} did not raise")
