@@ -1,0 +1,479 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures collectives of all libraries, interleaved in one run. See README.md beside this file.
+
+Loop:  for ranks: start every library's group
+         for collective, dtype, size: every group prepares (and verifies)
+           for round: for library, in an order that turns by one each round: probe, measure, probe
+         stop the groups
+
+Only one group is awake at any moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import environment
+from adapters.floor import FloorGroup, FloorProgram
+from cases import (
+    COLLECTIVES,
+    FULL_SIZES,
+    ITEM_SIZES,
+    QUICK_SIZES,
+    REDUCING,
+    Case,
+    parse_size,
+    size_name,
+)
+from core_state import CoreProbe, CoreStates, ProbeSample
+from figures import summarise
+from groups import CaseUnsupported, GroupFailed, MeasuredGroup, WorkerGroup
+from libraries import FLOOR_VARIANTS, LIBRARIES, Library, LibraryAbsent, is_oversubscribed
+from native_programs import CannotBuild, build
+
+SCHEMA_VERSION = 1
+BATCH_SECONDS = 200e-6  # short calls are timed in batches about this long, to hide the clock's cost
+MAX_BATCHES = 200
+STARTS_PER_LIBRARY = 3  # a library that fails this often with one number of ranks is given up
+RESULTS_FOLDER = Path(__file__).with_name("results")
+
+
+@dataclass
+class Turn:
+    """One library's measurement in one round, with the probes around it."""
+
+    round: int
+    seconds: list[float]
+    before: ProbeSample | None
+    after: ProbeSample | None
+
+
+@dataclass
+class Entry:
+    """A library in the run: how to start its group, and what came of it."""
+
+    name: str
+    label: str
+    settings: str
+    start: Callable[[], MeasuredGroup]
+    group: MeasuredGroup | None = None
+    starts: int = 0
+    note: str = ""
+    version: str = ""
+
+    def ensure_started(self) -> None:
+        """Start the group if it is not there. Raises ``GroupFailed`` or ``LibraryAbsent``."""
+        if self.group is not None:
+            return
+        if self.starts >= STARTS_PER_LIBRARY:
+            raise GroupFailed(f"given up after {self.starts} failures; the last: {self.note}")
+        self.starts += 1
+        self.group = self.start()
+        self.version = self.group.version
+
+
+@dataclass
+class Measurement:
+    """What one library gave in one case."""
+
+    case: Case
+    library: str
+    status: str = "ok"
+    note: str = ""
+    turns: list[Turn] = field(default_factory=list)
+
+    def to_json(self, states: CoreStates) -> dict[str, Any]:
+        """The record of the result file."""
+        record: dict[str, Any] = {
+            **self.case.to_json(),
+            "actual_bytes": self.case.actual_bytes,
+            "library": self.library,
+            "status": self.status,
+        }
+        if self.note:
+            record["note"] = self.note
+        by_tag: dict[str, list[Turn]] = {}
+        record["turns"] = []
+        for turn in self.turns:
+            tag = states.tag_turn(turn.before, turn.after)
+            by_tag.setdefault(tag, []).append(turn)
+            figures = summarise(self.case, turn.seconds, 1)
+            kept = ("samples", "best_us", "median_us")
+            record["turns"].append(
+                {"round": turn.round, "tag": tag, **{key: figures[key] for key in kept}}
+            )
+        record["by_tag"] = {
+            tag: summarise(self.case, [s for t in turns for s in t.seconds], len(turns))
+            for tag, turns in sorted(by_tag.items())
+        }
+        return record
+
+
+class Run:
+    """Everything measured so far, and the file that holds it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._probe = CoreProbe()
+        self._probes: list[ProbeSample] = []
+        self._measurements: list[Measurement] = []
+        self._libraries: dict[str, dict[str, Any]] = {}
+        self._reference_floor: Any = None
+
+    def measure_ranks(self, ranks: int, cases: Sequence[Case]) -> None:
+        """Start all groups with ``ranks`` ranks, measure ``cases``, stop the groups."""
+        floor: FloorProgram | None = None
+        entries = [
+            _entry_of(library, ranks)
+            for library in self._arguments.libraries
+            if is_oversubscribed(ranks) or not library.only_oversubscribed
+        ]
+        if self._arguments.floor and ranks == 2:
+            try:
+                floor = FloorProgram(max(case.actual_bytes for case in cases))
+            except LibraryAbsent as reason:
+                self._libraries["floor"] = {"label": "floor", "absent": str(reason)}
+                print(f"floor: left out, {reason}")
+            else:
+                entries += [_floor_entry(floor, variant) for variant in FLOOR_VARIANTS]
+        try:
+            self._start_all(entries, ranks)
+            for case in cases:
+                self._measure_case(case, entries)
+                self.save()
+        finally:
+            for entry in entries:
+                if entry.group is not None:
+                    entry.group.stop()
+            if floor is not None:
+                floor.stop()
+
+    def _start_all(self, entries: list[Entry], ranks: int) -> None:
+        for entry in list(entries):
+            known = self._libraries.setdefault(
+                entry.name, {"label": entry.label, "settings": entry.settings}
+            )
+            try:
+                entry.ensure_started()
+                known["version"] = entry.version
+                print(f"{ranks} ranks of {entry.label}: {entry.version}", flush=True)
+            except LibraryAbsent as reason:
+                known["absent"] = str(reason)
+                entries.remove(entry)
+                print(f"{entry.label}: left out, {reason}", flush=True)
+            except GroupFailed as failure:
+                entry.note = str(failure)
+                print(f"{ranks} ranks of {entry.label}: failed to start: {failure}", flush=True)
+
+    def _measure_case(self, case: Case, entries: Sequence[Entry]) -> None:
+        begin = time.monotonic()
+        keep_buffers = _fits_memory(case, len(entries))
+        measurements = {entry.name: Measurement(case, entry.name) for entry in entries}
+        call_seconds: dict[str, float] = {}
+        for entry in entries:
+
+            def prepare(group: MeasuredGroup, name: str = entry.name) -> None:
+                call_seconds[name] = group.prepare(case)
+
+            self._attempt(entry, measurements[entry.name], prepare)
+            if not keep_buffers:
+                self._attempt(entry, measurements[entry.name], lambda group: group.release())
+        for round_number in range(self._arguments.rounds):
+            shift = round_number % len(entries)
+            for entry in [*entries[shift:], *entries[:shift]]:
+                measurement = measurements[entry.name]
+                if measurement.status != "ok":
+                    continue
+                if not keep_buffers:
+                    self._attempt(entry, measurement, lambda group: group.prepare(case))
+                self._take_turn(entry, measurement, round_number, call_seconds[entry.name])
+                if not keep_buffers:
+                    self._attempt(entry, measurement, lambda group: group.release())
+        for entry in entries:
+            if keep_buffers:
+                self._attempt(entry, measurements[entry.name], lambda group: group.verify())
+                self._attempt(entry, measurements[entry.name], lambda group: group.release())
+        self._measurements += measurements.values()
+        self._print_case(case, list(measurements.values()), time.monotonic() - begin)
+
+    def _attempt(
+        self, entry: Entry, measurement: Measurement, act: Callable[[MeasuredGroup], Any]
+    ) -> None:
+        """Do ``act`` on the group; a failure is written into ``measurement``, and never raised."""
+        if measurement.status != "ok":
+            return
+        try:
+            entry.ensure_started()
+            assert entry.group is not None
+            act(entry.group)
+        except CaseUnsupported as reason:
+            measurement.status, measurement.note = "unsupported", str(reason)
+        except (GroupFailed, LibraryAbsent) as failure:
+            if entry.starts < STARTS_PER_LIBRARY or entry.group is not None:
+                entry.note = str(failure)
+            entry.group = None
+            measurement.status, measurement.note = "failed", str(failure)
+            measurement.turns.clear()
+
+    def _take_turn(
+        self, entry: Entry, measurement: Measurement, round_number: int, call_seconds: float
+    ) -> None:
+        call_seconds = max(call_seconds, 1e-8)
+        inner = max(1, round(BATCH_SECONDS / call_seconds))
+        budget = self._arguments.turn_ms * 1e-3 / (call_seconds * inner)
+        batches = min(MAX_BATCHES, max(1 if call_seconds > 0.2 else 3, round(budget)))
+
+        def measure(group: MeasuredGroup) -> None:
+            before = self._sample_probe()
+            seconds = group.run(inner, batches)
+            after = self._sample_probe()
+            measurement.turns.append(Turn(round_number, seconds, before, after))
+
+        self._attempt(entry, measurement, measure)
+
+    def _sample_probe(self) -> ProbeSample | None:
+        sample = self._probe.sample()
+        if sample is not None:
+            self._probes.append(sample)
+        return sample
+
+    def _print_case(self, case: Case, measurements: list[Measurement], seconds: float) -> None:
+        print(
+            f"\n{case.collective} {case.dtype}, {case.ranks} ranks, {size_name(case.size_bytes)} "
+            f"({seconds:.1f} s)"
+        )
+        states = CoreStates(self._probes)
+        for measurement in measurements:
+            if measurement.status != "ok":
+                print(f"  {measurement.library:16} {measurement.status}: {measurement.note}")
+                continue
+            columns = [
+                f"{tag} {figures['best_us']:.1f} / {figures['median_us']:.1f} us"
+                f" ({figures['turns']} turns)"
+                for tag, figures in measurement.to_json(states)["by_tag"].items()
+            ]
+            print(f"  {measurement.library:16} best / median: {', '.join(columns)}")
+        sys.stdout.flush()
+
+    def run_reference_floor(self, path: Path, when: str) -> None:
+        """Run a foreign floor program (JSON lines on stdout) between probes; keep its lines."""
+        if self._reference_floor is None:
+            self._reference_floor = []
+        program = path
+        if path.suffix == ".c":
+            if "avx512f" not in environment.describe()["vector_extensions"]:
+                self._reference_floor = {"skipped": "its source needs AVX-512, this CPU has none"}
+                print(f"reference floor: skipped, {self._reference_floor['skipped']}")
+                return
+            try:
+                program = build(path, ("-O3", "-march=native"))
+            except CannotBuild as error:
+                self._reference_floor = {"skipped": str(error)}
+                return
+        for chunk_kib in (128, 256):
+            before = self._sample_probe()
+            outcome = subprocess.run(
+                [str(program.resolve()), "20", str(chunk_kib)], capture_output=True, text=True
+            )
+            after = self._sample_probe()
+            lines = [json.loads(line) for line in outcome.stdout.splitlines() if line]
+            self._reference_floor.append({"when": when, "probes": [before, after], "points": lines})
+
+    def save(self) -> None:
+        """Write the result file: complete after every case, so an interrupted run is not lost."""
+        states = CoreStates(self._probes)
+        reference = self._reference_floor
+        if isinstance(reference, list):
+            reference = [
+                {
+                    "when": block["when"],
+                    "tag": states.tag_turn(*block["probes"]),
+                    "points": block["points"],
+                }
+                for block in reference
+            ]
+        content = {
+            "schema": SCHEMA_VERSION,
+            "date": date.today().isoformat(),
+            "command": "python benchmarks/collectives/run.py " + self._arguments.command,
+            "rounds": self._arguments.rounds,
+            "environment": environment.describe(),
+            "core_states": states.to_json(),
+            "probes": len(self._probes),
+            "libraries": self._libraries,
+            "results": [measurement.to_json(states) for measurement in self._measurements],
+            "reference_floor": reference,
+        }
+        path: Path = self._arguments.out
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(_to_lines(content))
+        partial.replace(path)
+
+    def stop(self) -> None:
+        """End the probe."""
+        self._probe.stop()
+
+
+def _to_lines(content: dict[str, Any]) -> str:
+    """JSON with one result per line: readable differences, and a fraction of an indented file."""
+    results = ",\n".join(json.dumps(record) for record in content.pop("results"))
+    head = json.dumps(content, indent=1)
+    return head.removesuffix("\n}") + ',\n "results": [\n' + results + "\n ]\n}\n"
+
+
+def _entry_of(library: Library, ranks: int) -> Entry:
+    return Entry(library.name, library.label, library.settings, lambda: WorkerGroup(library, ranks))
+
+
+def _floor_entry(program: FloorProgram, variant: str) -> Entry:
+    return Entry(
+        f"floor-{variant}",
+        f"floor, {variant}",
+        "two processes pinned to two CPUs; the best of the segment sizes in each turn",
+        lambda: FloorGroup(program, variant),
+    )
+
+
+def _fits_memory(case: Case, groups: int) -> bool:
+    """Whether all groups can keep their buffers between turns: 40 % of the memory at most."""
+    per_group = sum(
+        (case.source_elements(rank) + case.output_elements(rank)) * ITEM_SIZES[case.dtype]
+        for rank in range(case.ranks)
+    )
+    return per_group * groups < 0.4 * environment.available_bytes()
+
+
+def _cases(arguments: argparse.Namespace, ranks: int) -> Iterator[Case]:
+    for collective in arguments.collectives:
+        if collective == "send_recv" and ranks < 2:
+            continue
+        for dtype in arguments.dtypes:
+            if dtype != "f32" and collective not in REDUCING:
+                continue  # moving bytes does not depend on their type
+            sizes = [4] if collective == "barrier" else arguments.sizes
+            if arguments.quick and dtype != "f32":
+                sizes = [max(sizes)]
+            yield from (Case(collective, dtype, ranks, size) for size in sizes)
+
+
+def _without_path_options(argv: Sequence[str]) -> Iterator[str]:
+    """The command line without ``--out`` and ``--reference-floor``: no paths in published files."""
+    words = iter(argv)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in ("--out", "--reference-floor"):
+            if not equals:
+                next(words, None)
+        else:
+            yield word
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    def names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
+        def parse(text: str) -> list[str]:
+            chosen = [name.strip() for name in text.split(",") if name.strip()]
+            unknown = [name for name in chosen if name not in allowed]
+            if unknown or not chosen:
+                raise argparse.ArgumentTypeError(
+                    f"{text!r} names {', '.join(unknown) or 'nothing'}; expected some of "
+                    f"{', '.join(allowed)}, separated by commas"
+                )
+            return chosen
+
+        return parse
+
+    def sizes(text: str) -> list[int]:
+        try:
+            return [parse_size(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    library_names = [library.name for library in LIBRARIES]
+    parser = argparse.ArgumentParser(
+        prog="run.py", description="Measure collectives of all libraries, interleaved in one run."
+    )
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument(
+        "--quick", action="store_true", help="a subset in about 3 minutes (default)"
+    )
+    extent.add_argument("--full", action="store_true", help="everything, in some hours")
+    parser.add_argument("--collectives", type=names(COLLECTIVES), metavar="NAME,...")
+    parser.add_argument("--dtypes", type=names(tuple(ITEM_SIZES)), metavar="NAME,...")
+    parser.add_argument("--sizes", type=sizes, metavar="SIZE,...", help="such as 4,64K,25M")
+    parser.add_argument("--ranks", metavar="N,...", help="such as 2,4")
+    parser.add_argument(
+        "--libraries",
+        type=names((*library_names, "floor")),
+        metavar="NAME,...",
+        help=f"of {', '.join(library_names)}, floor",
+    )
+    parser.add_argument("--rounds", type=int, help="turns of each library per case")
+    parser.add_argument("--turn-ms", type=float, help="time budget of one turn")
+    parser.add_argument(
+        "--reference-floor",
+        type=Path,
+        metavar="PATH",
+        help="source (needs AVX-512) or program of another floor, run before and after",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE.json")
+    arguments = parser.parse_args(argv)
+    arguments.quick = not arguments.full
+    full = arguments.full
+    arguments.collectives = arguments.collectives or (list(COLLECTIVES) if full else ["all_reduce"])
+    arguments.dtypes = arguments.dtypes or list(ITEM_SIZES)
+    arguments.sizes = arguments.sizes or list(FULL_SIZES if full else QUICK_SIZES)
+    try:
+        default_ranks = "1,2,4,8" if full else "2,4"
+        arguments.ranks = [int(part) for part in (arguments.ranks or default_ranks).split(",")]
+    except ValueError:
+        arguments.ranks = [0]
+    if not all(1 <= ranks <= 8 for ranks in arguments.ranks):
+        parser.error("--ranks must be whole numbers from 1 to 8, such as 2,4")
+    arguments.rounds = arguments.rounds or (9 if full else 5)
+    arguments.turn_ms = arguments.turn_ms or (25.0 if full else 15.0)
+    chosen = arguments.libraries or [*library_names, "floor"]
+    arguments.floor = "floor" in chosen
+    arguments.libraries = [library for library in LIBRARIES if library.name in chosen]
+    if arguments.out is None:
+        kind = "" if full else "_quick"
+        name = f"{date.today().isoformat()}_{environment.machine_class()}{kind}.json"
+        arguments.out = RESULTS_FOLDER / name
+    arguments.command = shlex.join(_without_path_options(argv))
+    return arguments
+
+
+def main() -> int:
+    """Measure what the command line asks for; the exit status is 0 unless nothing was measured."""
+    arguments = _parse(sys.argv[1:])
+    run = Run(arguments)
+    try:
+        if arguments.reference_floor is not None:
+            run.run_reference_floor(arguments.reference_floor, "before")
+        for ranks in arguments.ranks:
+            run.measure_ranks(ranks, list(_cases(arguments, ranks)))
+        if arguments.reference_floor is not None:
+            run.run_reference_floor(arguments.reference_floor, "after")
+        run.save()
+    except KeyboardInterrupt:
+        print("interrupted; the cases that were complete are in the result file")
+        return 130
+    finally:
+        run.stop()
+    print(f"\nresults: {arguments.out.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
