@@ -55,7 +55,7 @@ BXOR: int = 7
 
 PREMUL_SUM: int = 8
 
-def buffer(array: object, writable: bool = False) -> tuple[int, int, int]:
+def buffer(array: object | None, writable: bool = False) -> tuple[int, int, int]:
     """
     (address, number of elements, dtype code) of a contiguous array in CPU memory.
 

@@ -1,0 +1,326 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Messages, works, groups and arrays, as functions that run on every rank (see test_groups.py)."""
+
+from __future__ import annotations
+
+import array
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.conformance.collectives.ranks import TIMEOUT_S, raised, reduced, tagged
+
+LARGE = 300_007
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def messages_of_one_tag_keep_their_order(comm: Any) -> None:
+    if comm.rank == 0:
+        for i in range(20):
+            comm.send(np.full(i * 100, i, np.int32), 1, tag=4)
+    elif comm.rank == 1:
+        for i in range(20):
+            output = np.zeros(i * 100, np.int32)
+            comm.recv(output, 0, tag=4)
+            assert set(output.tolist()) <= {i}
+
+
+def tags_tell_messages_apart(comm: Any) -> None:
+    """Received in another order than sent, small ones and large ones."""
+    if comm.rank == 0:
+        works = [
+            comm.send(np.full(count, float(tag)), 1, tag=tag, async_op=True)
+            for tag, count in ((1, 3), (2, LARGE), (3, 4))
+        ]
+        for work in works:
+            work.wait()
+    elif comm.rank == 1:
+        for tag, count in ((3, 4), (2, LARGE), (1, 3)):
+            output = np.zeros(count)
+            assert comm.recv(output, 0, tag=tag) == 0
+            assert set(output.tolist()) == {float(tag)}
+
+
+def a_receive_from_anyone_names_its_source(comm: Any) -> None:
+    if comm.rank == 0:
+        sources = []
+        for _ in range(comm.world_size - 1):
+            output = np.zeros(5)
+            source = comm.recv(output, tag=9)
+            np.testing.assert_array_equal(output, tagged(source, 5, "float64"))
+            sources.append(source)
+        assert sorted(sources) == list(range(1, comm.world_size))
+        output = np.zeros(3)
+        work = comm.recv(output, tag=10, async_op=True)
+        assert work.source == -1 or work.is_completed()
+        work.wait()
+        assert work.source == 1
+    else:
+        comm.send(tagged(comm.rank, 5, "float64"), 0, tag=9)
+        if comm.rank == 1:
+            comm.send(np.ones(3), 0, tag=10)
+
+
+def a_receive_nobody_answers_times_out_and_harms_nobody(comm: Any) -> None:
+    if comm.rank == 0:
+        start = time.monotonic()
+        name, text, bases = raised(comm.recv, np.zeros(3), 1, tag=77, timeout_s=0.5)
+        assert time.monotonic() - start > 0.45
+        assert name == "CollectiveTimeoutError", text
+        assert "TimeoutError" in bases
+        assert "rank 1 (host" in text, text
+    values = np.ones(3)
+    comm.all_reduce(values)
+    assert values[0] == comm.world_size
+
+
+def messages_to_oneself_or_nobody_are_refused(comm: Any) -> None:
+    for peer in (comm.rank, comm.world_size, -2):
+        name, text, _ = raised(comm.send, np.ones(3), peer)
+        assert name == "ConfigurationError", text
+        assert "expected another rank of the group" in text
+
+
+# --- works ---------------------------------------------------------------------------------------
+
+
+def works_complete_in_any_waiting_order(comm: Any) -> None:
+    arrays = [tagged(comm.rank, count) for count in (1, 1000, LARGE, 0, 5)]
+    works = [comm.all_reduce(values, async_op=True) for values in arrays]
+    for values, work in reversed(list(zip(arrays, works, strict=True))):
+        work.wait()
+        assert work.is_completed()
+        assert work.exception() is None
+        expected = [tagged(r, values.size) for r in range(comm.world_size)]
+        np.testing.assert_array_equal(values, reduced(expected))
+
+
+def every_collective_can_be_asynchronous(comm: Any) -> None:
+    n, mine = comm.world_size, tagged(comm.rank, 40_001)
+    everyone = np.concatenate([tagged(r, 40_001) for r in range(n)])
+    summed, broadcasted = mine.copy(), mine.copy()
+    gathered, scattered = np.zeros_like(everyone), np.zeros_like(mine)
+    collected = np.zeros_like(everyone) if comm.rank == 0 else None
+    swapped, received = np.zeros_like(everyone), np.zeros_like(mine)
+    reduced_to_root = mine.copy()
+    works = [
+        comm.all_reduce(summed, async_op=True),
+        comm.broadcast(broadcasted, 1, async_op=True),
+        comm.barrier(async_op=True),
+        comm.all_gather(gathered, mine, async_op=True),
+        comm.reduce_scatter(scattered, everyone, async_op=True),
+        comm.all_to_all(swapped, everyone, async_op=True),
+        comm.gather(collected, mine, async_op=True),
+        comm.scatter(received, everyone if comm.rank == 0 else None, async_op=True),
+        comm.reduce(reduced_to_root, 1, async_op=True),
+    ]
+    for work in works:
+        work.wait()
+    total = reduced([tagged(r, 40_001) for r in range(n)])
+    np.testing.assert_array_equal(summed, total)
+    np.testing.assert_array_equal(broadcasted, tagged(1, 40_001))
+    np.testing.assert_array_equal(gathered, everyone)
+    np.testing.assert_array_equal(scattered, mine * n)
+    np.testing.assert_array_equal(swapped, np.tile(mine, n))
+    if collected is not None:
+        np.testing.assert_array_equal(collected, everyone)
+    np.testing.assert_array_equal(received, mine)
+    np.testing.assert_array_equal(reduced_to_root, total if comm.rank == 1 else mine)
+
+
+def callbacks_are_called_once_with_their_work(comm: Any) -> None:
+    for count in (3, LARGE):
+        called = threading.Event()
+        seen: list[Any] = []
+
+        def callback(work: Any, seen: list[Any] = seen, done: Any = called) -> None:
+            seen.append(work.is_completed())
+            done.set()
+
+        work = comm.all_reduce(np.ones(count), async_op=True)
+        work.add_done_callback(callback)
+        work.wait()
+        assert called.wait(TIMEOUT_S)
+        assert seen == [True]
+
+
+def arrays_may_be_dropped_while_their_operation_runs(comm: Any) -> None:
+    works = [comm.all_reduce(np.ones(LARGE), async_op=True) for _ in range(5)]
+    for work in works:
+        work.wait()
+
+
+def a_wait_that_ends_first_leaves_the_operation_running(comm: Any) -> None:
+    values = np.ones(3)
+    if comm.rank != 0:
+        comm.recv(np.zeros(1), 0)  # until rank 0 has given up waiting
+    work = comm.all_reduce(values, async_op=True)
+    if comm.rank == 0:
+        name, text, _ = raised(work.wait, 0.1)
+        assert name == "CollectiveTimeoutError", text
+        assert "the operation goes on" in text
+        for peer in range(1, comm.world_size):
+            comm.send(np.zeros(1), peer)
+    work.wait()
+    assert values[0] == comm.world_size
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def split_makes_groups_by_color_ordered_by_key(comm: Any) -> None:
+    sub = comm.split(comm.rank % 2, key=-comm.rank)
+    members = sorted((r for r in range(comm.world_size) if r % 2 == comm.rank % 2), reverse=True)
+    assert sub.world_size == len(members)
+    assert sub.rank == members.index(comm.rank)
+    for count in (3, LARGE):
+        values = tagged(comm.rank, count)
+        sub.all_reduce(values)
+        np.testing.assert_array_equal(values, reduced([tagged(r, count) for r in members]))
+    values = np.ones(2)
+    comm.all_reduce(values)
+    assert values[0] == comm.world_size
+    sub.close()
+
+
+def ranks_without_a_color_get_no_group(comm: Any) -> None:
+    sub = comm.split(None if comm.rank == 0 else 5)
+    if comm.rank == 0:
+        assert sub is None
+    else:
+        assert (sub.rank, sub.world_size) == (comm.rank - 1, comm.world_size - 1)
+        sub.barrier()
+        sub.close()
+    comm.barrier()
+
+
+def groups_work_at_the_same_time_from_several_threads(comm: Any) -> None:
+    subs = [comm.split(0) for _ in range(3)]
+    failures: list[str] = []
+
+    def work(sub: Any, seed: int) -> None:
+        for i in range(20):
+            values = np.full((i * 977) % 30_000 + 1, seed + sub.rank, np.float64)
+            sub.all_reduce(values)
+            expected = sum(seed + r for r in range(sub.world_size))
+            if set(values.tolist()) != {float(expected)}:
+                failures.append(f"group {seed}, round {i}")
+
+    threads = [threading.Thread(target=work, args=(sub, i)) for i, sub in enumerate(subs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+    assert failures == []
+    for sub in subs:
+        sub.close()
+
+
+def abort_reaches_every_rank_with_its_reason(comm: Any) -> None:
+    sub = comm.split(0)
+    sub.barrier()
+    if comm.rank == 1:
+        sub.abort("the disk is full")
+    name, text, _ = raised(lambda: [sub.all_reduce(np.ones(3)) for _ in range(3)])
+    assert name == "PeerLostError", text
+    assert "the disk is full" in text
+    assert "rank 1 (host" in text
+    sub.close()
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def everything_with_the_buffer_protocol_or_dlpack_is_accepted(comm: Any) -> None:
+    n = comm.world_size
+    plain = array.array("d", [comm.rank, 1.0])
+    comm.all_reduce(plain)
+    assert list(plain) == [sum(range(n)), n]
+    raw = bytearray([1, 2, 3])
+    comm.all_reduce(memoryview(raw))
+    assert list(raw) == [n, 2 * n, 3 * n]
+    gathered = bytearray(2 * n)
+    comm.all_gather(gathered, bytes([comm.rank, 7]))
+    assert list(gathered) == [byte for r in range(n) for byte in (r, 7)]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.complex64):
+        tensor = (torch.arange(6).reshape(2, 3) + comm.rank).to(dtype)
+        comm.all_reduce(tensor)
+        expected = torch.arange(6).reshape(2, 3) * n + sum(range(n))
+        assert torch.equal(tensor, expected.to(dtype)), dtype
+    shaped = np.ones((2, 3, 4), np.int16)
+    comm.all_reduce(shaped)
+    assert shaped.shape == (2, 3, 4)
+    assert (shaped == n).all()
+    scalar = np.array(2.0)
+    comm.all_reduce(scalar)
+    assert scalar == 2.0 * n
+
+
+def what_cannot_be_used_is_refused_in_words(comm: Any) -> None:
+    """Before anything moves, so the group goes on."""
+    n = comm.world_size
+    read_only = np.ones(4)
+    read_only.flags.writeable = False
+    swapped = np.ones(4).astype(np.dtype("float64").newbyteorder(">"))
+    cases: list[tuple[Any, str]] = [
+        (lambda: comm.all_reduce(np.ones((4, 4)).T[1:]), "contiguous"),
+        (lambda: comm.all_reduce(np.ones(8)[::2]), "contiguous"),
+        (lambda: comm.all_reduce(read_only), "writable"),
+        (lambda: comm.all_reduce(b"read-only"), "writable"),
+        (lambda: comm.all_reduce(swapped), "native byte order"),
+        (lambda: comm.all_reduce(np.array(["a"])), "expected booleans, integers, floats"),
+        (lambda: comm.all_reduce(np.array([object()])), "expected booleans, integers, floats"),
+        (lambda: comm.all_reduce([1.0, 2.0]), "is no array"),
+        (lambda: comm.all_reduce(None), "is no array"),
+        (lambda: comm.all_reduce(torch.ones(4, 4).T), "contiguous"),
+        (lambda: comm.all_gather(np.ones(n + 1), np.ones(1)), "expected"),
+        (lambda: comm.all_gather(np.ones(n, np.int32), np.ones(1)), "element types"),
+        (lambda: comm.all_gather([np.ones(1)] * (n + 1), np.ones(1)), "one per rank"),
+        (lambda: comm.reduce_scatter(np.ones(2), np.ones(2 * n + 1)), "expected"),
+        (lambda: comm.all_to_all(np.ones(n + 1), np.ones(n + 1)), "Pass"),
+        (lambda: comm.all_to_all(np.ones(n), np.ones(n), [n], [1] * n), "output_splits"),
+        (lambda: comm.all_to_all(np.ones(n), np.ones(n), [1] * n, [2] * n), "input_splits"),
+        (lambda: comm.broadcast(np.ones(2), n), "is not a rank of this group"),
+        (lambda: comm.broadcast(np.ones(2), -1), "is not a rank of this group"),
+    ]
+    for call, help_text in cases:
+        name, text, bases = raised(call)
+        assert "ValueError" in bases, (name, text)
+        assert help_text in text, text
+    values = np.ones(3)
+    comm.all_reduce(values)
+    assert values[0] == n
+
+
+def read_only_arrays_can_be_sent(comm: Any) -> None:
+    read_only = tagged(comm.rank, 5)
+    read_only.flags.writeable = False
+    output = np.zeros(5 * comm.world_size, np.float32)
+    comm.all_gather(output, read_only)
+    comm.reduce(read_only if comm.rank else read_only.copy(), 0)
+    comm.broadcast(read_only if comm.rank == 0 else np.zeros(5, np.float32), 0)
+    np.testing.assert_array_equal(output[:5], tagged(0, 5))
+
+
+CHECKS = {
+    name: check
+    for name, check in list(globals().items())
+    if callable(check)
+    and getattr(check, "__module__", "") == __name__
+    and not isinstance(check, type)
+}
+
+
+def run_check(rank: int, world_size: int, name: str) -> None:
+    from smdistributed import collectives
+
+    with collectives.init(timeout_s=TIMEOUT_S) as comm:
+        CHECKS[name](comm)
+        comm.barrier()
