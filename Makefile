@@ -154,12 +154,14 @@ $(STAMPS)/base: constraints.txt pyproject.toml | $(BIN)/python
 		$(call requirements,p["project"]["optional-dependencies"]["torch"])
 	@touch $@
 
+# The stamp is as old as the start of the build: what is edited meanwhile is built the next time.
 $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/base
+	@touch $@.begun
 	@echo "Building the engine and installing smdistributed-open (editable)"
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-build-isolation --no-deps \
 		--config-settings=build-dir=$(NATIVE_BUILD) \
 		--config-settings=cmake.define.SMD_WARNINGS_AS_ERRORS=ON --editable .
-	@touch $@
+	@mv $@.begun $@
 
 $(STAMPS)/dev: $(STAMPS)/base
 	@echo "Installing the tools for tests and lint"

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first exchange of every operation on one host: each rank publishes what it is about to do, all
-// compare, and small data rides along.
+// The first exchange of every operation on one host: each rank publishes what it is about to do,
+// all compare, and small data rides along.
 #pragma once
 
 #include <cstring>

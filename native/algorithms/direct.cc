@@ -8,12 +8,14 @@
 //
 //   barrier         dissemination, ceil(log2 n) rounds of empty messages
 //   all_reduce      small: everyone sends everything to everyone and reduces for itself;
-//                   large: in rounds of kRoundBytes, each rank reduces its share and sends it to all
+//                   large: in rounds of kRoundBytes, each rank reduces its share and sends it to
+//                   all
 //   broadcast       binomial tree
 //   the rest        one message per pair
 #include <algorithm>
 #include <cstring>
 
+#include "algorithms/arrival.h"
 #include "algorithms/exchange.h"
 #include "algorithms/mismatch.h"
 #include "kernels/kernels.h"
@@ -42,7 +44,8 @@ Task barrier(Context& context) {
   }
 }
 
-// Reduces `count` elements that all ranks have sent here: peers' in `scratch` by rank, own in `own`.
+// Reduces `count` elements that all ranks have sent here: peers' in `scratch` by rank, own in
+// `own`.
 void reduceInRankOrder(const Context& context, const std::byte* own, const std::byte* scratch,
                        std::uint64_t count, std::byte* output) {
   if (count == 0) return;
@@ -194,6 +197,12 @@ Task pairwise(Context& context) {
   const auto outputBytes = [&request, receivesPieces, element](int peer) {
     return (receivesPieces ? request.outputCount(peer) : request.count) * element;
   };
+  const bool keepsOwn =
+      request.kind == OpKind::kAllGather || request.kind == OpKind::kAllToAll || isRoot;
+  if (keepsOwn && outputBytes(context.rank) != inputBytes(context.rank)) {
+    throw splitMismatchError(context.signature, context.rank, inputBytes(context.rank) / element,
+                             context.rank, outputBytes(context.rank) / element);
+  }
   Exchange exchange(context, 0);
   for (int offset = 1; offset < context.size; ++offset) {
     const int to = (context.rank + offset) % context.size;
@@ -205,14 +214,8 @@ Task pairwise(Context& context) {
       exchange.receive(from, output(from), outputBytes(from));
     }
   }
-  const bool keepsOwn =
-      request.kind == OpKind::kAllGather || request.kind == OpKind::kAllToAll || isRoot;
   if (keepsOwn) {
     const std::uint64_t bytes = outputBytes(context.rank);
-    if (bytes != inputBytes(context.rank)) {
-      throw splitMismatchError(context.signature, context.rank, inputBytes(context.rank) / element,
-                               context.rank, bytes / element);
-    }
     if (bytes != 0 && output(context.rank) != input(context.rank)) {
       std::memmove(output(context.rank), input(context.rank), bytes);
     }
@@ -220,9 +223,7 @@ Task pairwise(Context& context) {
   co_await exchange;
 }
 
-}  // namespace
-
-Task runDirect(Context& context) {
+Task byMessages(Context& context) {
   const Request& request = context.request;
   switch (request.kind) {
     case OpKind::kAllReduce:
@@ -238,6 +239,24 @@ Task runDirect(Context& context) {
     default:
       return pairwise(context);
   }
+}
+
+// On one host (if SMDDP_ALGORITHM says so) every operation begins with an arrival all the same: a
+// rank that skipped one could be two operations ahead of a peer, and overwrite the arrival line
+// that the peer still reads.
+Task afterArrival(Context& context) {
+  arrive(context);
+  AllArrived allArrived(context);
+  co_await allArrived;
+  Task messages = byMessages(context);
+  Nested nested(messages);
+  co_await nested;
+}
+
+}  // namespace
+
+Task runDirect(Context& context) {
+  return context.memory != nullptr ? afterArrival(context) : byMessages(context);
 }
 
 }  // namespace smd::algorithms

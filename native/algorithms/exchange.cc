@@ -75,7 +75,12 @@ std::vector<int> Exchange::missingRanks() {
     if (!receive.isDone()) missing.push_back(receive.peer);
   }
   if (!missing.empty()) return missing;
-  for (std::size_t i = nextTicket_; i < tickets_.size(); ++i) missing.push_back(sendPeers_[i]);
+  // Not every later one: who has been sent its message may be through with the operation, and gone.
+  for (std::size_t i = nextTicket_; i < tickets_.size(); ++i) {
+    if (tickets_[i].state() != transport::SendTicket::State::kSent) {
+      missing.push_back(sendPeers_[i]);
+    }
+  }
   return missing;
 }
 

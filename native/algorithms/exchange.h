@@ -12,8 +12,9 @@
 namespace smd::algorithms {
 
 // co_await exchange; continues when all its messages have been sent and received. Throws on a frame
-// whose signature or length is not the expected one. Ends with what is posted taken back; if a frame
-// is in flight then, the communicator must have closed its transports first (it does, on failure).
+// whose signature or length is not the expected one. Ends with what is posted taken back; if a
+// frame is in flight then, the communicator must have closed its transports first (it does, on
+// failure).
 class Exchange final : public Condition {
  public:
   // `step` keeps the phases of one operation apart; both sides must use the same.

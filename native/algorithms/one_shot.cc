@@ -90,7 +90,7 @@ Task runOneShot(Context& context) {
         const std::uint64_t theirs = request.outputCount(peer) * element;
         if (theirs == 0) continue;
         kernels::copy(request.outputs[static_cast<std::size_t>(peer)],
-                    payloadOf(context, peer, theirs), theirs);
+                      payloadOf(context, peer, theirs), theirs);
       }
       break;
     case OpKind::kReduceScatter: {

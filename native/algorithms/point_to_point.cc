@@ -57,9 +57,7 @@ class Received final : public Condition {
     }
     return others;
   }
-  bool canBeAbandoned() override {
-    return receive_.state.load(std::memory_order_acquire) == transport::Receive::State::kPosted;
-  }
+  bool abandon() override { return context_.mailbox->cancel(receive_); }
   const transport::Receive& receive() const { return receive_; }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace smd::algorithms {
 
-// request: kSend, root = receiver, input, count; the tag is signature.detail. Done when the data has
-// been copied out of the caller's buffer.
+// request: kSend, root = receiver, input, count; the tag is signature.detail. Done when the data
+// has been copied out of the caller's buffer.
 Task runSend(Context& context);
 
 // request: kRecv, root = sender or transport::kAnyPeer, output, count. `onSource` is told who sent.

@@ -8,18 +8,20 @@
 //   piece   the part of a block that is meant for one peer
 //
 // Each rank goes through three stages for every round and tells how far it is with three counters
-// (PeerMemory): contributed (copied into its staging buffer), reduced (its share, result published in
-// its own staging buffer), consumed (everything of peers it needed has been read). Operations use
-// the stages they need:
+// (PeerMemory): contributed (copied into its staging buffer), reduced (its share, result published
+// in its own staging buffer), consumed (everything of peers it needed has been read). Operations
+// use the stages they need:
 //
-//   all_reduce, reduce         contribute others' shares | reduce own share | consume others' results
+//   all_reduce, reduce         contribute others' shares | reduce own share | consume others'
+//                              results
 //   reduce_scatter             contribute pieces         | reduce own piece
 //   all_gather, broadcast      contribute block          |                  | consume
 //   gather, scatter, all_to_all  contribute block/pieces |                  | consume
 //
 // A stage of a later round may start before an earlier round is through, so ranks need not keep in
-// step: copying, reducing and waiting overlap across ranks. For an all_reduce of S bytes over n ranks
-// each rank copies (n-1)/n S in, reads (n-1)/n S to reduce, writes S/n twice and copies (n-1)/n S out.
+// step: copying, reducing and waiting overlap across ranks. For an all_reduce of S bytes over n
+// ranks each rank copies (n-1)/n S in, reads (n-1)/n S to reduce, writes S/n twice and copies
+// (n-1)/n S out.
 #include <algorithm>
 #include <cstring>
 
@@ -35,11 +37,11 @@ using patterns::pieceOf;
 using patterns::Range;
 using patterns::shareOf;
 
-// Trials on two cores (Zen 3, 32 MiB shared cache), 25 MiB: blocks of 64 KiB, 8 of them, 2.2 ms;
-// 256 KiB and 8, 3.0 ms; 32 KiB and 16, 2.6 ms.
-constexpr std::uint64_t kBlockBytes = std::uint64_t{64} << 10;
-constexpr std::uint64_t kBlocksInCache = 8;
-constexpr std::uint64_t kMostBlocks = transport::kStagingBytes / kBlockBytes;
+// Trials on two cores (Zen 3, 512 KiB of cache each, 32 MiB shared), 2 ranks, 1 and 25 MiB: blocks
+// of 128 KiB 62 us and 2.1 ms, 64 KiB 66 us and 2.2 ms, 32 KiB 78 us and 2.3 ms. Fewer blocks are
+// slower: a line is dear to write again while the peer that read it still has it in its cache.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
+constexpr std::uint64_t kBlocks = transport::kStagingBytes / kBlockBytes;
 constexpr std::uint64_t kCacheLine = 64;
 constexpr int kEveryone = -1;
 
@@ -60,7 +62,7 @@ class Pipeline final : public Condition {
         memory_(*context.memory),
         stages_(stages),
         base_(*context.blocksDone),
-        blocks_(context.stagingBlocks),
+        copyAhead_(context.copyAhead),
         arrived_(context) {
     // Stages that this rank skips are reported as done: nobody has to wait for them.
     if (!stages.contributes) publish(memory_.mine().contributed, contributed_ = stages.rounds);
@@ -71,7 +73,7 @@ class Pipeline final : public Condition {
 
   std::uint64_t base() const { return base_; }
   std::byte* block(int peer, std::uint64_t round) const {
-    return memory_.staging(peer) + (base_ + round) % blocks_ * kBlockBytes;
+    return memory_.staging(peer) + (base_ + round) % kBlocks * kBlockBytes;
   }
 
   bool isDone() const {
@@ -85,12 +87,13 @@ class Pipeline final : public Condition {
 
   bool canContribute() {
     if (contributed_ == stages_.rounds) return false;
-    // The staging block was last used blocks_ rounds ago, perhaps by an earlier operation: every
+    if (contributed_ >= std::min(reduced_, consumed_) + copyAhead_) return false;
+    // The staging block was last used so many rounds ago, perhaps by an earlier operation: every
     // peer must have reduced from it and read the results in it.
     const std::uint64_t target = base_ + contributed_ + 1;
-    if (target <= blocks_) return true;
-    return reached(&transport::RankCells::reduced, target - blocks_, kEveryone, freedByReduce_) &&
-           reached(&transport::RankCells::consumed, target - blocks_, kEveryone, freedByConsume_);
+    if (target <= kBlocks) return true;
+    return reached(&transport::RankCells::reduced, target - kBlocks, kEveryone, freedByReduce_) &&
+           reached(&transport::RankCells::consumed, target - kBlocks, kEveryone, freedByConsume_);
   }
   bool canReduce() {
     return reduced_ < stages_.rounds && contributed_ > reduced_ &&
@@ -155,7 +158,7 @@ class Pipeline final : public Condition {
   const transport::PeerMemory& memory_;
   Stages stages_;
   std::uint64_t base_;
-  std::uint64_t blocks_;
+  std::uint64_t copyAhead_;
   AllArrived arrived_;
   bool isSafe_ = false;
   std::uint64_t contributed_ = 0, reduced_ = 0, consumed_ = 0;
@@ -262,8 +265,13 @@ Task reduceInBlocks(Context& context) {
                                                           : pipeline.block(peer, round) + inBlock;
           }
           std::byte* published = pipeline.block(context.rank, round) + inBlock;
-          kernel(hasOutput ? request.output + inBuffer : published, hasOutput ? published : nullptr,
-                 sources.data(), sources.size(), shares.mine.size, context.size);
+          // The root of a reduce publishes nothing: nobody reads it, so nothing would keep this
+          // rank from having refilled the block with a later, shorter one whose shares lie
+          // elsewhere.
+          const bool isOutputOnly = request.kind == OpKind::kReduce && hasOutput;
+          kernel(hasOutput ? request.output + inBuffer : published,
+                 hasOutput && !isOutputOnly ? published : nullptr, sources.data(), sources.size(),
+                 shares.mine.size, context.size);
         };
       },
       [&context, &request, perBlock, unit, element](Pipeline& pipeline) {
@@ -285,6 +293,24 @@ std::uint64_t elementsPerPiece(const Context& context, std::uint64_t element) {
   return std::max<std::uint64_t>(1, aligned / element);
 }
 
+// Each peer's piece of the block, one behind the other.
+auto contributePieces(Context& context, std::uint64_t perPiece) {
+  return [&context, perPiece](Pipeline& pipeline) {
+    return [&context, &pipeline, perPiece](std::uint64_t round) {
+      const Request& request = context.request;
+      const std::uint64_t element = elementSize(request.dtype);
+      std::byte* block = pipeline.block(context.rank, round);
+      for (int peer = 0; peer < context.size; ++peer) {
+        if (peer == context.rank) continue;
+        const Range piece = pieceOf(request.inputCount(peer), perPiece, round);
+        copyBytes(block + static_cast<std::uint64_t>(peer) * perPiece * element,
+                  request.inputs[static_cast<std::size_t>(peer)] + piece.begin * element,
+                  piece.size * element);
+      }
+    };
+  };
+}
+
 // reduce_scatter, also uneven.
 Task reduceScatterInPieces(Context& context) {
   const Request& request = context.request;
@@ -296,19 +322,7 @@ Task reduceScatterInPieces(Context& context) {
   stages.consumes = false;
   const kernels::ReduceFn kernel = kernels::reduceOrThrow(request.op, request.dtype);
   return runPipeline(
-      context, stages,
-      [&context, &request, perPiece, element](Pipeline& pipeline) {
-        return [&context, &request, &pipeline, perPiece, element](std::uint64_t round) {
-          std::byte* block = pipeline.block(context.rank, round);
-          for (int peer = 0; peer < context.size; ++peer) {
-            if (peer == context.rank) continue;
-            const Range piece = pieceOf(request.inputCount(peer), perPiece, round);
-            copyBytes(block + static_cast<std::uint64_t>(peer) * perPiece * element,
-                      request.inputs[static_cast<std::size_t>(peer)] + piece.begin * element,
-                      piece.size * element);
-          }
-        };
-      },
+      context, stages, contributePieces(context, perPiece),
       [&context, &request, perPiece, element, kernel](Pipeline& pipeline) {
         std::vector<const void*> sources(static_cast<std::size_t>(context.size));
         return [&context, &request, &pipeline, perPiece, element, kernel,
@@ -376,20 +390,7 @@ Task exchangePieces(Context& context, Stages stages, std::uint64_t longest) {
   stages.rounds = patterns::numPieces(longest, perPiece);
   const bool isScatter = request.kind == OpKind::kScatter;
   return runPipeline(
-      context, stages,
-      [&context, &request, perPiece, element](Pipeline& pipeline) {
-        return [&context, &request, &pipeline, perPiece, element](std::uint64_t round) {
-          std::byte* block = pipeline.block(context.rank, round);
-          for (int peer = 0; peer < context.size; ++peer) {
-            if (peer == context.rank) continue;
-            const Range piece = pieceOf(request.inputCount(peer), perPiece, round);
-            copyBytes(block + static_cast<std::uint64_t>(peer) * perPiece * element,
-                      request.inputs[static_cast<std::size_t>(peer)] + piece.begin * element,
-                      piece.size * element);
-          }
-        };
-      },
-      kSkip,
+      context, stages, contributePieces(context, perPiece), kSkip,
       [&context, &request, perPiece, element, isScatter](Pipeline& pipeline) {
         return [&context, &request, &pipeline, perPiece, element, isScatter](std::uint64_t round) {
           const std::uint64_t mine = static_cast<std::uint64_t>(context.rank) * perPiece * element;
@@ -486,9 +487,7 @@ class Tables {
 
 }  // namespace
 
-std::uint64_t stagingBlocks(int ranks, int cores) {
-  return ranks <= cores ? kBlocksInCache : kMostBlocks;
-}
+std::uint64_t copyAheadFor(int ranks, int cores) { return ranks <= cores ? 1 : kBlocks; }
 
 Task runStaged(Context& context) {
   const Request& request = context.request;

@@ -6,6 +6,7 @@
 #include "bindings/buffer_py.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <string>
@@ -164,7 +165,7 @@ Described describeBuffer(nb::handle object, bool isWritable) {
 }  // namespace
 
 void registerBuffer(nb::module_& module) {
-  module.def("buffer", &describeBuffer, nb::arg("array"), nb::arg("writable") = false,
+  module.def("buffer", &describeBuffer, nb::arg("array").none(), nb::arg("writable") = false,
              "(address, number of elements, dtype code) of a contiguous array in CPU memory.\n\n"
              "The address is valid while the array lives. Raises ValueError for anything else.");
 }

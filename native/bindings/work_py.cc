@@ -8,8 +8,9 @@
 namespace smd::bindings {
 namespace {
 
-// Objects whose operation ended on a thread that does not hold the GIL; dropped by the next one that
-// does. Taking the GIL for it would make every asynchronous operation wait for the interpreter.
+// Objects whose operation ended on a thread that does not hold the GIL; dropped by the next one
+// that does. Taking the GIL for it would make every asynchronous operation wait for the
+// interpreter.
 struct Graveyard {
   std::mutex mutex;
   std::vector<PyObject*> objects;

@@ -41,10 +41,10 @@ void raiseTo(std::atomic<int>& value, int candidate) {
   }
 }
 
-// Trials on two cores: a flag travels in 0.04-0.3 us, so a peer that is not there after some tens of
-// microseconds is late for a reason and the processor is better used otherwise.
+// Trials on two cores: a flag travels in 0.04-0.3 us, so a peer that is not there after some tens
+// of microseconds is late for a reason and the processor is better used otherwise.
 constexpr SpinBudget kDedicated{2000, 50};
-constexpr SpinBudget kShared{0, 60};
+constexpr SpinBudget kShared{0, 40};
 constexpr SpinBudget kBackground{0, 4};
 
 }  // namespace

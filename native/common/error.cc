@@ -9,8 +9,15 @@ namespace smd {
 
 Error systemError(const std::string& call) {
   const int code = errno;
-  return Error(ErrorKind::kInternal, call + " failed: " + std::generic_category().message(code) +
-                                         " (errno " + std::to_string(code) + ")");
+  const std::string text = call + " failed: " + std::generic_category().message(code) + " (errno " +
+                           std::to_string(code) + ")";
+  if (code == EMFILE || code == ENFILE) {
+    return Error(ErrorKind::kConfiguration,
+                 text +
+                     "; expected a few free file descriptors per rank. Raise the limit "
+                     "(ulimit -n), or close files that are not needed.");
+  }
+  return Error(ErrorKind::kInternal, text);
 }
 
 }  // namespace smd

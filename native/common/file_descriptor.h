@@ -46,7 +46,8 @@ class FileDescriptor {
   // False in a child forked since it was opened.
   bool isOwnedHere() const noexcept { return isOpen() && !isForkedChild(generation_); }
 
-  // Closes. In a forked child the number may already belong to somebody else: nothing happens there.
+  // Closes. In a forked child the number may already belong to somebody else: nothing happens
+  // there.
   void reset() noexcept;
   // Gives the descriptor up without closing it; forked children will no longer close it either.
   int release() noexcept;

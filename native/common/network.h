@@ -20,8 +20,8 @@ class SocketAddress {
  public:
   // 0.0.0.0:0
   SocketAddress();
-  // "10.1.0.2:41212", "[fd00::2]:41212"; without a port ("10.1.0.2", "fd00::2") it is 0. No names are
-  // resolved. Empty if `text` is none of these.
+  // "10.1.0.2:41212", "[fd00::2]:41212"; without a port ("10.1.0.2", "fd00::2") it is 0. No names
+  // are resolved. Empty if `text` is none of these.
   static std::optional<SocketAddress> parse(std::string_view text);
   // Empty if `address` is neither IPv4 nor IPv6.
   static std::optional<SocketAddress> from(const sockaddr& address);
@@ -61,7 +61,8 @@ struct InterfaceAddress {
 std::vector<InterfaceAddress> listInterfaceAddresses();
 
 // The address from which the kernel would reach `host` ("node-1", "10.1.0.1", with or without
-// ":port"). Sends no packet; a name is resolved (blocking). Empty if it cannot be resolved or routed.
+// ":port"). Sends no packet; a name is resolved (blocking). Empty if it cannot be resolved or
+// routed.
 std::optional<SocketAddress> routedSource(const std::string& host);
 
 // The decision, without I/O. `wanted` is a comma-separated list in order of preference:

@@ -13,7 +13,8 @@
 
 namespace smd {
 
-// Crosses process and host boundaries as raw bytes (little-endian hosts only, checked at bootstrap).
+// Crosses process and host boundaries as raw bytes (little-endian hosts only, checked at
+// bootstrap).
 struct Signature {
   std::uint64_t sequence = 0;  // number of the operation in its communicator, from 1
   std::uint64_t count =

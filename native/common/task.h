@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives as coroutines. An algorithm is written as straight code that awaits conditions ("all
-// peers have contributed block 3"); whoever drives it - the caller's thread or the progress thread -
-// polls the condition it stopped at and resumes it. That is what lets one thread serve many
+// peers have contributed block 3"); whoever drives it - the caller's thread or the progress thread
+// - polls the condition it stopped at and resumes it. That is what lets one thread serve many
 // communicators, and lets an operation start on one thread and end on another.
 #pragma once
 
@@ -21,8 +21,9 @@ class Condition {
   virtual bool isMet() = 0;
   // The ranks that keep it from being met, for error texts.
   virtual std::vector<int> missingRanks() = 0;
-  // Whether waiting can end here without anybody else being in the middle of something with us.
-  virtual bool canBeAbandoned() { return false; }
+  // Ends the waiting if nobody else is in the middle of something with us; returns whether it did.
+  // The condition will not be met afterwards.
+  virtual bool abandon() { return false; }
 };
 
 class Task {
@@ -39,10 +40,11 @@ class Task {
     void return_void() {}
     void unhandled_exception() { error = std::current_exception(); }
 
-    // co_await condition;
+    // co_await condition; always suspends, and advance() looks at the condition: so what isMet()
+    // throws leaves the frame, and the messages under way in it, in place until reset().
     struct Awaiter {
       Condition& condition;
-      bool await_ready() { return condition.isMet(); }
+      bool await_ready() { return false; }
       void await_suspend(std::coroutine_handle<promise_type> handle) {
         handle.promise().awaited = &condition;
       }
@@ -63,13 +65,15 @@ class Task {
   // Runs as far as it gets. Returns whether it has finished; throws what the coroutine threw.
   bool advance() {
     promise_type& promise = handle_.promise();
-    if (promise.awaited != nullptr) {
-      if (!promise.awaited->isMet()) return false;
-      promise.awaited = nullptr;
+    while (!handle_.done()) {
+      if (promise.awaited != nullptr) {
+        if (!promise.awaited->isMet()) return false;
+        promise.awaited = nullptr;
+      }
+      handle_.resume();
     }
-    handle_.resume();
     if (promise.error) std::rethrow_exception(promise.error);
-    return handle_.done();
+    return true;
   }
 
   // What it waits for; null before the first advance().

@@ -5,10 +5,10 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "algorithms/mismatch.h"
 #include "algorithms/point_to_point.h"
 #include "common/cpu.h"
 #include "common/fork.h"
@@ -31,24 +31,6 @@ constexpr int kPollsPerCheck = 64;
 constexpr int kInlinePolls = 400;
 constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
-constexpr milliseconds kAbortGrace{200};
-
-std::string seconds(nanoseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
-  return text;
-}
-
-std::string rankList(const std::vector<int>& ranks,
-                     const std::function<std::string(int)>& describe) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i == 4) return text + " and " + std::to_string(ranks.size() - i) + " more";
-    if (i > 0) text += ", ";
-    text += describe(ranks[i]);
-  }
-  return text;
-}
 
 bool isSmall(const Request& request) {
   return algorithms::agreedBytes(request) <= kInlineBytes && request.kind != OpKind::kAllToAll &&
@@ -84,7 +66,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   const auto& locals = membership_.localRanks;
   const int cores = topology::coresOf(membership_.identities, locals);
   noteHostLoad(static_cast<int>(locals.size()), cores);
-  stagingBlocks_ = algorithms::stagingBlocks(static_cast<int>(locals.size()), cores);
+  copyAhead_ = algorithms::copyAheadFor(static_cast<int>(locals.size()), cores);
   if (size_ == 1) return;
   allLocal_ = static_cast<int>(locals.size()) == size_;
   liveness_ = std::make_unique<Liveness>(size_);
@@ -163,6 +145,16 @@ void Communicator::checkUsable() const {
   }
 }
 
+// Caller holds mutex_.
+void Communicator::requireOpen() const {
+  if (!closed_) return;
+  throw Error(
+      ErrorKind::kConfiguration,
+      "group '" + options_.name +
+          "' is closed; expected an open group. Make the group again, or close it after its "
+          "last use.");
+}
+
 std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
@@ -172,10 +164,10 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.request = std::move(request);
   context.rank = rank_;
   context.size = size_;
-  context.memory = memory_ ? &*memory_ : nullptr;
+  context.memory = memory_ && allLocal_ ? &*memory_ : nullptr;
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
-  context.stagingBlocks = stagingBlocks_;
+  context.copyAhead = copyAhead_;
   return work;
 }
 
@@ -202,12 +194,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
   algorithms::premultiply(work->context, work->scratch);
 
   std::unique_lock lock(mutex_);
-  if (closed_) {
-    throw Error(ErrorKind::kConfiguration,
-                "group '" + options_.name +
-                    "' is closed; expected an open group. Make the group "
-                    "again, or close it after its last use.");
-  }
+  requireOpen();
   work->context.signature.sequence = ++sequence_;
   if (size_ == 1) {
     lock.unlock();
@@ -241,6 +228,9 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     // The progress thread watches the deadline; this one only sleeps.
     if (!work->waitUntil(TimePoint::max(), interruptCheck)) {
       fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+      // The progress thread may be in the middle of this operation: the caller's buffers are in use
+      // until it has seen the error.
+      work->waitUntil(TimePoint::max(), nullptr);
       throw Interrupted{};
     }
   }
@@ -258,13 +248,8 @@ std::shared_ptr<Work> Communicator::send(const std::byte* data, std::uint64_t co
                                          nanoseconds timeout) {
   Request request;
   request.kind = OpKind::kSend;
-  request.dtype = dtype;
-  request.root = peer;
-  request.count = count;
   request.input = data;
-  std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
-  work->context.signature.detail = tag;
-  return runIndependently(std::move(work), mode);
+  return runIndependently(std::move(request), count, dtype, peer, tag, mode, timeout);
 }
 
 std::shared_ptr<Work> Communicator::receive(std::byte* data, std::uint64_t count, DType dtype,
@@ -272,19 +257,21 @@ std::shared_ptr<Work> Communicator::receive(std::byte* data, std::uint64_t count
                                             nanoseconds timeout) {
   Request request;
   request.kind = OpKind::kRecv;
-  request.dtype = dtype;
-  request.root = peer;
-  request.count = count;
   request.output = data;
-  std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
-  work->context.signature.detail = tag;
-  return runIndependently(std::move(work), mode);
+  return runIndependently(std::move(request), count, dtype, peer, tag, mode, timeout);
 }
 
-std::shared_ptr<Work> Communicator::runIndependently(std::shared_ptr<Work> work, Mode mode) {
+std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint64_t count,
+                                                     DType dtype, int peer, std::uint64_t tag,
+                                                     Mode mode, nanoseconds timeout) {
   checkUsable();
-  const int peer = work->context.request.root;
-  if (peer == rank_ || peer >= size_ || peer < transport::kAnyPeer || size_ == 1) {
+  request.count = count;
+  request.dtype = dtype;
+  request.root = peer;
+  std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
+  work->context.signature.detail = tag;
+  const bool isAny = peer == transport::kAnyPeer && work->context.request.kind == OpKind::kRecv;
+  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
     throw Error(ErrorKind::kConfiguration,
                 std::string(smd::name(work->context.request.kind)) + " names rank " +
                     std::to_string(peer) + " on rank " + std::to_string(rank_) + " of " +
@@ -294,12 +281,7 @@ std::shared_ptr<Work> Communicator::runIndependently(std::shared_ptr<Work> work,
   }
   {
     std::lock_guard lock(mutex_);
-    if (closed_) {
-      throw Error(ErrorKind::kConfiguration,
-                  "group '" + options_.name +
-                      "' is closed; expected an open group. Make the group "
-                      "again, or close it after its last use.");
-    }
+    requireOpen();
   }
   Work* raw = work.get();
   work->body =
@@ -333,6 +315,7 @@ bool Communicator::step(Work& work) {
       work.body = start(work);
     }
     if (!work.body.advance()) return false;
+    checkForStrays(work);
     finish(work, std::nullopt);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kMismatch && work.context.signature.sequence == 0) {
@@ -341,8 +324,28 @@ bool Communicator::step(Work& work) {
       fail(error);
       finish(work, groupError());
     }
+  } catch (const std::exception& error) {  // no memory, most likely
+    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+    finish(work, groupError());
   }
   return true;
+}
+
+// Over messages, ranks that name different roots may all get through: each sends to ranks that do
+// not listen. What they sent tells.
+void Communicator::checkForStrays(const Work& work) {
+  const Signature& mine = work.context.signature;
+  if (mine.sequence == 0 || allLocal_) return;
+  const auto stray = mailbox_->findStray(mine.sequence);
+  if (!stray) return;
+  if (stray->second.sequence == mine.sequence) {
+    throw algorithms::mismatchError(rank_, mine, stray->first, stray->second);
+  }
+  throw Error(ErrorKind::kMismatch,
+              "rank " + std::to_string(stray->first) + " called " + describe(stray->second) +
+                  ", and rank " + std::to_string(rank_) +
+                  " made another call then. Expected: all ranks must make the same calls, and name "
+                  "the same root. Pass a constant root rank.");
 }
 
 void Communicator::finish(Work& work, std::optional<Error> error) {
@@ -444,187 +447,8 @@ Advancing::Result Communicator::advance() {
   return moved ? Result::kMoved : Result::kBlocked;
 }
 
-// --- what can go wrong ---------------------------------------------------------------------------
-
-std::string Communicator::describePeer(int peer) const {
-  const topology::Identity& identity = membership_.identities[static_cast<std::size_t>(peer)];
-  return "rank " + std::to_string(peer) + " (host " + identity.host + ", pid " +
-         std::to_string(identity.pid) + ")";
-}
-
-Error Communicator::withPrefix(const Work& work, const Error& error) const {
-  return Error(error.kind(), describe(work.signature()) + " on rank " + std::to_string(rank_) +
-                                 " of " + std::to_string(size_) + " (host " +
-                                 membership_.identities[static_cast<std::size_t>(rank_)].host +
-                                 ", group '" + options_.name + "'): " + error.what());
-}
-
-std::string Communicator::lastSeen(int peer) const {
-  if (!memory_ || !sharesMemoryWith(peer)) return "";
-  const auto position =
-      std::lower_bound(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
-  const transport::RankCells& cells =
-      memory_->cells(static_cast<int>(position - membership_.localRanks.begin()));
-  const transport::ArrivalLine* last = nullptr;
-  for (const transport::ArrivalLine& line : cells.arrivals) {
-    if (last == nullptr || line.sequence.load() > last->sequence.load()) last = &line;
-  }
-  if (last->sequence.load() == 0) return ", not seen in any collective yet";
-  return ", last seen in " + describe(last->signature);
-}
-
-std::optional<Error> Communicator::groupError() {
-  std::lock_guard lock(errorMutex_);
-  return error_;
-}
-
-// Caller holds failMutex_.
-void Communicator::closeWires(milliseconds grace) {
-  if (wiresClosed_) return;
-  wiresClosed_ = true;
-  for (auto& transport : transports_) transport->close(grace);
-}
-
-void Communicator::fail(const Error& error) {
-  std::lock_guard failing(failMutex_);
-  if (hasError_.load(std::memory_order_acquire)) return;
-  Error first = error;
-  if (memory_) {
-    // Whoever is first on this host writes; the others take over what was written.
-    transport::AbortBlock& block = memory_->abortBlock();
-    std::uint32_t state = 0;
-    if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
-      block.kind = static_cast<std::uint32_t>(error.kind());
-      std::strncpy(block.text, error.what(), transport::AbortBlock::kTextBytes - 1);
-      block.state.store(2, std::memory_order_release);
-      for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
-    } else {
-      // The writer may have died in between: do not wait for it for long.
-      const TimePoint giveUp = Clock::now() + milliseconds(100);
-      while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp)
-        sched_yield();
-      if (block.state.load(std::memory_order_acquire) == 2) {
-        first = Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text);
-      }
-    }
-  }
-  if (size_ > 1 && !wiresClosed_) {
-    transport::FrameHeader header;
-    header.channel = transport::Channel::kControl;
-    header.tag = static_cast<std::uint64_t>(first.kind());
-    header.length = std::strlen(first.what());
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!sharesMemoryWith(peer) && !liveness_->isLost(peer)) {
-        mailbox_->send(peer, header, first.what(), nullptr);
-      }
-    }
-    closeWires(allLocal_ ? milliseconds(0) : kAbortGrace);
-  }
-  {
-    std::lock_guard lock(errorMutex_);
-    error_ = first;
-  }
-  hasError_.store(true, std::memory_order_release);
-  bell().ring();
-}
-
-std::optional<Error> Communicator::diagnose(Work& work) {
-  if (hasError_.load(std::memory_order_acquire)) return groupError();
-  if (hasReport_.load(std::memory_order_acquire)) {
-    std::optional<Error> reported;
-    {
-      std::lock_guard lock(errorMutex_);
-      reported = reported_;
-    }
-    fail(*reported);
-    return groupError();
-  }
-  if (memory_ && memory_->abortBlock().state.load(std::memory_order_acquire) != 0) {
-    fail(Error(ErrorKind::kInternal, "the group failed"));
-    return groupError();
-  }
-  try {
-    if (auto lost = diagnosePeers(work)) {
-      fail(*lost);
-      return groupError();
-    }
-  } catch (const Error& error) {  // it polls, and so may be the first to see that ranks disagree
-    fail(error);
-    return groupError();
-  }
-  if (Clock::now() < work.deadline) return std::nullopt;
-  const Error timeout = timeoutError(work);
-  // A receive that nobody answered harms nobody else; everything else leaves ranks out of step.
-  if (work.body.awaited() != nullptr && work.body.awaited()->canBeAbandoned()) return timeout;
-  fail(timeout);
-  return groupError();
-}
-
-std::optional<Error> Communicator::diagnosePeers(Work& work) {
-  const Condition* awaited = work.body.awaited();
-  bool anyLeft = false;
-  if (memory_) {
-    for (int position = 0; position < memory_->size(); ++position) {
-      anyLeft = anyLeft || memory_->cells(position).presence.load(std::memory_order_acquire) ==
-                               transport::Presence::kLeft;
-    }
-  }
-  if (awaited == nullptr || (!anyLeft && !liveness_->anyLost())) return std::nullopt;
-  // Whatever the lost peer did before it went is visible by now: look once more before judging.
-  if (const_cast<Condition*>(awaited)->isMet()) return std::nullopt;
-  const std::vector<int> missing = const_cast<Condition*>(awaited)->missingRanks();
-  const auto& locals = membership_.localRanks;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    std::string how = liveness_->howLost(peer);
-    const auto position = std::lower_bound(locals.begin(), locals.end(), peer);
-    bool blocksThis = std::find(missing.begin(), missing.end(), peer) != missing.end();
-    if (memory_ && position != locals.end() && *position == peer) {
-      const transport::RankCells& cells =
-          memory_->cells(static_cast<int>(position - locals.begin()));
-      if (cells.presence.load(std::memory_order_acquire) == transport::Presence::kLeft) {
-        how = "left the group (it closed it, or its program ended)";
-      }
-      // It will never finish an operation that all must finish.
-      if (work.context.signature.sequence != 0 &&
-          cells.completed.load(std::memory_order_acquire) < work.context.signature.sequence) {
-        blocksThis = true;
-      }
-    }
-    if (how.empty() || !blocksThis) continue;
-    return Error(
-        ErrorKind::kPeerLost,
-        describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +
-            " into the operation" + lastSeen(peer) +
-            "; it was expected to take part until every rank is done. Read the log of rank " +
-            std::to_string(peer) + " first. This group cannot be used again.");
-  }
-  return std::nullopt;
-}
-
-Error Communicator::timeoutError(Work& work) {
-  Condition* awaited = work.body.awaited();
-  const std::vector<int> missing =
-      awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
-  std::string text = "has waited " + seconds(Clock::now() - work.started) + " for ";
-  text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [this](int peer) {
-    return peer < 0 ? std::string("any rank to send") : describePeer(peer) + lastSeen(peer);
-  });
-  if (work.context.signature.sequence != 0 && !missing.empty()) {
-    const int arrived = size_ - static_cast<int>(missing.size());
-    text +=
-        "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
-        " arrived. Expected: all ranks make the same calls in the same order. The usual cause is "
-        "an "
-        "uneven number of batches per rank at the end of an epoch (use torch's Join context, or "
-        "drop_last), or a branch that depends on the rank; a rank that is stopped or very slow "
-        "looks the same (raise the timeout).";
-  } else {
-    text +=
-        ". Expected a matching call on the other side; compare peers and tags of send and recv.";
-  }
-  return Error(ErrorKind::kTimeout, text);
-}
+// --- the end
+// ---------------------------------------------------------------------------------------
 
 void Communicator::abort(const std::string& reason) {
   if (isForkedChild(generation_)) return;
@@ -669,7 +493,7 @@ void Communicator::close() {
       if (peer != memory_->index()) memory_->cells(peer).bell.ring();
     }
   }
-  liveness_->stop();
+  if (liveness_ != nullptr) liveness_->stop();  // null: joining failed
 }
 
 }  // namespace smd::engine

@@ -77,11 +77,15 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<Work> makeWork(algorithms::Request request, nanoseconds timeout);
   void checkUsable() const;
   Task start(Work& work) const;
-  std::shared_ptr<Work> runIndependently(std::shared_ptr<Work> work, Mode mode);
+  void requireOpen() const;
+  std::shared_ptr<Work> runIndependently(algorithms::Request request, std::uint64_t count,
+                                         DType dtype, int peer, std::uint64_t tag, Mode mode,
+                                         nanoseconds timeout);
 
   // Drive one operation on the calling thread until it completes or `stopEarly` polls have passed.
   bool driveInline(Work& work, bool stopEarly);
   bool step(Work& work);
+  void checkForStrays(const Work& work);
   void finish(Work& work, std::optional<Error> error);
   void handOver(std::unique_lock<std::mutex>& lock);
 
@@ -119,7 +123,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t sequence_ = 0;
   bool closed_ = false;
 
-  std::uint64_t stagingBlocks_ = 1;
+  std::uint64_t copyAhead_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
 
   // The first error of the group. Set only after the wires are closed: operations end with it, and

@@ -22,19 +22,16 @@ constexpr nanoseconds kLongestSleep = milliseconds(100);
 
 ProgressThread& ProgressThread::process() {
   // Never destroyed: operations may still complete while static destructors run. A forked child has
-  // no progress thread and gets an object of its own (the parent's locks may be held for ever).
-  static std::mutex* mutex = new std::mutex;
-  static ProgressThread* instance = nullptr;
-  static std::uint64_t generation = 0;
-  if (isForkedChild(generation)) {
-    if (generation != 0 || instance != nullptr) mutex = new std::mutex;
+  // no progress thread and gets an object of its own (the parent's locks may be held for ever; so
+  // there is no lock here either).
+  static std::atomic<ProgressThread*> instance{nullptr};
+  ProgressThread* current = instance.load(std::memory_order_acquire);
+  while (current == nullptr || isForkedChild(current->generation_)) {
+    auto* fresh = new ProgressThread;
+    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
   }
-  std::lock_guard lock(*mutex);
-  if (instance == nullptr || isForkedChild(generation)) {
-    instance = new ProgressThread;
-    generation = forkGeneration();
-  }
-  return *instance;
+  return *current;
 }
 
 void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
@@ -63,8 +60,9 @@ void ProgressThread::shutdown() {
     bell_.ring();
   }
   if (thread.joinable()) thread.join();
+  std::vector<std::shared_ptr<Advancing>> added;  // let go of without the lock: may close them
   std::lock_guard lock(mutex_);
-  added_.clear();
+  added.swap(added_);
 }
 
 bool ProgressThread::isStopped() {

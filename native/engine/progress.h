@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/fork.h"
 #include "common/futex.h"
 
 namespace smd::engine {
@@ -40,6 +41,7 @@ class ProgressThread {
   void sleep(const std::vector<std::shared_ptr<Advancing>>& active);
   bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active);
 
+  const std::uint64_t generation_ = forkGeneration();
   std::mutex mutex_;
   std::vector<std::shared_ptr<Advancing>> added_;
   std::thread thread_;

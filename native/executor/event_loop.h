@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One background thread per process that waits for file descriptors and timers (epoll). Sockets,
-// process descriptors (pidfd) and heartbeats of all communicators live here. See docs/thread_model.md.
+// process descriptors (pidfd) and heartbeats of all communicators live here. See
+// docs/thread_model.md.
 #pragma once
 
 #include <chrono>

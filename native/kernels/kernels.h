@@ -13,11 +13,11 @@
 
 namespace smd::kernels {
 
-// dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[numSrcs - 1][i], evaluated in exactly that order,
-// for i in [0, count). For kAvg the sum is then divided by `divisor`; kPremulSum behaves as kSum
-// (the caller has already multiplied). If dstCopy is not null the same results are stored there too.
-// dst and dstCopy may each be identical to any one source (element-wise in place) but must not
-// overlap one partially. numSrcs >= 1. Pointers need only element alignment.
+// dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[numSrcs - 1][i], evaluated in exactly that
+// order, for i in [0, count). For kAvg the sum is then divided by `divisor`; kPremulSum behaves as
+// kSum (the caller has already multiplied). If dstCopy is not null the same results are stored
+// there too. dst and dstCopy may each be identical to any one source (element-wise in place) but
+// must not overlap one partially. numSrcs >= 1. Pointers need only element alignment.
 // float16 and bfloat16 accumulate in float32 and round once (to nearest even) at the end.
 // MIN and MAX return NaN if any source is NaN, as torch does. bool: SUM and MAX and BOR are "or",
 // PRODUCT, MIN and BAND are "and", BXOR is "not equal"; results are 0 or 1.
@@ -28,14 +28,14 @@ namespace smd::kernels {
 using ReduceFn = void (*)(void* dst, void* dstCopy, const void* const* srcs, std::size_t numSrcs,
                           std::size_t count, double divisor);
 
-// dst[i] = src[i] * factor, rounded once to the type; dst may equal src. Floating and complex types;
-// for integers the factor is converted to the type first. As in torch the factor takes part as
-// float32 (for float64 and complex128 as float64), and a 16-bit product is one of float32 rounded.
-// To integers it is converted without its fraction and kept in range; NaN becomes 0.
+// dst[i] = src[i] * factor, rounded once to the type; dst may equal src. Floating and complex
+// types; for integers the factor is converted to the type first. As in torch the factor takes part
+// as float32 (for float64 and complex128 as float64), and a 16-bit product is one of float32
+// rounded. To integers it is converted without its fraction and kept in range; NaN becomes 0.
 using ScaleFn = void (*)(void* dst, const void* src, std::size_t count, double factor);
 
-// memcpy by plain vector loads and stores. The C library copies large buffers with `rep movsb`, which
-// on some processors (AMD Zen 3, 16 bytes off a page) moves 3 GB/s where this moves 30.
+// memcpy by plain vector loads and stores. The C library copies large buffers with `rep movsb`,
+// which on some processors (AMD Zen 3, 16 bytes off a page) moves 3 GB/s where this moves 30.
 using CopyFn = void (*)(void* dst, const void* src, std::size_t bytes);
 
 // The kernels of one instruction set.

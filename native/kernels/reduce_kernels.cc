@@ -574,7 +574,8 @@ void copyBytes(void* dst, const void* src, std::size_t bytes) {
     storeAs(to + at + 2 * kVectorBytes, c);
     storeAs(to + at + 3 * kVectorBytes, d);
   }
-  for (; at + kVectorBytes <= bytes; at += kVectorBytes) storeAs(to + at, loadAs<Vector>(from + at));
+  for (; at + kVectorBytes <= bytes; at += kVectorBytes)
+    storeAs(to + at, loadAs<Vector>(from + at));
   storeAs(to + bytes - kVectorBytes, loadAs<Vector>(from + bytes - kVectorBytes));
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -43,18 +44,34 @@ void append(std::string& out, std::string_view field) {
   out.append(field);
 }
 
+Error malformed(std::string_view bytes) {
+  return Error(ErrorKind::kConfiguration,
+               "a rank published bytes that are no engine identity (the last " +
+                   std::to_string(bytes.size()) +
+                   " of them); expected what this release publishes. Run the same release of "
+                   "smdistributed-open on all ranks, and use a store of their own.");
+}
+
 std::string take(std::string_view& in) {
   std::uint32_t length = 0;
   if (in.size() >= sizeof length) std::memcpy(&length, in.data(), sizeof length);
   if (in.size() < sizeof length || length > kMaxField || in.size() - sizeof length < length) {
-    throw Error(ErrorKind::kConfiguration,
-                "a rank published " + std::to_string(in.size()) +
-                    " bytes that are no engine identity; all ranks must run the same release of "
-                    "smdistributed-open and use a store of their own");
+    throw malformed(in);
   }
   std::string field(in.substr(sizeof length, length));
   in.remove_prefix(sizeof length + length);
   return field;
+}
+
+template <class Number>
+Number takeNumber(std::string_view& in) {
+  const std::string_view whole = in;
+  const std::string field = take(in);
+  Number value{};
+  const char* end = field.data() + field.size();
+  const auto result = std::from_chars(field.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) throw malformed(whole);
+  return value;
 }
 
 }  // namespace
@@ -102,13 +119,14 @@ Identity parse(std::string_view bytes) {
   }
   identity.host = take(bytes);
   identity.machine = take(bytes);
-  identity.pid = std::strtoll(take(bytes).c_str(), nullptr, 10);
+  identity.pid = takeNumber<std::int64_t>(bytes);
   identity.attachSocket = take(bytes);
   identity.secret = take(bytes);
   identity.endpoint = take(bytes);
-  identity.cpuQuota = std::atoi(take(bytes).c_str());
+  identity.cpuQuota = takeNumber<int>(bytes);
   std::istringstream processors(take(bytes));
   for (int processor = 0; processors >> processor;) identity.processors.push_back(processor);
+  if (!processors.eof() || !bytes.empty()) throw malformed(bytes);
   return identity;
 }
 

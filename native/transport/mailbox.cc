@@ -28,8 +28,11 @@ void Mailbox::send(int peer, const FrameHeader& header, const void* payload, Sen
 }
 
 void Mailbox::post(Receive& receive) {
-  if (receive.peer != kAnyPeer)
-    transports_[static_cast<std::size_t>(receive.peer)]->expect(receive.peer);
+  for (int peer = 0; peer < static_cast<int>(transports_.size()); ++peer) {
+    Transport* transport = transports_[static_cast<std::size_t>(peer)];
+    if (transport == nullptr || (receive.peer != kAnyPeer && receive.peer != peer)) continue;
+    transport->expect(peer);
+  }
   std::lock_guard lock(mutex_);
   const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
     return a.claimedBy == nullptr && matches(receive, a.peer, a.header);
@@ -56,6 +59,18 @@ bool Mailbox::cancel(Receive& receive) {
   if (posted == posted_.end()) return false;
   posted_.erase(posted);
   return true;
+}
+
+std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  for (const Arrival& arrival : arrivals_) {
+    const Signature& signature = arrival.header.signature;
+    if (arrival.header.channel == Channel::kCollective && arrival.claimedBy == nullptr &&
+        signature.sequence <= sequence) {
+      return std::pair(arrival.peer, signature);
+    }
+  }
+  return std::nullopt;
 }
 
 bool Mailbox::poll() {

@@ -13,6 +13,8 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "transport/transport.h"
@@ -58,6 +60,9 @@ class Mailbox final : public FrameSink {
   void post(Receive& receive);
   // Takes a posted receive back. False: it is done, or its frame is arriving right now.
   bool cancel(Receive& receive);
+  // The sender and signature of a message that belongs to collective `sequence` or an earlier one
+  // and that nobody asked for. Ask after the end of that collective: there is none if ranks agree.
+  std::optional<std::pair<int, Signature>> findStray(std::uint64_t sequence);
   // Lets the caller's thread move bytes on every transport.
   bool poll();
 

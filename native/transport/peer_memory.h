@@ -20,7 +20,7 @@ namespace smd::transport {
 
 inline constexpr std::size_t kInlineBytes = 24;
 inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
-inline constexpr std::size_t kStagingBytes = std::size_t{2} << 20;
+inline constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
 // How a rank enters an operation: one cache line carries the sequence number, the signature that
 // must match and, if it is tiny, the data. Two lines alternate by sequence number: a rank can reach

@@ -55,7 +55,8 @@ int countLoopThreads() {
   return count;
 }
 
-// The kernel lists a thread a moment longer than it can be joined, and its name comes a moment late.
+// The kernel lists a thread a moment longer than it can be joined, and its name comes a moment
+// late.
 bool comesToLoopThreads(int count) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (countLoopThreads() != count) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "common/error.h"
@@ -86,7 +87,11 @@ int receiveDescriptor(int connection) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1 || tag != 'R') return -1;
+  ssize_t received;
+  do {  // a signal is no reason to believe that the ranks do not share a host
+    received = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received != 1 || tag != 'R') return -1;
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
@@ -134,7 +139,14 @@ void AttachServer::serve() {
     if (waits[1].revents != 0) return;
     const FileDescriptor connection = FileDescriptor::fromCall(
         [this] { return accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC); });
-    if (!connection.isOpen()) continue;
+    if (!connection.isOpen()) {
+      if (errno == EMFILE || errno == ENFILE) {
+        // Who waits is told by the end of its connection, instead of us trying again and again.
+        listener_.reset();
+        return;
+      }
+      continue;
+    }
     limitWait(connection.get(), kPeerPatience);
     AttachSecret presented{};
     if (sameUser(connection.get()) &&

@@ -41,8 +41,8 @@ class AttachServer {
   std::thread thread_;
 };
 
-// The other side: a descriptor of the leader's region, or none if this process cannot reach it (then
-// the two do not share a host, and TCP is used).
+// The other side: a descriptor of the leader's region, or none if this process cannot reach it
+// (then the two do not share a host, and TCP is used).
 FileDescriptor requestRegion(const std::string& socketName, const AttachSecret& secret,
                              milliseconds timeout);
 

@@ -88,7 +88,9 @@ std::shared_ptr<Region> Region::attach(FileDescriptor descriptor, int size) {
   std::lock_guard lock(registry().mutex);
   std::erase_if(registry().regions, [](const auto& entry) { return entry.second.expired(); });
   const ino_t inode = inodeOf(descriptor.get());
-  if (auto known = registry().regions[inode].lock()) return known;
+  if (auto known = registry().regions[inode].lock(); known != nullptr && known->size() == size) {
+    return known;
+  }
   struct stat status;
   const Layout layout(static_cast<std::size_t>(size));
   if (fstat(descriptor.get(), &status) != 0) throw systemError("fstat(region)");

@@ -1,12 +1,12 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each ordered pair of ranks has a ring of bytes in the region. The sender streams header and payload
-// into it as space allows; the receiver drains it whenever it polls. A message longer than the ring
-// flows through in pieces, so sender and receiver copy at the same time.
+// Each ordered pair of ranks has a ring of bytes in the region. The sender streams header and
+// payload into it as space allows; the receiver drains it whenever it polls. A message longer than
+// the ring flows through in pieces, so sender and receiver copy at the same time.
 //
-// Locks: outgoing_[peer].mutex guards one peer's queue and ring; receiveMutex_ makes one thread at a
-// time the receiver. The receiver never holds an outgoing lock while it calls the sink.
+// Locks: outgoing_[peer].mutex guards one peer's queue and ring; receiveMutex_ makes one thread at
+// a time the receiver. The receiver never holds an outgoing lock while it calls the sink.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -54,21 +54,22 @@ class RingTransport final : public Transport {
       if (position == index_) continue;
       Outgoing& out = outgoing_[static_cast<std::size_t>(position)];
       if (!out.hasMore.load(std::memory_order_relaxed)) continue;
-      bool completed = false;
-      {
-        std::unique_lock lock(out.mutex, std::try_to_lock);
-        if (lock.owns_lock()) completed = push(position, out);
-      }
-      if (completed) {
+      std::unique_lock lock(out.mutex, std::try_to_lock);
+      if (lock.owns_lock() && push(position, out)) {
         moved = true;
-        sink_.sendCompleted(ranks_[static_cast<std::size_t>(position)]);
+        out.hasCompleted = true;
+        anyCompleted_ = true;
       }
     }
-    std::unique_lock receiving(receiveMutex_, std::try_to_lock);
-    if (!receiving.owns_lock() || closed_) return moved;
-    for (int position = 0; position < static_cast<int>(ranks_.size()); ++position) {
-      if (position != index_ && drain(position)) moved = true;
-    }
+    do {
+      std::unique_lock receiving(receiveMutex_, std::try_to_lock);
+      if (!receiving.owns_lock() || closed_) return moved;
+      tellCompleted();
+      for (int position = 0; position < static_cast<int>(ranks_.size()); ++position) {
+        if (position != index_ && drain(position)) moved = true;
+      }
+      // Once more if another thread completed a send meanwhile and could not get in to tell.
+    } while (anyCompleted_);
     return moved;
   }
 
@@ -102,6 +103,7 @@ class RingTransport final : public Transport {
     std::mutex mutex;
     std::deque<Pending> queue;
     std::atomic<bool> hasMore{false};
+    std::atomic<bool> hasCompleted{false};  // a ticket, and the sink has not been told yet
   };
   struct Incoming {
     FrameHeader header;
@@ -172,6 +174,14 @@ class RingTransport final : public Transport {
     return completed;
   }
 
+  // Caller holds receiveMutex_: the sink is called by one thread at a time.
+  void tellCompleted() {
+    if (!anyCompleted_.exchange(false)) return;
+    for (std::size_t position = 0; position < outgoing_.size(); ++position) {
+      if (outgoing_[position].hasCompleted.exchange(false)) sink_.sendCompleted(ranks_[position]);
+    }
+  }
+
   // Takes what has arrived from one peer. Caller holds receiveMutex_.
   bool drain(int position) {
     RingControl& control = region_->ringControl(position, index_);
@@ -228,6 +238,7 @@ class RingTransport final : public Transport {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::mutex receiveMutex_;
+  std::atomic<bool> anyCompleted_{false};
   std::atomic<bool> closed_{false};
 };
 

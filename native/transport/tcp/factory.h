@@ -37,7 +37,8 @@ class TcpTransport : public Transport {
   // opened on first use. Until then accepted connections wait unread.
   virtual void start(std::vector<std::string> endpoints, const Cookie& cookie, FrameSink& sink) = 0;
   // Connections that were closed because they did not present the cookie of this communicator, or
-  // not in time: port scanners, other jobs. They disturb nobody; a number that grows is worth a look.
+  // not in time: port scanners, other jobs. They disturb nobody; a number that grows is worth a
+  // look.
   virtual std::uint64_t rejectedConnections() const = 0;
 };
 

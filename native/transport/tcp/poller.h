@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sockets of one transport, as one epoll descriptor that is itself watched by the event loop: so
-// the loop thread and a thread in Transport::poll() can serve the same sockets.
+// The sockets of one transport, as one epoll descriptor that is itself watched by the event loop:
+// so the loop thread and a thread in Transport::poll() can serve the same sockets.
 #pragma once
 
 #include <sys/epoll.h>

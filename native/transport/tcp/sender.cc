@@ -194,8 +194,8 @@ bool Sender::finish() {
     isShutDown_ = true;
     ::shutdown(socket_.get(), SHUT_WR);
   }
-  // Until the peer's kernel has everything: if it sent us a farewell after we had closed, ours would
-  // answer with a reset and throw away what is still on its way out.
+  // Until the peer's kernel has everything: if it sent us a farewell after we had closed, ours
+  // would answer with a reset and throw away what is still on its way out.
   int unacknowledged = 0;
   return ::ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
 }

@@ -61,8 +61,8 @@ class Sender {
 
   // Whether a connection was ever asked for.
   bool isInUse();
-  // No more frames: says goodbye behind the last one. Returns whether nothing is left to hand over to
-  // the peer's kernel; call again, after making progress, until it does.
+  // No more frames: says goodbye behind the last one. Returns whether nothing is left to hand over
+  // to the peer's kernel; call again, after making progress, until it does.
   bool finish();
 
  private:

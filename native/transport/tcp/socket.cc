@@ -15,8 +15,8 @@ namespace smd::transport::tcp {
 namespace {
 
 // A host that vanishes without closing (power, network) is noticed after about this long, instead
-// of the kernel's two hours (idle) or quarter of an hour (sending). It also bounds how long a stopped
-// process (SIGSTOP, a debugger) may leave its receive window full.
+// of the kernel's two hours (idle) or quarter of an hour (sending). It also bounds how long a
+// stopped process (SIGSTOP, a debugger) may leave its receive window full.
 constexpr std::chrono::milliseconds kUnansweredLimit = std::chrono::seconds(60);
 constexpr int kKeepAliveIdleSeconds = 20;
 constexpr int kKeepAliveIntervalSeconds = 10;

@@ -12,10 +12,10 @@
 //   3. the list of due functions; the event loop's lock; the fork registry's lock
 // The sink is called with 1 only. The loop calls back with none.
 //
-// Life of a link. Frames to a peer travel over the connection that we opened (Sender), frames from it
-// over the one that it opened (Receiver). A link has failed when either has ended. If the sending end
-// notices first, what the peer still sent is read before the failure is reported: the peer may have
-// handed over its last frames, and then left.
+// Life of a link. Frames to a peer travel over the connection that we opened (Sender), frames from
+// it over the one that it opened (Receiver). A link has failed when either has ended. If the
+// sending end notices first, what the peer still sent is read before the failure is reported: the
+// peer may have handed over its last frames, and then left.
 #include <sys/eventfd.h>
 #include <sys/poll.h>
 #include <sys/socket.h>
@@ -229,8 +229,8 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   }
 
-  // If another thread is at it, the loop must neither wait for it (other transports need the loop) nor
-  // be called again and again: it stops watching, and that thread re-arms it when done.
+  // If another thread is at it, the loop must neither wait for it (other transports need the loop)
+  // nor be called again and again: it stops watching, and that thread re-arms it when done.
   void progressFromLoop() {
     if (!takeRight()) {
       loop_->modify(poller_.descriptor(), 0);

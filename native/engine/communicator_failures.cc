@@ -1,0 +1,233 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What can keep an operation from completing, how it is found out, and how every rank is told.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/communicator.h"
+
+namespace smd::engine {
+namespace {
+
+constexpr milliseconds kAbortGrace{200};
+
+std::string seconds(nanoseconds duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
+  return text;
+}
+
+std::string rankList(const std::vector<int>& ranks,
+                     const std::function<std::string(int)>& describe) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 4) return text + " and " + std::to_string(ranks.size() - i) + " more";
+    if (i > 0) text += ", ";
+    text += describe(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Communicator::describePeer(int peer) const {
+  const topology::Identity& identity = membership_.identities[static_cast<std::size_t>(peer)];
+  return "rank " + std::to_string(peer) + " (host " + identity.host + ", pid " +
+         std::to_string(identity.pid) + ")";
+}
+
+Error Communicator::withPrefix(const Work& work, const Error& error) const {
+  return Error(error.kind(), describe(work.signature()) + " on rank " + std::to_string(rank_) +
+                                 " of " + std::to_string(size_) + " (host " +
+                                 membership_.identities[static_cast<std::size_t>(rank_)].host +
+                                 ", group '" + options_.name + "'): " + error.what());
+}
+
+std::string Communicator::lastSeen(int peer) const {
+  if (!memory_ || !sharesMemoryWith(peer)) return "";
+  const auto position =
+      std::lower_bound(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
+  const transport::RankCells& cells =
+      memory_->cells(static_cast<int>(position - membership_.localRanks.begin()));
+  const transport::ArrivalLine* last = nullptr;
+  for (const transport::ArrivalLine& line : cells.arrivals) {
+    if (last == nullptr || line.sequence.load() > last->sequence.load()) last = &line;
+  }
+  if (last->sequence.load() == 0) return ", not seen in any collective yet";
+  return ", last seen in " + describe(last->signature);
+}
+
+std::optional<Error> Communicator::groupError() {
+  std::lock_guard lock(errorMutex_);
+  return error_;
+}
+
+// Caller holds failMutex_.
+void Communicator::closeWires(milliseconds grace) {
+  if (wiresClosed_) return;
+  wiresClosed_ = true;
+  for (auto& transport : transports_) transport->close(grace);
+}
+
+void Communicator::fail(const Error& error) {
+  std::lock_guard failing(failMutex_);
+  if (hasError_.load(std::memory_order_acquire)) return;
+  Error first = error;
+  if (memory_) {
+    // Whoever is first on this host writes; the others take over what was written.
+    transport::AbortBlock& block = memory_->abortBlock();
+    std::uint32_t state = 0;
+    if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
+      block.kind = static_cast<std::uint32_t>(error.kind());
+      std::strncpy(block.text, error.what(), transport::AbortBlock::kTextBytes - 1);
+      block.state.store(2, std::memory_order_release);
+      for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
+    } else {
+      // The writer may have died in between: do not wait for it for long.
+      const TimePoint giveUp = Clock::now() + milliseconds(100);
+      while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp)
+        sched_yield();
+      if (block.state.load(std::memory_order_acquire) == 2) {
+        first = Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text);
+      }
+    }
+  }
+  if (size_ > 1 && !wiresClosed_) {
+    transport::FrameHeader header;
+    header.channel = transport::Channel::kControl;
+    header.tag = static_cast<std::uint64_t>(first.kind());
+    header.length = std::strlen(first.what());
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!sharesMemoryWith(peer) && !liveness_->isLost(peer)) {
+        mailbox_->send(peer, header, first.what(), nullptr);
+      }
+    }
+    closeWires(allLocal_ ? milliseconds(0) : kAbortGrace);
+  }
+  {
+    std::lock_guard lock(errorMutex_);
+    error_ = first;
+  }
+  hasError_.store(true, std::memory_order_release);
+  bell().ring();
+}
+
+std::optional<Error> Communicator::diagnose(Work& work) {
+  if (hasError_.load(std::memory_order_acquire)) return groupError();
+  if (hasReport_.load(std::memory_order_acquire)) {
+    std::optional<Error> reported;
+    {
+      std::lock_guard lock(errorMutex_);
+      reported = reported_;
+    }
+    fail(*reported);
+    return groupError();
+  }
+  if (memory_ && memory_->abortBlock().state.load(std::memory_order_acquire) != 0) {
+    fail(Error(ErrorKind::kInternal, "the group failed"));
+    return groupError();
+  }
+  try {
+    if (auto lost = diagnosePeers(work)) {
+      if (hasReport_.load(std::memory_order_acquire)) return diagnose(work);  // it said why
+      fail(*lost);
+      return groupError();
+    }
+  } catch (const Error& error) {  // it polls, and so may be the first to see that ranks disagree
+    fail(error);
+    return groupError();
+  }
+  if (Clock::now() < work.deadline) return std::nullopt;
+  const Error timeout = timeoutError(work);
+  // A receive that nobody answered harms nobody else; everything else leaves ranks out of step.
+  if (Condition* awaited = work.body.awaited(); awaited != nullptr) {
+    if (awaited->abandon()) return timeout;
+    if (work.context.signature.sequence == 0 && awaited->isMet()) return std::nullopt;  // just now
+  }
+  fail(timeout);
+  return groupError();
+}
+
+std::optional<Error> Communicator::diagnosePeers(Work& work) {
+  Condition* awaited = work.body.awaited();
+  if (awaited == nullptr) return std::nullopt;
+  // Who is gone comes first, what is missing second: what a peer did before it went is visible once
+  // its going is, so nobody is blamed who went after having done all that was expected of it.
+  struct Gone {
+    int peer;
+    std::string how;
+    bool isUnfinished;
+  };
+  std::vector<Gone> gone;
+  if (liveness_->anyLost()) {
+    for (int peer = 0; peer < size_; ++peer) {
+      std::string how = peer == rank_ ? "" : liveness_->howLost(peer);
+      if (!how.empty()) gone.push_back({peer, std::move(how), false});
+    }
+  }
+  for (int position = 0; memory_ && position < memory_->size(); ++position) {
+    const transport::RankCells& cells = memory_->cells(position);
+    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
+    auto known = std::find_if(gone.begin(), gone.end(),
+                              [peer](const Gone& candidate) { return candidate.peer == peer; });
+    if (cells.presence.load(std::memory_order_acquire) == transport::Presence::kLeft) {
+      if (known == gone.end()) known = gone.insert(gone.end(), Gone{peer, "", false});
+      known->how = "left the group (it closed it, or its program ended)";
+    }
+    // It will never finish an operation that all must finish.
+    if (known != gone.end()) {
+      known->isUnfinished =
+          work.context.signature.sequence != 0 &&
+          cells.completed.load(std::memory_order_acquire) < work.context.signature.sequence;
+    }
+  }
+  if (gone.empty() || awaited->isMet()) return std::nullopt;
+  const std::vector<int> missing = awaited->missingRanks();
+  // Whoever waits for anyone to send may well hear from those who are still there.
+  const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv &&
+                            work.context.request.root == transport::kAnyPeer &&
+                            static_cast<int>(gone.size()) < size_ - 1;
+  for (const auto& [peer, how, isUnfinished] : gone) {
+    const bool leftInOrder = how.find("left") != std::string::npos;
+    if (anyoneWillDo && leftInOrder) continue;
+    const bool isMissing = std::find(missing.begin(), missing.end(), peer) != missing.end();
+    if (peer == rank_ || (!isMissing && !isUnfinished)) continue;
+    return Error(
+        ErrorKind::kPeerLost,
+        describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +
+            " into the operation" + lastSeen(peer) +
+            "; it was expected to take part until every rank is done. Read the log of rank " +
+            std::to_string(peer) + " first. This group cannot be used again.");
+  }
+  return std::nullopt;
+}
+
+Error Communicator::timeoutError(Work& work) {
+  Condition* awaited = work.body.awaited();
+  const std::vector<int> missing =
+      awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
+  std::string text = "has waited " + seconds(Clock::now() - work.started) + " for ";
+  text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [this](int peer) {
+    return peer < 0 ? std::string("any rank to send") : describePeer(peer) + lastSeen(peer);
+  });
+  if (work.context.signature.sequence != 0 && !missing.empty()) {
+    const int arrived = size_ - static_cast<int>(missing.size());
+    text +=
+        "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
+        " arrived. Expected: all ranks make the same calls in the same order. The usual cause is "
+        "an "
+        "uneven number of batches per rank at the end of an epoch (use torch's Join context, or "
+        "drop_last), or a branch that depends on the rank; a rank that is stopped or very slow "
+        "looks the same (a longer timeout helps then).";
+  } else {
+    text +=
+        ". Expected a matching call on the other side; compare peers and tags of send and recv.";
+  }
+  return Error(ErrorKind::kTimeout, text);
+}
+
+}  // namespace smd::engine

@@ -1,0 +1,229 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations that meet: of different kinds and algorithms one after the other, many in flight,
+// blocking among asynchronous ones, several communicators, callbacks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "engine_harness.h"
+#include "engine_plans.h"
+
+namespace smd::engine::test {
+namespace {
+
+struct Mix {
+  std::string name;
+  int size;
+  TransportChoice transport;
+  std::string algorithm;
+};
+
+class Mixed : public ::testing::TestWithParam<Mix> {
+ protected:
+  WorldOptions options() const {
+    return {.size = GetParam().size,
+            .transport = GetParam().transport,
+            .algorithm = GetParam().algorithm};
+  }
+  int size() const { return GetParam().size; }
+};
+
+PlanOptions randomPlan(std::mt19937& random, int size, std::uint64_t salt) {
+  static constexpr DType kDtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kInt64,
+                                      DType::kUInt8};
+  static constexpr std::uint64_t kCounts[] = {0, 1, 5, 700, 5000, 20000, 70000, 300001};
+  PlanOptions plan;
+  plan.kind = kCollectives[random() % std::size(kCollectives)];
+  plan.dtype = kDtypes[random() % std::size(kDtypes)];
+  plan.root = static_cast<int>(random() % static_cast<unsigned>(size));
+  plan.count = kCounts[random() % std::size(kCounts)];
+  plan.isUneven = random() % 3 == 0;
+  plan.isInPlace = random() % 3 == 0;
+  plan.salt = salt;
+  return plan;
+}
+
+// Slots, staging blocks and arrival lines pass from one operation to the next, whatever its kind;
+// the inline driver and the progress thread take turns. Before 0.1.0 was released a direct
+// operation between others (SMDDP_ALGORITHM) let the root overwrite an arrival that a peer had not
+// yet read.
+TEST_P(Mixed, OperationsOfAllKindsInARandomOrder) {
+  constexpr std::size_t kOperations = kIsSlow ? 50 : 120;
+  for (unsigned seed : {1, 2, 3}) {
+    std::mt19937 random(seed);
+    std::vector<Plan> plans;
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      plans.emplace_back(randomPlan(random, size(), i), size());
+    }
+    World world(options());
+    world.run([&](int rank) {
+      std::mt19937 whim(seed * 100 + static_cast<unsigned>(rank));
+      struct Pending {
+        std::shared_ptr<Work> work;
+        std::unique_ptr<Buffers> buffers;
+      };
+      std::vector<Pending> pending;
+      const auto finish = [&](std::size_t index) {
+        waitFor(*pending[index].work);
+        requireNone(errorOf(*pending[index].work));
+        requireNone(pending[index].buffers->problem());
+        pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(index));
+      };
+      for (const Plan& plan : plans) {
+        world.at(rank, plan.describe());
+        auto buffers = std::make_unique<Buffers>(plan, rank);
+        const Mode mode = whim() % 2 == 0 ? Mode::kBlocking : Mode::kAsync;
+        auto work = world.of(rank).collective(buffers->request(), mode, {});
+        SMD_REQUIRE(mode == Mode::kAsync || work->isCompleted());
+        if (work->isCompleted()) buffers->overwriteInput();
+        pending.push_back({std::move(work), std::move(buffers)});
+        while (!pending.empty() && whim() % 3 == 0) finish(whim() % pending.size());
+        if (whim() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(whim() % 300));
+      }
+      while (!pending.empty()) finish(pending.size() - 1);
+    });
+  }
+}
+
+TEST_P(Mixed, ManyInFlight) {
+  constexpr std::uint64_t kOperations = 300;
+  World world(options());
+  std::vector<Plan> plans;
+  for (std::uint64_t i = 0; i < kOperations; ++i) {
+    plans.emplace_back(PlanOptions{.dtype = DType::kInt64, .count = i * 7, .salt = i}, size());
+  }
+  world.run([&](int rank) {
+    std::vector<std::unique_ptr<Buffers>> buffers;
+    std::vector<std::shared_ptr<Work>> works;
+    for (const Plan& plan : plans) {
+      buffers.push_back(std::make_unique<Buffers>(plan, rank));
+      works.push_back(world.of(rank).collective(buffers.back()->request(), Mode::kAsync, {}));
+    }
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      world.at(rank, "operation " + std::to_string(i));
+      waitFor(*works[i]);
+      requireNone(errorOf(*works[i]) + buffers[i]->problem());
+    }
+  });
+}
+
+TEST_P(Mixed, CommunicatorsUsedInAnotherOrderByEachRank) {
+  constexpr int kCommunicators = 4;
+  constexpr int kRounds = 20;
+  std::vector<std::unique_ptr<World>> worlds;
+  std::vector<std::unique_ptr<Plan>> plans;
+  for (int i = 0; i < kCommunicators; ++i) {
+    worlds.push_back(std::make_unique<World>(options()));
+    plans.push_back(std::make_unique<Plan>(
+        PlanOptions{.kind = kCollectives[static_cast<std::size_t>(i * 3) % 8],
+                    .count = static_cast<std::uint64_t>(i * 40000 + 100),
+                    .salt = static_cast<std::uint64_t>(i)},
+        size()));
+  }
+  worlds[0]->run([&](int rank) {
+    std::mt19937 whim(static_cast<unsigned>(rank));
+    std::vector<std::size_t> order(kCommunicators);
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0; round < kRounds; ++round) {
+      worlds[0]->at(rank, "round " + std::to_string(round));
+      std::shuffle(order.begin(), order.end(), whim);
+      std::vector<std::shared_ptr<Work>> works;
+      std::vector<std::unique_ptr<Buffers>> buffers;
+      for (std::size_t i : order) {
+        buffers.push_back(std::make_unique<Buffers>(*plans[i], rank));
+        works.push_back(
+            worlds[i]->of(rank).collective(buffers.back()->request(), Mode::kAsync, {}));
+      }
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        waitFor(*works[i]);
+        requireNone(errorOf(*works[i]) + buffers[i]->problem());
+      }
+    }
+  });
+}
+
+TEST_P(Mixed, ACallbackMayStartTheNextOperation) {
+  constexpr int kLinks = 50;
+  World world(options());
+  const Plan plan({.count = 3000}, size());
+  world.run([&](int rank) {
+    std::atomic<int> numDone{0};
+    std::vector<std::unique_ptr<Buffers>> buffers;
+    for (int i = 0; i < kLinks; ++i) buffers.push_back(std::make_unique<Buffers>(plan, rank));
+    std::vector<std::shared_ptr<Work>> works(kLinks);
+    std::function<void(int)> start = [&](int link) {
+      auto& work = works[static_cast<std::size_t>(link)];
+      work = world.of(rank).collective(buffers[static_cast<std::size_t>(link)]->request(),
+                                       Mode::kAsync, {});
+      work->onCompletion([&, link] {
+        if (link + 1 < kLinks) start(link + 1);
+        numDone.fetch_add(1);
+        numDone.notify_all();
+      });
+    };
+    start(0);
+    for (int seen = 0; (seen = numDone.load()) < kLinks;) {
+      world.at(rank, std::to_string(seen) + " links done");
+      numDone.wait(seen);
+    }
+    for (int i = 0; i < kLinks; ++i) {
+      requireNone(errorOf(*works[static_cast<std::size_t>(i)]) +
+                  buffers[static_cast<std::size_t>(i)]->problem());
+    }
+  });
+}
+
+// The last reference goes while operations are under way: they are carried out all the same.
+TEST_P(Mixed, AReleasedCommunicatorFinishesItsWork) {
+  const Plan plan({.kind = OpKind::kAllGather, .count = 200001}, size());
+  for (int repetition = 0; repetition < 10; ++repetition) {
+    World world(options());
+    world.run([&](int rank) {
+      Buffers first(plan, rank);
+      Buffers second(plan, rank);
+      const auto one = world.of(rank).collective(first.request(), Mode::kAsync, {});
+      const auto two = world.of(rank).collective(second.request(), Mode::kAsync, {});
+      world.release(rank);
+      waitFor(*one);
+      waitFor(*two);
+      requireNone(errorOf(*one) + first.problem() + errorOf(*two) + second.problem());
+    });
+  }
+}
+
+// A rank that is through may leave at once: the others are still reading what it has published.
+TEST_P(Mixed, LeavingRightAfterTheLastOperation) {
+  for (OpKind kind : kCollectives) {
+    for (std::uint64_t count : {std::uint64_t{10}, std::uint64_t{300001}}) {
+      const Plan plan({.kind = kind, .root = size() - 1, .count = count}, size());
+      World world(options());
+      world.run([&](int rank) {
+        Buffers buffers(plan, rank);
+        world.at(rank, plan.describe());
+        const auto work = world.of(rank).collective(buffers.request(), Mode::kBlocking, {});
+        world.of(rank).close();
+        world.release(rank);
+        requireNone(errorOf(*work) + buffers.problem());
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Engine, Mixed,
+    ::testing::Values(Mix{"shm_2", 2, TransportChoice::kSharedMemory, ""},
+                      Mix{"shm_3", 3, TransportChoice::kSharedMemory, ""},
+                      Mix{"shm_5", 5, TransportChoice::kSharedMemory, ""},
+                      Mix{"algorithms_3", 3, TransportChoice::kSharedMemory,
+                          "broadcast=direct,gather=direct,reduce=direct,barrier=direct"},
+                      Mix{"algorithms_5", 5, TransportChoice::kSharedMemory,
+                          "broadcast=direct,all_reduce=staged,scatter=direct,all_gather=direct"},
+                      Mix{"tcp_3", 3, TransportChoice::kTcp, ""}),
+    [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace smd::engine::test
