@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "algorithms/mismatch.h"
 #include "algorithms/point_to_point.h"
@@ -455,6 +456,22 @@ void Communicator::abort(const std::string& reason) {
   fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " aborted the group: " + reason));
 }
 
+// Whoever sent and did not wait before leaving still meant it to arrive.
+void Communicator::letSendsOut() {
+  const TimePoint patience = Clock::now() + kGoodbyeGrace;
+  const auto isSend = [](const std::shared_ptr<Work>& work) {
+    return work->context.request.kind == OpKind::kSend;
+  };
+  while (!hasError_.load(std::memory_order_acquire) && Clock::now() < patience) {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::none_of(independent_.begin(), independent_.end(), isSend)) return;
+    }
+    if (ProgressThread::process().isStopped()) advance();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 void Communicator::close() {
   if (isForkedChild(generation_)) return;
   {
@@ -463,6 +480,7 @@ void Communicator::close() {
     closed_ = true;
   }
   if (size_ == 1) return;
+  letSendsOut();
   bool isPending = false;
   {
     std::lock_guard lock(mutex_);

@@ -98,6 +98,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void fail(const Error& error);
   std::optional<Error> groupError();
   void closeWires(milliseconds grace);
+  void letSendsOut();
   Error withPrefix(const Work& work, const Error& error) const;
   std::string describePeer(int peer) const;
 
