@@ -45,7 +45,9 @@ void raiseTo(std::atomic<int>& value, int candidate) {
 // of microseconds is late for a reason and the processor is better used otherwise.
 constexpr SpinBudget kDedicated{2000, 50};
 constexpr SpinBudget kShared{0, 40};
-constexpr SpinBudget kBackground{0, 4};
+// Where the other thread of the processor computes, offering it costs a whole slice: the kernel
+// puts a thread that yields last. One that sleeps and is woken comes back first.
+constexpr SpinBudget kBackground{0, 0};
 
 }  // namespace
 
