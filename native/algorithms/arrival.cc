@@ -3,6 +3,7 @@
 #include "algorithms/arrival.h"
 
 #include "algorithms/mismatch.h"
+#include "common/clock.h"
 
 namespace smd::algorithms {
 
@@ -44,6 +45,9 @@ bool AllArrived::isMet() {
       signatures.push_back(context_.memory->arrival(rank, sequence).signature);
     }
     throw mismatchError(signatures);
+  }
+  if (context_.arrivedNs != nullptr && *context_.arrivedNs == 0) {
+    *context_.arrivedNs = nanoseconds(Clock::now().time_since_epoch()).count();
   }
   return true;
 }

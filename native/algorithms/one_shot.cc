@@ -33,7 +33,7 @@ void reducePayloads(const Context& context, std::uint64_t payloadBytes, std::uin
 
 }  // namespace
 
-std::uint64_t oneShotBytes(const Request& request, int) {
+std::uint64_t oneShotBytes(const Request& request) {
   std::uint64_t count = request.count;
   if (request.kind == OpKind::kAllGather) {
     count = *std::max_element(request.outputCounts.begin(), request.outputCounts.end());
@@ -97,8 +97,8 @@ Task runOneShot(Context& context) {
       std::uint64_t before = 0;
       for (int peer = 0; peer < context.rank; ++peer) before += request.inputCount(peer);
       if (request.count != 0) {
-        reducePayloads(context, oneShotBytes(request, context.size), before * element,
-                       request.count, request.output);
+        reducePayloads(context, oneShotBytes(request), before * element, request.count,
+                       request.output);
       }
       break;
     }

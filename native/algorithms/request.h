@@ -60,6 +60,8 @@ struct Context {
   transport::Mailbox* mailbox = nullptr;          // null if size is 1
   std::uint64_t copyAhead = 1;                    // see copyAheadFor()
   std::uint64_t* blocksDone = nullptr;            // of the communicator's staged operations so far
+  std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
+  bool isInPlace = false;             // set by runShared() once it knows
 };
 
 // For kPremulSum: multiplies the input by the factor, in place where it is also the output, else
@@ -73,7 +75,7 @@ void runAlone(Context& context);
 // For payloads of at most kSlotBytes on one host. Also the barrier.
 Task runOneShot(Context& context);
 // Bytes that would have to fit into a slot.
-std::uint64_t oneShotBytes(const Request& request, int size);
+std::uint64_t oneShotBytes(const Request& request);
 
 // How many blocks a rank may copy in before it has reduced and consumed them: one while each rank
 // has a processor, so that what was copied in is still in the cache when its result is copied out
@@ -82,6 +84,14 @@ std::uint64_t oneShotBytes(const Request& request, int size);
 std::uint64_t copyAheadFor(int ranks, int cores);
 // Blocks stream through the ranks' staging buffers: any size, on one host.
 Task runStaged(Context& context);
+// The same for an all_reduce that has arrived already.
+Task runStagedAfterArrival(Context& context);
+
+// all_reduce of buffers in the ranks' arenas, on one host: each rank reduces its share of all
+// buffers and writes the result into all of them. Staged if some rank's buffer lies elsewhere.
+// Only for a buffer that hasSharedBuffer(); other ranks may run staged from the start.
+Task runShared(Context& context);
+bool hasSharedBuffer(const Context& context);
 
 // Messages between every pair that has something to exchange: any hosts.
 Task runDirect(Context& context);

@@ -489,6 +489,8 @@ class Tables {
 
 std::uint64_t copyAheadFor(int ranks, int cores) { return ranks <= cores ? 1 : kBlocks; }
 
+Task runStagedAfterArrival(Context& context) { return reduceInBlocks(context); }
+
 Task runStaged(Context& context) {
   const Request& request = context.request;
   const bool isRoot = context.rank == request.root;
@@ -496,6 +498,10 @@ Task runStaged(Context& context) {
   Task body;
   switch (request.kind) {
     case OpKind::kAllReduce:
+      // Others read it, also if this rank's buffer is shared and only SMDDP_ALGORITHM says staged.
+      arriveWithPlace(context, 0);
+      body = reduceInBlocks(context);
+      break;
     case OpKind::kReduce:
       arrive(context);
       body = reduceInBlocks(context);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
 
@@ -59,6 +60,9 @@ class WorkOrNone : public nb::object {
 };
 class WorkOrRank : public nb::object {
   NB_OBJECT_DEFAULT(WorkOrRank, nb::object, "int | Work", isAnyObject)
+};
+class SharedBufferOrNone : public nb::object {
+  NB_OBJECT_DEFAULT(SharedBufferOrNone, nb::object, "SharedBuffer | None", isAnyObject)
 };
 using RankInfo = nb::typed<nb::dict, nb::str, nb::object>;
 
@@ -145,6 +149,20 @@ class PyCommunicator {
     errors_->raise(
         Error(ErrorKind::kConfiguration,
               "\"" + collective + "\" is no collective; expected a name such as all_reduce"));
+  }
+
+  SharedBufferOrNone allocateShared(std::int64_t bytes) const {
+    if (bytes < 1) {
+      throw nb::value_error(("allocate_shared was asked for " + std::to_string(bytes) +
+                             " bytes; expected at least 1. Skip empty buffers.")
+                                .c_str());
+    }
+    auto buffer = guarded([&] {
+      nb::gil_scoped_release release;
+      return communicator_->allocateShared(static_cast<std::size_t>(bytes));
+    });
+    if (buffer == nullptr) return nb::borrow<SharedBufferOrNone>(nb::none());
+    return nb::borrow<SharedBufferOrNone>(nb::cast(PySharedBuffer(std::move(buffer))));
   }
 
   void abort(const std::string& reason) const {
@@ -318,6 +336,11 @@ void registerCommunicator(nb::module_& module) {
       .def("topology", &PyCommunicator::topology, "Per rank: host, pid, is_local, transport.")
       .def("explain", &PyCommunicator::explain, nb::arg("collective"), nb::arg("payload_bytes"),
            "Which algorithm would be chosen, and why.")
+      .def("allocate_shared", &PyCommunicator::allocateShared, nb::arg("nbytes"),
+           "Zero bytes in memory that all ranks can reach, or None where there is none to be had:\n"
+           "one rank, several hosts, TCP, no room, a group that is closed or has failed.\n\n"
+           "Not a collective. all_reduce_ptr works in place, without staging, on addresses inside\n"
+           "such buffers if every rank passes one.")
       .def("abort", &PyCommunicator::abort, nb::arg("reason"),
            "Makes every rank's pending and later operations fail with ``reason``.")
       .def("close", &PyCommunicator::close, "Says goodbye and releases everything. Idempotent.")

@@ -9,6 +9,8 @@
 
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
+#include "bindings/shared_buffer_py.h"
+#include "bindings/trace_py.h"
 #include "bindings/work_py.h"
 #include "common/cpu.h"
 #include "common/types.h"
@@ -34,7 +36,9 @@ NB_MODULE(_native, module) {
   addCodes<smd::ReduceOp>(module, smd::kNumReduceOps);
   smd::bindings::registerBuffer(module);
   smd::bindings::registerWork(module);
+  smd::bindings::registerSharedBuffer(module);
   smd::bindings::registerCommunicator(module);
+  smd::bindings::registerTrace(module);
   module.def("prepare_exit", &smd::bindings::prepareExit,
              "Closes every communicator of this process and ends its threads.");
   module.def(

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "transport/shm/arena_size.h"
 #include "transport/shm/attach.h"
 
 namespace smd::engine {
@@ -76,22 +77,31 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
   const std::vector<int> leaders = topology::leadersByMachine(membership.identities);
   const int leader = leaders[static_cast<std::size_t>(rank)];
   const auto sharers = std::count(leaders.begin(), leaders.end(), leader);
-  // 'S': shares the region of its leader. 'A': alone.
-  std::string status = "A";
+  // How far a rank got with its leader's region.
+  constexpr const char *kAlone = "A", *kSharesRegion = "S", *kSharesArenasToo = "B";
+  std::string status = kAlone;
   if (server != nullptr && sharers > 1) {
     const topology::Identity& leading = membership.identities[static_cast<std::size_t>(leader)];
     if (leader == rank) {
-      membership.region = transport::shm::Region::create(static_cast<int>(sharers));
+      const int size = static_cast<int>(sharers);
+      // Buffers are shared for what all ranks reduce: of no use if some are on other hosts.
+      const std::size_t arenaBytes =
+          size < worldSize
+              ? 0
+              : transport::shm::arenaBytesFor(transport::shm::memoryLimitsOfThisProcess(), size,
+                                              transport::shm::Region::bytesWithoutArenas(size));
+      membership.region = transport::shm::Region::create(size, arenaBytes);
       server->offer(membership.region, attachSecret(leading));
-      status = "S";
     } else if (!leading.attachSocket.empty()) {
       FileDescriptor descriptor = transport::shm::requestRegion(
           leading.attachSocket, attachSecret(leading), kAttachPatience);
       if (descriptor.isOpen()) {
         membership.region =
             transport::shm::Region::attach(std::move(descriptor), static_cast<int>(sharers));
-        status = "S";
       }
+    }
+    if (membership.region != nullptr) {
+      status = membership.region->mapsArenas() ? kSharesArenasToo : kSharesRegion;
     }
   }
   const std::vector<std::string> statuses = exchangeAll(exchange, "attached", status, worldSize);
@@ -101,8 +111,10 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
   bool everyoneShares = membership.region != nullptr;
   for (int peer = 0; peer < worldSize; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    if (leaders[index] == leader && statuses[index] != "S") everyoneShares = false;
+    if (leaders[index] == leader && statuses[index] == kAlone) everyoneShares = false;
   }
+  membership.hasArenas =
+      everyoneShares && std::count(statuses.begin(), statuses.end(), kSharesArenasToo) == worldSize;
   if (!everyoneShares) membership.region.reset();
   for (int peer = 0; peer < worldSize; ++peer) {
     if (peer == rank || (everyoneShares && leaders[static_cast<std::size_t>(peer)] == leader)) {

@@ -38,6 +38,8 @@ struct Membership {
   // (null if there is no other).
   std::vector<int> localRanks;
   std::shared_ptr<transport::shm::Region> region;
+  // Whether all ranks are local and map the region's arenas: then buffers may be allocated there.
+  bool hasArenas = false;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
 };
 

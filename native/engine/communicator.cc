@@ -94,6 +94,9 @@ void Communicator::join(const ExchangeFn& exchange) {
     localIndex_ =
         static_cast<int>(std::lower_bound(locals.begin(), locals.end(), rank_) - locals.begin());
     memory_ = membership_.region->view(localIndex_);
+    if (membership_.hasArenas) {
+      arena_ = transport::shm::Arena::create(membership_.region, localIndex_);
+    }
     transports_.push_back(
         transport::shm::createTransport(membership_.region, localIndex_, locals, *mailbox_));
     for (int peer : locals) {
@@ -130,8 +133,19 @@ bool Communicator::sharesMemoryWith(int peer) const {
 
 Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell_; }
 
+std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(std::size_t bytes) {
+  checkUsable();
+  if (arena_ == nullptr || hasError_.load(std::memory_order_acquire)) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return nullptr;
+  }
+  return arena_->allocate(bytes);
+}
+
 Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
-  return select(kind, payloadBytes, {size_, allLocal_ && memory_.has_value()}, overrides_);
+  return select(kind, payloadBytes, {size_, allLocal_ && memory_.has_value(), arena_ != nullptr},
+                overrides_);
 }
 
 // --- starting operations -------------------------------------------------------------------------
@@ -169,18 +183,30 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
   context.copyAhead = copyAhead_;
+  if (trace::isOn()) {
+    work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
+    context.arrivedNs = &work->trace->arrivedNs;
+  }
   return work;
 }
 
 Task Communicator::start(Work& work) const {
-  switch (choose(work.context.request.kind, algorithms::oneShotBytes(work.context.request, size_))
-              .algorithm) {
+  algorithms::Context& context = work.context;
+  Algorithm algorithm =
+      choose(context.request.kind, algorithms::oneShotBytes(context.request)).algorithm;
+  if (algorithm == Algorithm::kShared && !algorithms::hasSharedBuffer(context)) {
+    algorithm = Algorithm::kStaged;  // this rank need not wait to know
+  }
+  if (work.trace) work.trace->start(algorithm);
+  switch (algorithm) {
     case Algorithm::kOneShot:
-      return algorithms::runOneShot(work.context);
+      return algorithms::runOneShot(context);
     case Algorithm::kStaged:
-      return algorithms::runStaged(work.context);
+      return algorithms::runStaged(context);
+    case Algorithm::kShared:
+      return algorithms::runShared(context);
     default:
-      return algorithms::runDirect(work.context);
+      return algorithms::runDirect(context);
   }
 }
 
@@ -199,8 +225,9 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
   work->context.signature.sequence = ++sequence_;
   if (size_ == 1) {
     lock.unlock();
+    if (work->trace) work->trace->start(Algorithm::kAlone);
     algorithms::runAlone(work->context);
-    work->complete(std::nullopt);
+    finish(*work, std::nullopt);
     return work;
   }
   queue_.push_back(work);
@@ -285,6 +312,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     requireOpen();
   }
   Work* raw = work.get();
+  if (work->trace) work->trace->start();
   work->body =
       work->context.request.kind == OpKind::kSend
           ? algorithms::runSend(work->context)
@@ -354,6 +382,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
     memory_->mine().completed.store(work.context.signature.sequence, std::memory_order_release);
   }
   if (error) error = withPrefix(work, *error);
+  if (work.trace) trace::record(work.trace->finish(work.context, error));
   work.complete(std::move(error));
 }
 
@@ -367,10 +396,7 @@ bool Communicator::driveInline(Work& work, bool stopEarly) {
     if (stopEarly && (polls >= kInlinePolls || polls >= budget.spins)) return false;
     if (--untilCheck == 0) {
       untilCheck = kPollsPerCheck;
-      if (auto error = diagnose(work)) {
-        finish(work, std::move(error));
-        return true;
-      }
+      if (stepOrDiagnose(work)) return true;
     }
     if (polls < budget.spins) {
       cpuRelax();
@@ -386,18 +412,13 @@ bool Communicator::driveInline(Work& work, bool stopEarly) {
     Doorbell& doorbell = bell();
     doorbell.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t seen = doorbell.rings.load(std::memory_order_seq_cst);
-    const bool isDone = step(work);
-    std::optional<Error> error;
-    if (!isDone && !(error = diagnose(work))) {
+    const bool isDone = stepOrDiagnose(work);
+    if (!isDone) {
       const nanoseconds left = work.deadline - Clock::now();
       futexWait(doorbell.rings, seen, std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep));
     }
     doorbell.sleepers.fetch_sub(1, std::memory_order_relaxed);
     if (isDone) return true;
-    if (error) {
-      finish(work, std::move(error));
-      return true;
-    }
     if (interruptCheck && interruptCheck()) {
       fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
       finish(work, groupError());
@@ -407,49 +428,41 @@ bool Communicator::driveInline(Work& work, bool stopEarly) {
   }
 }
 
+bool Communicator::stepOrDiagnose(Work& work) {
+  if (step(work)) return true;
+  std::optional<Error> error = diagnose(work);
+  if (!error) return false;
+  finish(work, std::move(error));
+  return true;
+}
+
 Advancing::Result Communicator::advance() {
   bool moved = false;
+  // Called with the lock, which is let go of meanwhile.
   std::unique_lock lock(mutex_);
+  const auto drive = [&](const std::shared_ptr<Work>& work) {
+    lock.unlock();
+    if (work->trace) work->trace->isDrivenByProgress = true;
+    const bool isDone = stepOrDiagnose(*work);
+    lock.lock();
+    moved = moved || isDone;
+    return isDone;
+  };
   while (driver_ == Driver::kProgress && !queue_.empty()) {
     const std::shared_ptr<Work> work = queue_.front();
-    lock.unlock();
-    bool isDone = step(*work);
-    if (!isDone) {
-      if (auto error = diagnose(*work)) {
-        finish(*work, std::move(error));
-        isDone = true;
-      }
-    }
-    lock.lock();
-    if (!isDone) break;
+    if (!drive(work)) break;
     queue_.pop_front();
-    moved = true;
   }
   if (driver_ == Driver::kProgress && queue_.empty()) driver_ = Driver::kNone;
   for (auto it = independent_.begin(); it != independent_.end();) {
     const std::shared_ptr<Work> work = *it;
-    lock.unlock();
-    bool isDone = step(*work);
-    if (!isDone) {
-      if (auto error = diagnose(*work)) {
-        finish(*work, std::move(error));
-        isDone = true;
-      }
-    }
-    lock.lock();
-    if (isDone) {
-      it = independent_.erase(it);
-      moved = true;
-    } else {
-      ++it;
-    }
+    it = drive(work) ? independent_.erase(it) : std::next(it);
   }
   if (driver_ != Driver::kProgress && independent_.empty()) return Result::kIdle;
   return moved ? Result::kMoved : Result::kBlocked;
 }
 
-// --- the end
-// ---------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------
 
 void Communicator::abort(const std::string& reason) {
   if (isForkedChild(generation_)) return;
@@ -488,6 +501,7 @@ void Communicator::close() {
   }
   {
     std::lock_guard failing(failMutex_);
+    if (isPending) letGoOfBuffers();
     closeWires(isPending ? milliseconds(0) : kGoodbyeGrace);
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);

@@ -20,6 +20,7 @@
 #include "engine/select.h"
 #include "engine/work.h"
 #include "transport/mailbox.h"
+#include "transport/shm/arena.h"
 
 namespace smd::engine {
 
@@ -59,6 +60,11 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
                                 std::uint64_t tag, Mode mode, nanoseconds timeout);
 
+  // Zero bytes in memory that all ranks can reach, for buffers of all_reduce: they are reduced in
+  // place there if every rank's is such a one. Not a collective. Null where no such memory is to be
+  // had: one rank, several hosts, TCP, no room, a group that is closed or has failed.
+  std::shared_ptr<transport::shm::SharedBuffer> allocateShared(std::size_t bytes);
+
   // What would be chosen, and why.
   Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
 
@@ -85,6 +91,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Drive one operation on the calling thread until it completes or `stopEarly` polls have passed.
   bool driveInline(Work& work, bool stopEarly);
   bool step(Work& work);
+  bool stepOrDiagnose(Work& work);
   void checkForStrays(const Work& work);
   void finish(Work& work, std::optional<Error> error);
   void handOver(std::unique_lock<std::mutex>& lock);
@@ -98,6 +105,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void fail(const Error& error);
   std::optional<Error> groupError();
   void closeWires(milliseconds grace);
+  void letGoOfBuffers();
   void letSendsOut();
   Error withPrefix(const Work& work, const Error& error) const;
   std::string describePeer(int peer) const;
@@ -109,7 +117,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t generation_;
   Membership membership_;
   int localIndex_ = 0;
-  std::optional<transport::PeerMemory> memory_;  // set if any peer is local
+  std::optional<transport::PeerMemory> memory_;   // set if any peer is local
+  std::shared_ptr<transport::shm::Arena> arena_;  // null if there is none
   bool allLocal_ = true;
   Doorbell ownBell_;  // used if there is no region
 

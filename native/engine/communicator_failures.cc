@@ -73,6 +73,18 @@ void Communicator::closeWires(milliseconds grace) {
   for (auto& transport : transports_) transport->close(grace);
 }
 
+// Before operations end with an error: the buffers in them are the caller's again then, and peers
+// write into shared ones. A peer that is stopped in the middle of a piece is not waited for long.
+void Communicator::letGoOfBuffers() {
+  if (arena_ == nullptr) return;
+  arena_->retire();
+  const TimePoint giveUp = Clock::now() + kAbortGrace;
+  memory_->withdrawBuffers([&](int position) {
+    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
+    return liveness_->isLost(peer) || Clock::now() >= giveUp;
+  });
+}
+
 void Communicator::fail(const Error& error) {
   std::lock_guard failing(failMutex_);
   if (hasError_.load(std::memory_order_acquire)) return;
@@ -96,6 +108,7 @@ void Communicator::fail(const Error& error) {
       }
     }
   }
+  letGoOfBuffers();
   if (size_ > 1 && !wiresClosed_) {
     transport::FrameHeader header;
     header.channel = transport::Channel::kControl;

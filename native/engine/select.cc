@@ -10,7 +10,8 @@
 namespace smd::engine {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"alone", "one_shot", "staged", "direct"};
+constexpr std::array<std::string_view, 5> kNames = {"alone", "one_shot", "staged", "shared",
+                                                    "direct"};
 
 // What one rank reads in a one-shot exchange grows with (n - 1) S, in a staged one with 2 S; below
 // this many bytes read the saved hand-over (two waits) is worth more.
@@ -38,11 +39,10 @@ Algorithm algorithmOf(const std::string& text) {
   for (std::size_t i = 1; i < kNames.size(); ++i) {
     if (kNames[i] == text) return static_cast<Algorithm>(i);
   }
-  throw Error(
-      ErrorKind::kConfiguration,
-      "SMDDP_ALGORITHM names the algorithm \"" + text +
-          "\"; expected one_shot, staged or direct. Leave the variable unset (or \"auto\") to "
-          "have it chosen.");
+  throw Error(ErrorKind::kConfiguration, "SMDDP_ALGORITHM names the algorithm \"" + text +
+                                             "\"; expected one_shot, staged, shared or direct. "
+                                             "Leave the variable unset (or \"auto\") to "
+                                             "have it chosen.");
 }
 
 }  // namespace
@@ -74,16 +74,23 @@ Choice select(OpKind kind, std::uint64_t payloadBytes, const Topology& topology,
   if (topology.size == 1) return {Algorithm::kAlone, "the group has one rank"};
   if (!topology.sharesMemory) return {Algorithm::kDirect, "not all ranks share one host's memory"};
   const bool fits = canBeOneShot(kind) && payloadBytes <= transport::kSlotBytes;
+  const bool mayShare = kind == OpKind::kAllReduce && topology.hasArenas;
   if (const auto forced = overrides.find(kind); forced != overrides.end()) {
     if (forced->second == Algorithm::kDirect) return {Algorithm::kDirect, "set by SMDDP_ALGORITHM"};
-    if (kind != OpKind::kBarrier && (forced->second == Algorithm::kStaged || fits)) {
-      return {forced->second, "set by SMDDP_ALGORITHM"};
-    }
+    const bool isPossible =
+        forced->second == Algorithm::kShared
+            ? mayShare
+            : kind != OpKind::kBarrier && (forced->second == Algorithm::kStaged || fits);
+    if (isPossible) return {forced->second, "set by SMDDP_ALGORITHM"};
   }
   const auto peers = static_cast<std::uint64_t>(topology.size - 1);
   if (kind == OpKind::kBarrier || (fits && payloadBytes * peers <= kOneShotReads) ||
       (fits && payloadBytes <= 1024)) {
     return {Algorithm::kOneShot, "small: one exchange is cheapest"};
+  }
+  if (mayShare) {
+    return {Algorithm::kShared,
+            "large: in place if every rank's buffer was allocated as a shared one, else staged"};
   }
   return {Algorithm::kStaged, "large: blocks stream through staging buffers"};
 }

@@ -12,13 +12,15 @@
 
 namespace smd::engine {
 
-enum class Algorithm : std::uint8_t { kAlone, kOneShot, kStaged, kDirect };
+// kShared means: in place if every rank's buffer turns out to be a shared one, else kStaged.
+enum class Algorithm : std::uint8_t { kAlone, kOneShot, kStaged, kShared, kDirect };
 
 std::string_view name(Algorithm algorithm);
 
 struct Topology {
   int size = 1;
   bool sharesMemory = false;  // all ranks on one host
+  bool hasArenas = false;     // and with room for shared buffers
 };
 
 // Collective name -> algorithm name, from SMDDP_ALGORITHM ("all_reduce=staged,barrier=direct").

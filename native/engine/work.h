@@ -16,6 +16,7 @@
 #include "common/error.h"
 #include "common/futex.h"
 #include "common/task.h"
+#include "engine/trace.h"
 
 namespace smd::engine {
 
@@ -42,6 +43,7 @@ class Work {
   std::vector<std::byte> scratch;  // a pre-multiplied copy of the input
   Task body;
   bool isStarted = false;  // body made: at the head of the queue, on the driver's thread
+  std::unique_ptr<OperationTrace> trace;  // null: not traced
   TimePoint started;
   TimePoint deadline;
 

@@ -5,13 +5,18 @@
 // host share. Algorithms see only this view; transport/shm/region.h makes and maps it.
 //
 // Who writes what: everything in a RankCells, a slot or a staging buffer is written by its owner
-// alone (a Doorbell also by those who ring it) and read by all.
+// alone (a Doorbell also by those who ring it) and read by all. An arena holds buffers of the
+// owner's application: peers write into those that take part in an operation, between
+// beginWritingToPeers() and endWritingToPeers(), for as long as no rank has withdrawn its buffers.
 #pragma once
+
+#include <sched.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <functional>
+#include <optional>
 
 #include "common/futex.h"
 #include "common/signature.h"
@@ -43,6 +48,9 @@ struct RankCells {
   alignas(64) std::atomic<std::uint64_t> completed{0};  // sequence of my last finished operation
   std::atomic<Presence> presence{Presence::kAbsent};
   Doorbell bell;
+  // A line each: the first changes with every piece written, the second, read just as often, once.
+  alignas(64) std::atomic<std::uint32_t> writesToPeers{0};  // I am writing into peers' buffers
+  alignas(64) std::atomic<std::uint32_t> isWithdrawn{0};    // nobody may write into mine any more
 };
 
 // The first error of a group: whoever swaps state from 0 to 1 writes it, then sets 2.
@@ -56,15 +64,18 @@ struct AbortBlock {
 // Indices are positions within the host's part of the group (0 .. size-1), in rank order.
 class PeerMemory {
  public:
+  // `arenaBytes` 0: there are none.
   PeerMemory(int index, int size, AbortBlock* abort, std::byte* cells, std::size_t cellsStride,
-             std::byte* slots, std::byte* staging)
+             std::byte* slots, std::byte* staging, std::byte* arenas, std::size_t arenaBytes)
       : index_(index),
         size_(size),
         abort_(abort),
         cells_(cells),
         cellsStride_(cellsStride),
         slots_(slots),
-        staging_(staging) {}
+        staging_(staging),
+        arenas_(arenas),
+        arenaBytes_(arenaBytes) {}
 
   int index() const { return index_; }
   int size() const { return size_; }
@@ -86,6 +97,46 @@ class PeerMemory {
     return staging_ + static_cast<std::size_t>(peer) * kStagingBytes;
   }
 
+  // Where a rank's shared buffers lie (transport/shm/arena.h gives them out).
+  std::byte* arena(int peer) const {
+    return arenas_ + static_cast<std::size_t>(peer) * arenaBytes_;
+  }
+  std::size_t arenaBytes() const { return arenaBytes_; }
+  bool isInArena(std::uint64_t offset, std::uint64_t bytes) const {
+    return offset <= arenaBytes_ && bytes <= arenaBytes_ - offset;
+  }
+  // Where in my arena [data, data + bytes) lies, if it lies there.
+  std::optional<std::uint64_t> offsetInArena(const std::byte* data, std::uint64_t bytes) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    const auto begin = reinterpret_cast<std::uintptr_t>(arena(index_));
+    if (at < begin || !isInArena(at - begin, bytes)) return std::nullopt;
+    return at - begin;
+  }
+
+  // Announce, then look; withdrawBuffers() withdraws, then looks: so either this rank sees that it
+  // may not write, or the one that withdraws sees that it does. False: write nothing, now or later.
+  bool beginWritingToPeers() const {
+    mine().writesToPeers.store(1, std::memory_order_seq_cst);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (cells(peer).isWithdrawn.load(std::memory_order_seq_cst) == 0) continue;
+      endWritingToPeers();
+      return false;
+    }
+    return true;
+  }
+  void endWritingToPeers() const { mine().writesToPeers.store(0, std::memory_order_release); }
+  // From when it returns nobody writes into this rank's buffers, except peers for which `isLost`
+  // (they will not, or cannot be waited for).
+  void withdrawBuffers(const std::function<bool(int peer)>& isLost) const {
+    mine().isWithdrawn.store(1, std::memory_order_seq_cst);
+    for (int peer = 0; peer < size_; ++peer) {
+      while (peer != index_ && cells(peer).writesToPeers.load(std::memory_order_seq_cst) != 0 &&
+             !isLost(peer)) {
+        sched_yield();  // it may need this processor to get to the end of its piece
+      }
+    }
+  }
+
   // Call after a store that peers may be asleep waiting for.
   void ringPeers() const {
     fullFence();
@@ -102,6 +153,8 @@ class PeerMemory {
   std::size_t cellsStride_;
   std::byte* slots_;
   std::byte* staging_;
+  std::byte* arenas_;
+  std::size_t arenaBytes_;
 };
 
 }  // namespace smd::transport

@@ -123,9 +123,16 @@ def _asynchronous(comm: Any) -> None:
         work.wait()
 
 
+def _shared_all_reduce(comm: Any) -> None:
+    """In place, in each other's memory; where it is not shared, like any other."""
+    memory = comm.allocate_shared(4 * _COUNT)
+    comm.all_reduce(np.empty(_COUNT, np.float32) if memory is None else memory.view(np.float32))
+
+
 OPERATIONS: dict[str, Callable[[Any], object]] = {
     "all_reduce": lambda comm: comm.all_reduce(np.ones(_COUNT, np.float32)),
     "all_reduce of few bytes": lambda comm: comm.all_reduce(np.ones(4, np.float32)),
+    "all_reduce of shared buffers": _shared_all_reduce,
     "asynchronous all_reduce": _asynchronous,
     "reduce": lambda comm: comm.reduce(np.ones(_COUNT, np.float32)),
     "broadcast": lambda comm: comm.broadcast(np.ones(_COUNT, np.float32)),

@@ -59,6 +59,26 @@ TEST(Select, Table) {
   }
 }
 
+// Where buffers can be shared, large all_reduces are in place if they are; nothing else is.
+TEST(Select, SharedBuffersAreForLargeAllReduces) {
+  const Topology topology{.size = 2, .sharesMemory = true, .hasArenas = true};
+  const auto algorithmOf = [&](OpKind kind, std::uint64_t bytes, const char* overrides) {
+    return select(kind, bytes, topology, parseOverrides(overrides)).algorithm;
+  };
+  EXPECT_EQ(algorithmOf(OpKind::kAllReduce, 8, ""), Algorithm::kOneShot);
+  EXPECT_EQ(algorithmOf(OpKind::kAllReduce, kSlot + 1, ""), Algorithm::kShared);
+  EXPECT_EQ(algorithmOf(OpKind::kReduce, kSlot + 1, ""), Algorithm::kStaged);
+  EXPECT_EQ(algorithmOf(OpKind::kAllReduce, 8, "all_reduce=shared"), Algorithm::kShared);
+  EXPECT_EQ(algorithmOf(OpKind::kAllReduce, kSlot + 1, "all_reduce=staged"), Algorithm::kStaged);
+  EXPECT_EQ(algorithmOf(OpKind::kBroadcast, kSlot + 1, "broadcast=shared"), Algorithm::kStaged);
+  EXPECT_EQ(algorithmOf(OpKind::kBarrier, 0, "barrier=shared"), Algorithm::kOneShot);
+  EXPECT_EQ(select(OpKind::kAllReduce, 8, {2, true}, parseOverrides("all_reduce=shared")).algorithm,
+            Algorithm::kOneShot);
+  EXPECT_EQ(select(OpKind::kAllReduce, kSlot + 1, {2, false}, parseOverrides("all_reduce=shared"))
+                .algorithm,
+            Algorithm::kDirect);
+}
+
 // Once a size is too large for one exchange, no larger one fits again.
 TEST(Select, ChangesAtOneSizeOnly) {
   for (int size : {2, 3, 8, 64}) {
@@ -91,7 +111,7 @@ TEST(Overrides, WhatIsWrongIsNamedWithWhatThereIs) {
   EXPECT_NE(textOf("all_reduce").find("expected collective=algorithm"), std::string::npos);
   EXPECT_NE(textOf("allreduce=staged").find("expected one of barrier, all_reduce"),
             std::string::npos);
-  EXPECT_NE(textOf("all_reduce=ring").find("expected one_shot, staged or direct"),
+  EXPECT_NE(textOf("all_reduce=ring").find("expected one_shot, staged, shared or direct"),
             std::string::npos);
   EXPECT_NE(textOf("all_reduce=alone").find("\"alone\""), std::string::npos);
   EXPECT_NE(textOf("all_reduce=staged,").find("contains \"\""), std::string::npos);

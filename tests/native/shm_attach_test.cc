@@ -119,8 +119,10 @@ TEST(Region, NobodyCanShrinkIt) {
 // Everything a rank owns is apart from everything any other rank owns.
 TEST(Region, PartsDoNotOverlap) {
   constexpr int kSize = 3;
-  const auto region = Region::create(kSize);
+  constexpr std::size_t kArena = std::size_t{4} << 20;
+  const auto region = Region::create(kSize, kArena);
   const PeerMemory memory = region->view(1);
+  EXPECT_EQ(memory.arenaBytes(), kArena);
   EXPECT_EQ(memory.index(), 1);
   EXPECT_EQ(memory.size(), kSize);
   EXPECT_EQ(&memory.mine(), &memory.cells(1));
@@ -133,6 +135,7 @@ TEST(Region, PartsDoNotOverlap) {
     parts.emplace_back(memory.slot(rank, 0), kSlotBytes);
     parts.emplace_back(memory.slot(rank, 1), kSlotBytes);
     parts.emplace_back(memory.staging(rank), kStagingBytes);
+    parts.emplace_back(memory.arena(rank), kArena);
     for (int to = 0; to < kSize; ++to) {
       parts.emplace_back(reinterpret_cast<std::byte*>(&region->ringControl(rank, to)),
                          sizeof(RingControl));
@@ -143,6 +146,33 @@ TEST(Region, PartsDoNotOverlap) {
   for (std::size_t i = 1; i < parts.size(); ++i) {
     EXPECT_LE(parts[i - 1].first + parts[i - 1].second, parts[i].first) << "part " << i;
   }
+}
+
+TEST(Region, WithoutRoomForArenasThereAreNone) {
+  constexpr std::size_t kMoreThanAProcessCanMap = std::size_t{1} << 46;
+  const auto region = Region::create(3, kMoreThanAProcessCanMap);
+  EXPECT_FALSE(region->mapsArenas());
+  EXPECT_EQ(region->view(0).arenaBytes(), 0u);
+  EXPECT_EQ(static_cast<std::size_t>(::lseek(region->descriptor(), 0, SEEK_END)),
+            Region::bytesWithoutArenas(3));
+  EXPECT_EQ(Region::attach(FileDescriptor(::dup(region->descriptor())), 3), region);
+}
+
+TEST(Region, APlaceIsInAnArenaOnlyIfItsEndIs) {
+  constexpr std::size_t kArena = std::size_t{2} << 20;
+  const auto region = Region::create(2, kArena);
+  const PeerMemory memory = region->view(1);
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  EXPECT_TRUE(memory.isInArena(0, kArena));
+  EXPECT_TRUE(memory.isInArena(kArena, 0));
+  EXPECT_FALSE(memory.isInArena(1, kArena));
+  EXPECT_FALSE(memory.isInArena(kArena + 1, 0));
+  EXPECT_FALSE(memory.isInArena(kMost, 1));
+  EXPECT_FALSE(memory.isInArena(16, kMost - 8));
+  EXPECT_EQ(memory.offsetInArena(memory.arena(1) + 100, 10), 100u);
+  EXPECT_FALSE(memory.offsetInArena(memory.arena(1) + kArena - 9, 10).has_value());
+  EXPECT_FALSE(memory.offsetInArena(memory.arena(0) + 100, 10).has_value()) << "a peer's";
+  EXPECT_FALSE(memory.offsetInArena(memory.staging(1), 10).has_value());
 }
 
 }  // namespace

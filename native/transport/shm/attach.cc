@@ -61,38 +61,42 @@ bool equalInConstantTime(const AttachSecret& a, const AttachSecret& b) {
   return difference == 0;
 }
 
-bool sendDescriptor(int connection, int descriptor) {
-  char tag = 'R';
+// A message of one byte with room for one descriptor. The pointers stay inside: not to be copied.
+struct DescriptorMessage {
+  char tag = 0;
   iovec data{&tag, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  msghdr header{};
+
+  DescriptorMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+};
+
+bool sendDescriptor(int connection, int descriptor) {
+  DescriptorMessage message;
+  message.tag = 'R';
+  cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  return sendmsg(connection, &message, MSG_NOSIGNAL) == 1;
+  return sendmsg(connection, &message.header, MSG_NOSIGNAL) == 1;
 }
 
 int receiveDescriptor(int connection) {
-  char tag = 0;
-  iovec data{&tag, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  DescriptorMessage message;
   ssize_t received;
   do {  // a signal is no reason to believe that the ranks do not share a host
-    received = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+    received = recvmsg(connection, &message.header, MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
-  if (received != 1 || tag != 'R') return -1;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (received != 1 || message.tag != 'R') return -1;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message.header);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
     return -1;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <new>
@@ -18,11 +19,13 @@ namespace smd::transport::shm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint64_t kMagic = 0x31304e4f49474552;  // "REGION01"
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::uint64_t kMagic = 0x32304e4f49474552;  // "REGION02"
 
 struct Header {
   std::uint64_t magic;
   std::uint64_t size;
+  std::uint64_t arenaBytes;  // of each rank
   AbortBlock abort;
 };
 static_assert(sizeof(Header) <= kPage);
@@ -39,8 +42,8 @@ struct Layout {
         slots(cells + size * kCellsStride),
         staging(slots + size * 2 * kSlotBytes),
         rings(staging + size * kStagingBytes),
-        total(rings + size * size * kRingStride) {}
-  std::size_t cells, slots, staging, rings, total;
+        arenas(roundUp(rings + size * size * kRingStride, kHugePage)) {}
+  std::size_t cells, slots, staging, rings, arenas;
 };
 
 // Regions of this process by inode, so that ranks that are threads share one mapping.
@@ -53,32 +56,71 @@ Registry& registry() {
   return *instance;
 }
 
-ino_t inodeOf(int descriptor) {
+struct stat statusOf(const FileDescriptor& descriptor) {
   struct stat status;
-  if (fstat(descriptor, &status) != 0) throw systemError("fstat(region)");
-  return status.st_ino;
+  if (fstat(descriptor.get(), &status) != 0) throw systemError("fstat(region)");
+  return status;
+}
+
+std::size_t totalBytes(int size, std::size_t arenaBytes) {
+  return Region::bytesWithoutArenas(size) + static_cast<std::size_t>(size) * arenaBytes;
+}
+
+// Null if there is no room.
+std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaBytes) {
+  const std::size_t total = totalBytes(size, arenaBytes);
+  void* address =
+      mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  auto* base = static_cast<std::byte*>(address);
+  // A forked child (a DataLoader worker) must not be able to write where its parent communicates.
+  madvise(base, total, MADV_DONTFORK);
+  // Where the system lets shared memory have huge pages, large buffers profit; elsewhere (most
+  // systems today) this does nothing.
+  const std::size_t begin = Region::bytesWithoutArenas(size);
+  if (arenaBytes != 0) madvise(base + begin, total - begin, MADV_HUGEPAGE);
+  return base;
+}
+
+Error mapError(int size) {
+  return systemError("mmap(region of " + std::to_string(Region::bytesWithoutArenas(size)) +
+                     " bytes)");
 }
 
 }  // namespace
 
-std::shared_ptr<Region> Region::create(int size) {
-  const Layout layout(static_cast<std::size_t>(size));
+std::size_t Region::bytesWithoutArenas(int size) {
+  return Layout(static_cast<std::size_t>(size)).arenas;
+}
+
+std::shared_ptr<Region> Region::create(int size, std::size_t arenaBytes) {
   FileDescriptor descriptor = FileDescriptor::fromCall(
       [] { return memfd_create("smdistributed", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!descriptor.isOpen()) throw systemError("memfd_create");
-  if (ftruncate(descriptor.get(), static_cast<off_t>(layout.total)) != 0) {
-    throw systemError("ftruncate(region of " + std::to_string(layout.total) + " bytes)");
+  const auto resize = [&descriptor](std::size_t bytes) {
+    if (ftruncate(descriptor.get(), static_cast<off_t>(bytes)) == 0) return;
+    throw systemError("ftruncate(region of " + std::to_string(bytes) + " bytes)");
+  };
+  resize(totalBytes(size, arenaBytes));
+  std::byte* base = map(descriptor, size, arenaBytes);
+  if (base == nullptr && arenaBytes != 0) {
+    arenaBytes = 0;
+    resize(totalBytes(size, arenaBytes));
+    base = map(descriptor, size, arenaBytes);
   }
+  if (base == nullptr) throw mapError(size);
   // Nobody may shrink it under a reader's feet (SIGBUS).
   fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
-  const ino_t inode = inodeOf(descriptor.get());
-  std::shared_ptr<Region> region(new Region(std::move(descriptor), size));
-  auto* header = new (region->base_) Header{};
+  const ino_t inode = statusOf(descriptor).st_ino;
+  std::shared_ptr<Region> region(new Region(std::move(descriptor), size, base, arenaBytes));
+  auto* header = new (base) Header{};
   header->size = static_cast<std::uint64_t>(size);
+  header->arenaBytes = arenaBytes;
+  const Layout layout(static_cast<std::size_t>(size));
   for (int index = 0; index < size; ++index) {
-    new (region->base_ + layout.cells + static_cast<std::size_t>(index) * kCellsStride) RankCells{};
+    new (base + layout.cells + static_cast<std::size_t>(index) * kCellsStride) RankCells{};
   }
-  header->magic = kMagic;  // rings: zero bytes are their initial state
+  header->magic = kMagic;  // rings and arenas: zero bytes are their initial state
   std::lock_guard lock(registry().mutex);
   registry().regions[inode] = region;
   return region;
@@ -87,51 +129,57 @@ std::shared_ptr<Region> Region::create(int size) {
 std::shared_ptr<Region> Region::attach(FileDescriptor descriptor, int size) {
   std::lock_guard lock(registry().mutex);
   std::erase_if(registry().regions, [](const auto& entry) { return entry.second.expired(); });
-  const ino_t inode = inodeOf(descriptor.get());
-  if (auto known = registry().regions[inode].lock(); known != nullptr && known->size() == size) {
+  const struct stat status = statusOf(descriptor);
+  if (auto known = registry().regions[status.st_ino].lock();
+      known != nullptr && known->size() == size) {
     return known;
   }
-  struct stat status;
-  const Layout layout(static_cast<std::size_t>(size));
-  if (fstat(descriptor.get(), &status) != 0) throw systemError("fstat(region)");
-  if (static_cast<std::size_t>(status.st_size) != layout.total) {
-    throw Error(ErrorKind::kInternal, "the shared region a peer offered has " +
-                                          std::to_string(status.st_size) + " bytes; expected " +
-                                          std::to_string(layout.total) +
-                                          "; all ranks must run the same release");
-  }
-  std::shared_ptr<Region> region(new Region(std::move(descriptor), size));
-  if (reinterpret_cast<const Header*>(region->base_)->magic != kMagic) {
+  struct {
+    std::uint64_t magic, size, arenaBytes;
+  } header{};
+  static_assert(offsetof(Header, arenaBytes) == 2 * sizeof(std::uint64_t));
+  if (pread(descriptor.get(), &header, sizeof header, 0) != sizeof header ||
+      header.magic != kMagic) {
     throw Error(
         ErrorKind::kInternal,
         "the shared region a peer offered is of another release; all ranks must run the same");
   }
-  registry().regions[inode] = region;
+  const auto total = static_cast<std::uint64_t>(status.st_size);
+  const std::uint64_t expected = bytesWithoutArenas(size);
+  const auto ranks = static_cast<std::uint64_t>(size);
+  if (header.size != ranks || total < expected || (total - expected) % ranks != 0 ||
+      (total - expected) / ranks != header.arenaBytes) {
+    throw Error(ErrorKind::kInternal,
+                "the shared region a peer offered is for " + std::to_string(header.size) +
+                    " ranks and has " + std::to_string(total) + " bytes; expected " +
+                    std::to_string(ranks) + " ranks and " + std::to_string(expected) +
+                    " bytes and the arenas; all ranks must run the same release");
+  }
+  std::size_t arenaBytes = header.arenaBytes;
+  std::byte* base = map(descriptor, size, arenaBytes);
+  if (base == nullptr && arenaBytes != 0) {
+    arenaBytes = 0;
+    base = map(descriptor, size, arenaBytes);
+  }
+  if (base == nullptr) throw mapError(size);
+  std::shared_ptr<Region> region(new Region(std::move(descriptor), size, base, arenaBytes));
+  registry().regions[status.st_ino] = region;
   return region;
 }
 
-Region::Region(FileDescriptor descriptor, int size)
-    : descriptor_(std::move(descriptor)), size_(size) {
-  const Layout layout(static_cast<std::size_t>(size));
-  void* address =
-      mmap(nullptr, layout.total, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
-  if (address == MAP_FAILED) {
-    throw systemError("mmap(region of " + std::to_string(layout.total) + " bytes)");
-  }
-  base_ = static_cast<std::byte*>(address);
-  // A forked child (a DataLoader worker) must not be able to write where its parent communicates.
-  madvise(address, layout.total, MADV_DONTFORK);
-}
+Region::Region(FileDescriptor descriptor, int size, std::byte* base, std::size_t arenaBytes)
+    : descriptor_(std::move(descriptor)), size_(size), base_(base), arenaBytes_(arenaBytes) {}
 
 Region::~Region() {
   // In a forked child nothing is mapped there (MADV_DONTFORK), or by now something else is.
-  if (descriptor_.isOwnedHere()) munmap(base_, Layout(static_cast<std::size_t>(size_)).total);
+  if (descriptor_.isOwnedHere()) munmap(base_, totalBytes(size_, arenaBytes_));
 }
 
 PeerMemory Region::view(int index) const {
   const Layout layout(static_cast<std::size_t>(size_));
   return PeerMemory(index, size_, &reinterpret_cast<Header*>(base_)->abort, base_ + layout.cells,
-                    kCellsStride, base_ + layout.slots, base_ + layout.staging);
+                    kCellsStride, base_ + layout.slots, base_ + layout.staging,
+                    base_ + layout.arenas, arenaBytes_);
 }
 
 std::size_t Region::ringOffset(int from, int to) const {

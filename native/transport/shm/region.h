@@ -4,7 +4,8 @@
 // The memory that the ranks of one host share for one communicator: an anonymous memfd, so nothing
 // is left behind whatever happens, and Docker's small /dev/shm does not matter. Pages cost memory
 // only once touched: about kStagingBytes + 2 kSlotBytes per rank, plus the rings that carry
-// point-to-point messages (size^2 rings of kRingBytes, each only if used).
+// point-to-point messages (size^2 rings of kRingBytes, each only if used), plus what is allocated
+// in the arenas (arena.h).
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,9 @@ struct RingControl {
 
 class Region {
  public:
-  // Makes a region for `size` ranks; its descriptor is handed to the peers (attach.h).
-  static std::shared_ptr<Region> create(int size);
+  // Makes a region for `size` ranks; its descriptor is handed to the peers (attach.h). Without
+  // arenas if `arenaBytes`, of each, is 0 or if the address space has no room for them.
+  static std::shared_ptr<Region> create(int size, std::size_t arenaBytes = 0);
   // Maps a peer's region. Takes the descriptor. Ranks that are threads of one process share one
   // mapping (that is how ThreadSanitizer sees them). Throws if it is not a region for `size` ranks.
   static std::shared_ptr<Region> attach(FileDescriptor descriptor, int size);
@@ -35,19 +37,25 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
+  // Bytes of a region for `size` ranks without its arenas.
+  static std::size_t bytesWithoutArenas(int size);
+
   int descriptor() const { return descriptor_.get(); }
   int size() const { return size_; }
+  // Whether they are mapped here. Peers may lack the address space for them: ask all before use.
+  bool mapsArenas() const { return arenaBytes_ != 0; }
   PeerMemory view(int index) const;
   RingControl& ringControl(int from, int to) const;
   std::byte* ringData(int from, int to) const;
 
  private:
-  Region(FileDescriptor descriptor, int size);
+  Region(FileDescriptor descriptor, int size, std::byte* base, std::size_t arenaBytes);
   std::size_t ringOffset(int from, int to) const;
 
   FileDescriptor descriptor_;
   int size_;
   std::byte* base_;
+  std::size_t arenaBytes_;  // of each rank, as mapped here
 };
 
 }  // namespace smd::transport::shm

@@ -87,6 +87,22 @@ class Work:
     def source(self) -> int:
         """Rank that sent, of a completed receive; else -1."""
 
+class SharedBuffer:
+    """
+    Bytes in memory that all ranks of a host can reach: uint8, on a page boundary.
+
+    For torch.from_dlpack() and numpy.frombuffer(); the memory lives as long as anything made
+    from it, also after the communicator is closed. In a forked child it is not mapped:
+    touching it there ends the child.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> object: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
 class Communicator:
     """
     A group of ranks, by raw pointers into CPU memory. Front ends build on this; users on
@@ -114,6 +130,15 @@ class Communicator:
 
     def explain(self, collective: str, payload_bytes: int) -> str:
         """Which algorithm would be chosen, and why."""
+
+    def allocate_shared(self, nbytes: int) -> SharedBuffer | None:
+        """
+        Zero bytes in memory that all ranks can reach, or None where there is none to be had:
+        one rank, several hosts, TCP, no room, a group that is closed or has failed.
+
+        Not a collective. all_reduce_ptr works in place, without staging, on addresses inside
+        such buffers if every rank passes one.
+        """
 
     def abort(self, reason: str) -> None:
         """Makes every rank's pending and later operations fail with ``reason``."""
@@ -155,6 +180,25 @@ class Communicator:
         """
         peer -1: whoever sends first. The blocking form returns the sender's rank.
         """
+
+def start_trace(capacity: int = 65536) -> None:
+    """
+    Records what the operations of this process do, up to ``capacity`` of them.
+
+    The first ones are kept and later ones counted. Discards what was recorded before.
+    """
+
+def stop_trace() -> tuple[list[tuple[str, int, str, str, str, int, str, int, int, int, int, str, str]], int]:
+    """
+    (events, number dropped) since start_trace(); events in the order of completion.
+
+    An event is (group, sequence, kind, dtype, reduce_op, nbytes, algorithm, queued_ns,
+    started_ns, arrived_ns, finished_ns, driver, error). ``sequence`` counts the collectives of
+    a group from 1 and is 0 for send and recv, whose ``algorithm`` is "message". Times are
+    those of time.monotonic_ns(), 0 if something did not happen or is not known: the call, the
+    start as the first of its queue, the moment all ranks had arrived, the end. ``driver`` is
+    the thread it ended on: "caller" or "progress". ``error``: "" if it went well.
+    """
 
 def prepare_exit() -> None:
     """Closes every communicator of this process and ends its threads."""

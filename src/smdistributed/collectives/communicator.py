@@ -5,8 +5,12 @@
 import enum
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
+import numpy.typing as npt
+
+from smdistributed._common.log import get_logger
 from smdistributed.collectives import _native
 
 __all__ = ["Communicator", "Exchange", "ReduceOp"]
@@ -83,6 +87,7 @@ class Communicator:
             "rendezvous_address": rendezvous_address,
         }
         self._splits = 0
+        self._has_told_of_no_shared_memory = False
         self.rank = rank
         self.world_size = world_size
         self.name = name
@@ -374,6 +379,44 @@ class Communicator:
             timeout_s,
             array if async_op else None,
         )
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def allocate_shared(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
+        """Allocate memory that all ranks can reach, in which `all_reduce` works without a copy.
+
+        Not a collective: a rank may call it alone. `all_reduce` is done in place, each rank
+        reducing its share straight from all buffers, if every rank passes an array within such
+        memory (a view with another dtype or a slice, for example); if some rank does not, it is
+        done as always. Results are the same, bit by bit.
+
+        Args:
+            nbytes: At least 1.
+
+        Returns:
+            uint8 of shape `[nbytes]`, zeros, on a page boundary; or None where there is no such
+            memory: one rank, several hosts, TCP, no room left, a group that is closed or has
+            failed. Use ordinary arrays then. The memory lives as long as the array or any view of
+            it, also after `close()`. A forked child does not have it: touching it there ends the
+            child.
+
+        Raises:
+            ValueError: `nbytes` is below 1.
+
+        Source: our choice; see docs/algorithms.md.
+        """
+        buffer = self._native.allocate_shared(nbytes)
+        if buffer is None:
+            if not self._has_told_of_no_shared_memory:
+                self._has_told_of_no_shared_memory = True
+                get_logger().debug(
+                    "group '%s': no shared memory for %d bytes (it needs several ranks, all on one "
+                    "host, not over TCP, and address space: ulimit -v); ordinary arrays work too",
+                    self.name,
+                    nbytes,
+                )
+            return None
+        return np.frombuffer(cast("memoryview", buffer), dtype=np.uint8)
 
     # --- the group -------------------------------------------------------------------------------
 

@@ -1,0 +1,111 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/trace.h"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+
+#include "common/fork.h"
+
+namespace smd::engine {
+namespace trace {
+namespace {
+
+struct Recorder {
+  const std::uint64_t generation = forkGeneration();
+  std::mutex mutex;
+  bool isOn = false;
+  std::size_t capacity = 0;
+  Recording recorded;
+};
+
+// Never destroyed: operations may still complete while static destructors run. A forked child gets
+// one of its own, which is off: the parent's lock may be held for ever there.
+Recorder& recorder() {
+  static std::atomic<Recorder*> instance{nullptr};
+  Recorder* current = instance.load(std::memory_order_acquire);
+  while (current == nullptr || isForkedChild(current->generation)) {
+    auto* fresh = new Recorder;
+    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
+  }
+  return *current;
+}
+
+}  // namespace
+
+std::atomic<bool> recording{false};
+
+void start(std::size_t capacity) {
+  Recorder& current = recorder();
+  const std::lock_guard lock(current.mutex);
+  current.isOn = true;
+  current.capacity = capacity;
+  current.recorded = {};
+  recording.store(true, std::memory_order_relaxed);
+}
+
+Recording stop() {
+  Recorder& current = recorder();
+  const std::lock_guard lock(current.mutex);
+  current.isOn = false;
+  recording.store(false, std::memory_order_relaxed);
+  return std::exchange(current.recorded, {});
+}
+
+void record(Event event) {
+  Recorder& current = recorder();
+  const std::lock_guard lock(current.mutex);
+  if (!current.isOn) return;
+  if (current.recorded.events.size() < current.capacity) {
+    current.recorded.events.push_back(std::move(event));
+  } else {
+    ++current.recorded.numDropped;
+  }
+}
+
+}  // namespace trace
+
+namespace {
+
+std::int64_t toNs(TimePoint time) { return nanoseconds(time.time_since_epoch()).count(); }
+
+std::uint64_t bytesOf(const algorithms::Request& request) {
+  const auto sum = [](const std::vector<std::uint64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  };
+  return std::max({request.count, sum(request.inputCounts), sum(request.outputCounts)}) *
+         elementSize(request.dtype);
+}
+
+}  // namespace
+
+OperationTrace::OperationTrace(const std::string& group, TimePoint queued) {
+  event_.group = group;
+  event_.queuedNs = toNs(queued);
+}
+
+void OperationTrace::start(std::optional<Algorithm> algorithm) {
+  event_.startedNs = toNs(Clock::now());
+  algorithm_ = algorithm;
+}
+
+trace::Event OperationTrace::finish(const algorithms::Context& context,
+                                    const std::optional<Error>& error) {
+  event_.signature = context.signature;
+  event_.bytes = bytesOf(context.request);
+  if (context.signature.sequence == 0) {
+    event_.algorithm = "message";
+  } else if (algorithm_) {
+    const bool isStagedAfterAll = *algorithm_ == Algorithm::kShared && !context.isInPlace;
+    event_.algorithm = name(isStagedAfterAll ? Algorithm::kStaged : *algorithm_).data();
+  }
+  event_.arrivedNs = arrivedNs;
+  event_.finishedNs = toNs(Clock::now());
+  event_.isDrivenByProgress = isDrivenByProgress;
+  if (error) event_.error = error->what();
+  return std::move(event_);
+}
+
+}  // namespace smd::engine
