@@ -72,6 +72,7 @@ class Settings:
         zero_copy: `SMDDP_ZERO_COPY`; adopt the storage of tensors into shared memory.
         deterministic: `SMDDP_DETERMINISTIC`; same bits for any bucket size, algorithm, transport.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
+        trace: `SMDDP_TRACE`; write a timeline there, one file per rank, or `None`.
         ag_scratch_bytes: `SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES`; cap of the all-gather's own memory.
         ag_sort_bytes: `SMDDP_AG_SORT_BUFFER_SIZE_BYTES`; same rule.
         ignored: names of set variables that are accepted and have no effect.
@@ -90,6 +91,7 @@ class Settings:
     zero_copy: bool = True
     deterministic: bool = False
     cpu_shim: str = "auto"
+    trace: str | None = None
     ag_scratch_bytes: int = 16 * 1024 * 1024
     ag_sort_bytes: int = 128 * 1024 * 1024
     ignored: tuple[str, ...] = ()
@@ -123,6 +125,7 @@ class Settings:
             zero_copy=_read_bool(environ, "SMDDP_ZERO_COPY", default=True),
             deterministic=_read_bool(environ, "SMDDP_DETERMINISTIC", default=False),
             cpu_shim=_read_choice(environ, "SMDDP_CPU_SHIM", CPU_SHIM_MODES, default="auto"),
+            trace=_read_trace(environ),
             ag_scratch_bytes=_read_ag_buffer(
                 environ, "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES", cls.ag_scratch_bytes
             ),
@@ -257,6 +260,13 @@ def _read_bucket_cap(environ: Mapping[str, str]) -> int:
             "as 25",
         )
     return int(size_bytes)
+
+
+def _read_trace(environ: Mapping[str, str]) -> str | None:
+    text = read_text(environ, "SMDDP_TRACE")
+    if text is not None and (text.endswith("/") or Path(text).is_dir()):
+        raise _error("SMDDP_TRACE", text, "the path of a file, such as runs/trace.json")
+    return text
 
 
 def _read_ag_buffer(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -6,10 +6,15 @@ Importing this package imports no framework, so that a launcher without one can 
 `smdistributed.dataparallel.exceptions`. For PyTorch, import
 `smdistributed.dataparallel.torch.torch_smddp` and choose the backend `smddp`.
 
+    smdistributed.dataparallel.start_profiler("runs/trace.json")    # a timeline of this rank
+    ...
+    smdistributed.dataparallel.stop_profiler()                      # writes runs/trace.0.json, ...
+
 `__version__` is 2.0 or later, so scripts that ask for "1.4.0 or later" take the backend path.
-Source: dataparallel specification, section 1.
+Source: dataparallel specification, sections 1 and 9.
 """
 
 from smdistributed._common.version import __version__
+from smdistributed.dataparallel.profiler import start_profiler, stop_profiler
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "start_profiler", "stop_profiler"]

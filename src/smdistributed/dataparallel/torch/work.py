@@ -23,6 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.dataparallel.torch.completion import run_soon
+from smdistributed.dataparallel.trace import recorder
 
 __all__ = ["COMPLETED", "AllOf", "EngineWork", "SmddpWork"]
 
@@ -69,13 +70,20 @@ class SmddpWork(TorchWork):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until complete; raises the operation's own error. The GIL is released meanwhile."""
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
-        if seconds > 0:
-            self._engine_work.wait(seconds)
-        else:
-            self._engine_work.wait()
-        if self._finish_lock is not None:
-            self._run_finish()
+        opened = None
+        if recorder.is_recording and not self._engine_work.is_completed():
+            opened = recorder.begin("wait", "wait")
+        try:
+            seconds = timeout.total_seconds() if timeout is not None else 0.0
+            if seconds > 0:
+                self._engine_work.wait(seconds)
+            else:
+                self._engine_work.wait()
+            if self._finish_lock is not None:
+                self._run_finish()
+        finally:
+            if opened is not None:
+                recorder.end(opened)
         return True
 
     def synchronize(self) -> None:
