@@ -9,6 +9,7 @@ Standard library only; no framework and no compiled part is needed, so it runs o
     supervisor  starts, watches and ends the processes
     output      their lines, prefixed and whole
     orphans     nothing survives the supervisor
+    traces      merges the ranks' timelines
     check       what a bug report needs
     cli         the commands
 """

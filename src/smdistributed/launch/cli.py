@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from smdistributed._common.discovery import Placement, discover, export_placement
 from smdistributed._common.errors import ConfigurationError
-from smdistributed.launch import check, environment
+from smdistributed.launch import check, environment, traces
 from smdistributed.launch.options import (
     MAX_LOCAL_RANKS,
     Options,
@@ -94,9 +94,15 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
     for name, value in options.exports:
         if value is None and name not in os.environ:
             say(f"-x {name}: it is not set here, so it is not passed on")
-    os.environ.update(environment.apply_exports({}, options.exports))
+    # Counted before --cpu hides them: the same job has the same number of processes on CPUs.
+    accelerators = environment.visible_accelerators(
+        environment.apply_exports(os.environ, options.exports)
+    )
     if options.cpu:
-        os.environ["SMDDP_CPU_SHIM"] = "full"
+        os.environ.update(environment.CPU_ONLY)
+    if options.trace:
+        os.environ["SMDDP_TRACE"] = options.trace
+    os.environ.update(environment.apply_exports({}, options.exports))
     try:
         if options.check:
             return check.run_check(say)
@@ -104,7 +110,7 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
         _refuse_other_hosts(options, placement, one_host=one_host)
         if placement.source in _PER_PROCESS:
             return _join_job(options, placement, say)
-        return _start_job(options, say)
+        return _start_job(options, accelerators, say)
     except ConfigurationError as error:
         say(str(error))
         return _CONFIGURATION_STATUS
@@ -177,13 +183,16 @@ def _replace_process(command: Sequence[str]) -> NoReturn:
     os.execvpe(command[0], list(command), os.environ)
 
 
-def _start_job(options: Options, say: Callable[[str], None]) -> int:
+def _start_job(options: Options, accelerators: int, say: Callable[[str], None]) -> int:
     """Starts the ranks on this machine and waits for their end."""
-    np = options.np or options.slots or environment.visible_accelerators(os.environ) or 1
+    np = options.np or options.slots or accelerators or 1
     if np > MAX_LOCAL_RANKS:
         raise ConfigurationError(
             f"{np} processes on one machine; expected at most {MAX_LOCAL_RANKS}. Give -np."
         )
+    warning = environment.sharing_warning(np, 0 if options.cpu else accelerators)
+    if warning is not None:
+        say(warning)
     cores = environment.usable_cores()
     environments = environment.local_environments(os.environ, np, environment.free_port(), cores)
     # What was given with -x is meant, even if it is a variable that is normally ours.
@@ -200,6 +209,8 @@ def _start_job(options: Options, say: Callable[[str], None]) -> int:
         with contextlib.suppress(OSError):
             os.set_blocking(stream.fileno(), True)
     console = Console(sys.stdout.buffer, sys.stderr.buffer)
+    if options.trace:
+        traces.remove_old_traces(options.trace, np)
     try:
         status = Supervisor(command, environments, console, say).run()
     except CommandError as error:
@@ -211,6 +222,8 @@ def _start_job(options: Options, say: Callable[[str], None]) -> int:
             "processes and file descriptors. Check ulimit -u and ulimit -n."
         )
         return 1
+    if options.trace:
+        traces.merge_traces(options.trace, np, say)
     _survive_closed_output()
     return status
 

@@ -14,20 +14,34 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from smdistributed._common.discovery import Placement, placement_variables
 
 __all__ = [
+    "CPU_ONLY",
     "apply_exports",
     "free_port",
     "full_command",
     "local_environments",
     "names_this_host",
+    "sharing_warning",
     "usable_cores",
     "visible_accelerators",
 ]
 
 LOOPBACK = "127.0.0.1"
+
+# What --cpu sets. CUDA is hidden, so that libraries that ask for it get the answer that is true for
+# the job; ROCm's torch follows the same variable. Accelerate, and the Hugging Face Trainer through
+# it, take smddp for a sign of GPUs and divide by their number; this is its own switch against it.
+CPU_ONLY = MappingProxyType(
+    {
+        "SMDDP_CPU_SHIM": "full",
+        "CUDA_VISIBLE_DEVICES": "",
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+    }
+)
 
 
 def local_environments(
@@ -75,6 +89,21 @@ def apply_exports(
 ) -> dict[str, str]:
     """Returns `environ` with the `-x NAME=VALUE` of the command line; `-x NAME` keeps what is."""
     return {**environ, **{name: value for name, value in exports if value is not None}}
+
+
+def sharing_warning(np: int, accelerators: int) -> str | None:
+    """Returns what to say about `np` processes on a host with that many GPUs, if anything.
+
+    More processes than GPUs work, as process i uses GPU i modulo their number, but it is seldom
+    meant. Without GPUs there is nothing to share. Source: specification, section 3.4.
+    """
+    if accelerators == 0 or np <= accelerators:
+        return None
+    return (
+        f"{np} processes share {accelerators} GPU(s) on this host; expected at most one process per"
+        f" GPU for speed. Use -np {accelerators}, or leave it if sharing is meant: process i uses"
+        f" GPU i modulo {accelerators}, and so must a script that calls set_device(LOCAL_RANK)."
+    )
 
 
 def full_command(command: Sequence[str]) -> list[str]:

@@ -37,6 +37,7 @@ _OWN_ARITY = {
     "--machinefile": 1,
     "--cpu": 0,
     "--check": 0,
+    "--trace": 1,
     "--version": 0,
     "-h": 0,
     "--help": 0,
@@ -113,6 +114,7 @@ class Options:
         slots: slots that `-H` or the host file gives for all hosts together, or `None`.
         cpu: run scripts written for GPUs on CPUs.
         check: print what a bug report needs.
+        trace: file for a timeline of the ranks, or `None`.
         ignored: mpirun flags that were left out, with their values.
     """
 
@@ -123,6 +125,7 @@ class Options:
     slots: int | None = None
     cpu: bool = False
     check: bool = False
+    trace: str | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -181,12 +184,21 @@ def build_parser(program: str = "smddprun") -> argparse.ArgumentParser:
     parser.add_argument(
         "--cpu",
         action="store_true",
-        help="let scripts written for GPUs run on CPUs (sets SMDDP_CPU_SHIM=full)",
+        help=(
+            "run a script written for GPUs on CPUs: hides the GPUs, and what the script asks of "
+            "'cuda' is done on the CPU (sets SMDDP_CPU_SHIM=full, CUDA_VISIBLE_DEVICES= and "
+            "ACCELERATE_TORCH_DEVICE=cpu)"
+        ),
     )
     parser.add_argument(
         "--check",
         action="store_true",
         help="print what a bug report needs and run a two-process self-test",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="record a timeline of all ranks, such as runs/trace.json (sets SMDDP_TRACE)",
     )
     parser.add_argument("--version", action="version", version=f"{program} {__version__}")
     parser.add_argument("-h", "--help", action="help", help="show this text")
@@ -213,6 +225,7 @@ def parse_options(arguments: Sequence[str], program: str = "smddprun") -> Option
         slots=slots,
         cpu=parsed.cpu,
         check=parsed.check,
+        trace=parsed.trace,
         ignored=tuple(ignored),
     )
 

@@ -131,3 +131,15 @@ def test_cgroup_quota(tmp_path: Path, files: dict[str, str], cores: float | None
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     assert environment._cgroup_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(
+    ("np", "accelerators", "warns"),
+    [(1, 0, False), (8, 0, False), (1, 1, False), (2, 1, True), (8, 8, False), (9, 8, True)],
+)
+def test_sharing_gpus_is_told(np: int, accelerators: int, warns: bool) -> None:
+    warning = environment.sharing_warning(np, accelerators)
+    assert (warning is not None) == warns
+    if warning is not None:
+        assert f"{np} processes share {accelerators} GPU(s)" in warning
+        assert f"Use -np {accelerators}" in warning

@@ -23,6 +23,8 @@ from smdistributed.launch.options import Options, UsageError, build_parser, pars
         ("--host a c", Options(("c",), hosts=("a",))),
         ("--cpu a", Options(("a",), cpu=True)),
         ("--check", Options((), check=True)),
+        ("--trace runs/t.json a", Options(("a",), trace="runs/t.json")),
+        ("--trace=t.json -np 2 a", Options(("a",), np=2, trace="t.json")),
         (
             "-mca btl tcp --tag-output -bind-to core --map-by slot -np 2 a -mca",
             Options(
@@ -50,6 +52,7 @@ def test_lines(line: str, expected: Options | None) -> None:
         ("--", "no command is given"),
         ("-np", r"-np needs 1 value"),
         ("-mca x", r"-mca needs 2 value"),
+        ("--trace", r"--trace needs 1 value"),
         ("-np 0 a", "'0' is not a number of processes"),
         ("-np two a", "'two' is not a number of processes"),
         ("-np -1 a", "'-1' is not a number of processes"),
@@ -83,7 +86,7 @@ def test_the_public_options_are_a_decision() -> None:
     assert {spelling for action in actions for spelling in action.option_strings} == {
         *("-np", "-n", "--np", "--n", "-x", "-H", "-host", "--host"),
         *("--hostfile", "-hostfile", "--machinefile", "-machinefile"),
-        *("--cpu", "--check", "--version", "-h", "--help"),
+        *("--cpu", "--check", "--trace", "--version", "-h", "--help"),
     }
 
 
