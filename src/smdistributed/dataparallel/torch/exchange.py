@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import Store
 
 from smdistributed.dataparallel.exceptions import SMDDPPeerLost, SMDDPTimeoutError
 
-__all__ = ["Exchange", "store_exchange"]
+__all__ = ["Exchange", "NotedExchange", "store_exchange"]
 
 Exchange = Callable[[str, bytes], list[bytes]]
 
@@ -65,6 +65,33 @@ def store_exchange(store: Store, rank: int, world_size: int, timeout_s: float) -
             ) from error
 
     return exchange
+
+
+class NotedExchange:
+    """An exchange whose first round also carries a note from each rank, at no round trip more.
+
+    Args:
+        exchange: carries both.
+        note: what this rank tells the others; all ranks must use this class, or none.
+
+    Attributes:
+        notes: every rank's note, by rank. This rank's alone until the first round, which a group
+            of one rank may never need.
+    """
+
+    def __init__(self, exchange: Exchange, note: bytes) -> None:
+        self._exchange = exchange
+        self._is_first = True
+        self.notes = [note]
+
+    def __call__(self, key: str, data: bytes) -> list[bytes]:
+        """As the exchange this one was made of."""
+        if not self._is_first:
+            return self._exchange(key, data)
+        self._is_first = False
+        pairs = [_unpack(both) for both in self._exchange(key, _pack([*self.notes, data]))]
+        self.notes = [note for note, _ in pairs]
+        return [theirs for _, theirs in pairs]
 
 
 def _exchange(

@@ -4,26 +4,34 @@
 
 torch makes each device's backend itself, unless one of the creators returns a whole process group,
 as ours does; then it stops there. What it would have made for the remaining devices is made here.
-(In `"cpu:gloo,cuda:smddp"` it comes to Gloo before it comes to us, and drops that one.)
+
+Each is put into a plain `ProcessGroup` of its own, as torch does: a bare `Backend` has only some of
+the operations under the names by which `torch.distributed` calls them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, PrefixStore, _DistributedBackendOptions
+from torch._C._distributed_c10d import (
+    PrefixStore,
+    ProcessGroup,
+    Store,
+    _DistributedBackendOptions,
+)
 from torch.distributed import distributed_c10d
 
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 
-__all__ = ["create_other_backend"]
+__all__ = ["create_nccl", "create_other_backend"]
 
 
 def create_other_backend(
     device: str, name: str, options: Any, backend_options: Any
-) -> Backend | None:
+) -> ProcessGroup | None:
     """Make backend `name` for one device of a group of ours.
 
     None where torch is built without NCCL: no tensor of ours could be on such a device, and a
@@ -37,23 +45,20 @@ def create_other_backend(
         SMDDPConfigInvalid: torch on this machine has no such backend.
     """
     store = PrefixStore(f"beside-smddp/{device}/", options.store)
-    rank, size, timeout = options.group_rank, options.group_size, options.timeout
     plugin = dist.Backend._plugins.get(name.upper())
     made: Any
     if plugin is not None and plugin.extended_api:
         made = plugin.creator_fn(_copy(options, store), backend_options)
     elif plugin is not None:
-        made = plugin.creator_fn(store, rank, size, timeout)
+        made = plugin.creator_fn(store, options.group_rank, options.group_size, options.timeout)
     elif name == dist.Backend.GLOO and dist.is_gloo_available():
-        made = distributed_c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        made = distributed_c10d.ProcessGroupGloo(
+            store, options.group_rank, options.group_size, timeout=options.timeout
+        )
         _describe(made.options, options)
         made._set_sequence_number_for_group()
     elif name == dist.Backend.NCCL and dist.is_nccl_available():
-        nccl_options = backend_options or distributed_c10d.ProcessGroupNCCL.Options()
-        nccl_options._timeout = timeout
-        _describe(nccl_options, options)
-        made = distributed_c10d.ProcessGroupNCCL(store, rank, size, nccl_options)
-        made._set_sequence_number_for_group()
+        return create_nccl(store, options, backend_options, _split_source())
     elif name == dist.Backend.NCCL:
         get_logger().info("this torch is built without NCCL; '%s:nccl' is left out", device)
         return None
@@ -63,8 +68,49 @@ def create_other_backend(
             " gloo, nccl or a backend registered with torch, and present in this build of it. Check"
             f" torch.distributed.is_backend_available('{name}'), or leave {device} out."
         )
-    backend: Backend = made
-    return backend
+    if isinstance(made, ProcessGroup):
+        return made
+    kind = dist.Backend.backend_type_map.get(name, ProcessGroup.BackendType.CUSTOM)
+    return _group_of(made, device, kind, store, options)
+
+
+def create_nccl(
+    store: Store, options: Any, nccl_options: Any = None, split_from: Any = None
+) -> ProcessGroup:
+    """NCCL for CUDA tensors; connects at its first operation, as torch's does.
+
+    Args:
+        store: for this backend alone.
+        options: `group_rank`, `group_size`, `timeout`, `group_id`, `global_ranks_in_group` of the
+            group, as torch's `_DistributedBackendOptions` has them.
+        nccl_options: `ProcessGroupNCCL.Options` of the caller, or None.
+        split_from: the default group's `ProcessGroupNCCL`, if torch splits that for sub-groups.
+    """
+    own = nccl_options or distributed_c10d.ProcessGroupNCCL.Options()
+    own._timeout = options.timeout
+    _describe(own, options)
+    if split_from is not None:
+        # The ranks outside the new group take part in the split, so those inside must as well.
+        own.split_from = split_from
+        own.split_color = distributed_c10d._process_group_color(options.global_ranks_in_group)
+    made = distributed_c10d.ProcessGroupNCCL(store, options.group_rank, options.group_size, own)
+    made._set_sequence_number_for_group()
+    return _group_of(made, "cuda", ProcessGroup.BackendType.NCCL, store, options)
+
+
+def _split_source() -> Any:
+    """What torch will split for this group, by its own rule: a default group bound to a device."""
+    if not dist.is_initialized() or not distributed_c10d._get_default_group().bound_device_id:
+        return None
+    return distributed_c10d._get_split_source(distributed_c10d._get_default_group())
+
+
+def _group_of(backend: Any, device: str, kind: Any, store: Store, options: Any) -> ProcessGroup:
+    group = ProcessGroup(store, options.group_rank, options.group_size)
+    group._set_default_backend(kind)
+    group._register_backend(torch.device(device), kind, backend)
+    group._set_group_name(options.group_id)
+    return group
 
 
 def _describe(own: Any, options: Any) -> None:

@@ -8,10 +8,10 @@ that torch's trampoline class forwards. What shaped it (zero-copy trials, sectio
 
 - `all_reduce` of a contiguous CPU tensor is the hot path: a few attribute reads, one engine call,
   one shared handle. Everything unusual fails one of its tests and is dealt with elsewhere.
-- C++ sees the group's name only through `setGroupName` and its relatives, which must be overridden.
-- torch puts our group in the place of its own, for all devices. Devices that belong to another
-  backend in the string the user gave (`"cpu:smddp,cuda:nccl"`) are in `_others`, and their tensors
-  are handed on.
+- torch puts our group in the place of its own, for all devices. So a call is handed on by the
+  device of its tensors: CPU tensors of ours to `DirectCollectives`, CUDA tensors to whatever this
+  group chose for them (`cuda/`), the devices of other backends in the string the user gave
+  (`"cpu:smddp,cuda:nccl"`) to those.
 
 Options objects (`opts`) are torch's; the short forms of `options.py` are accepted everywhere. The
 result of every collective is a work handle; a blocking call returns a completed one.
@@ -19,8 +19,8 @@ result of every collective is a work handle; a blocking call returns a completed
 Thread rule: as torch's, one thread at a time per group. A blocking call releases the GIL.
 """
 
-# torch's stubs of ProcessGroup and Backend give overloads for the short forms, call one of two
-# constructors the only one, and leave out the methods of backends that are called here.
+# torch's stubs of ProcessGroup give overloads for the short forms, and leave out the methods of
+# backends that are called here.
 # mypy: disable-error-code="override, assignment, no-any-return"
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from torch._C._distributed_c10d import (
     AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
-    Backend,
     BarrierOptions,
     BroadcastOptions,
     GatherOptions,
@@ -51,16 +50,16 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.collectives import _native
 from smdistributed.dataparallel import exceptions
-from smdistributed.dataparallel.torch import sparse
-from smdistributed.dataparallel.torch.calls import ANY_SOURCE, Calls, EngineCall, reduction
-from smdistributed.dataparallel.torch.exchange import store_exchange
-from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options, seconds
-from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, in_place, only_tensor
-from smdistributed.dataparallel.torch.work import COMPLETED, AllOf, SmddpWork
+from smdistributed.dataparallel.torch.collectives import DirectCollectives
+from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
+from smdistributed.dataparallel.torch.exchange import NotedExchange, store_exchange
+from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
+from smdistributed.dataparallel.torch.process_group_identity import BACKEND_NAME, GroupIdentity
+from smdistributed.dataparallel.torch.shared_memory import allocate_shared
+from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, only_tensor, reduction
+from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 
 __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
-
-BACKEND_NAME = "smddp"
 
 _UNSET = timedelta(0)
 _ERRORS: Mapping[str, type[Exception]] = {
@@ -73,7 +72,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 }
 
 
-class ProcessGroupSmddp(ProcessGroup):
+class ProcessGroupSmddp(GroupIdentity):
     """A group of ranks whose CPU tensors are moved by the collectives engine.
 
     Args:
@@ -82,21 +81,18 @@ class ProcessGroupSmddp(ProcessGroup):
         timeout: for the start of the group and for each operation that names none.
         group_name: torch's unique name of the group; the engine's messages carry it.
         devices: types of the devices whose tensors are ours.
-        others: backends of the remaining device types, made by the creator.
+        others: process groups for the remaining device types, made by the creator.
         global_ranks: the group's ranks in the default group; empty for the default group.
         transport, interfaces: `SMDDP_TRANSPORT` and `SMDDP_INTERFACE`, for the engine.
+        cuda: what is known about CUDA tensors; used if "cuda" is among `devices`.
 
-    Raises: `SMDDPTimeoutError` or `SMDDPPeerLost` if the ranks do not all meet.
+    Raises:
+        SMDDPTimeoutError, SMDDPPeerLost: the ranks do not all meet.
+        SMDDPConfigInvalid: a path for CUDA tensors was forced that cannot work.
 
     Every operation raises `SMDDPConfigInvalid` or `SMDDPUnsupported` for tensors that cannot work
     (on this rank), and the engine's errors as their `SMDDP...` classes (on every rank).
     """
-
-    # Asked of whatever `_get_backend` returns, which is this object for our devices.
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimate = False
-    supports_shrinking = False
 
     def __init__(
         self,
@@ -107,37 +103,58 @@ class ProcessGroupSmddp(ProcessGroup):
         *,
         group_name: str = "",
         devices: Sequence[str] = ("cpu", "cuda"),
-        others: Mapping[str, Backend] | None = None,
+        others: Mapping[str, Any] | None = None,
         global_ranks: Sequence[int] = (),
         transport: str = "auto",
         interfaces: str = "auto",
+        cuda: CudaRequest | None = None,
     ) -> None:
-        # The constructor that takes a store makes an object whose methods C++ cannot override.
-        super().__init__(rank, size)  # type: ignore[call-arg]
-        self._store = store
-        self._timeout = timeout
-        self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
-        self._name = group_name
-        self._description = "undefined"
-        self._devices = tuple(devices)
-        self._others: dict[str, Any] = dict(others or {})
-        self._global_ranks = list(global_ranks)
+        super().__init__(
+            store, rank, size, timeout, group_name, devices, others or {}, global_ranks
+        )
         self._transport = transport
         self._interfaces = interfaces
+        self._cuda_request = cuda or CudaRequest()
         self._splits = 0
-        self._coalescing: list[TorchWork] | None = None
-        self._engine: Any = _native.Communicator(
-            rank,
-            size,
+        exchange = NotedExchange(
             store_exchange(store, rank, size, timeout.total_seconds()),
-            name=group_name,
-            timeout_s=timeout.total_seconds(),
-            transport=transport,
-            interfaces=interfaces,
+            self._cuda_request.report() if "cuda" in self._devices else b"",
+        )
+        self._engine = self._communicator(exchange, group_name)
+        self._direct = DirectCollectives(self._engine, rank, size)
+        # What handles the tensors of a device type, where that is not `_direct`.
+        self._handlers: dict[str, Any] = dict(self._others)
+        self._cuda: CudaPath | None = None
+        if "cuda" in self._devices:
+            self._cuda = CudaPath(self, self._cuda_request, exchange.notes, self._communicator)
+            self._handlers.update(self._cuda.handlers)
+            self._working_devices += self._cuda.working_devices
+        # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
+        self._all_reduce_ptr: Any = self._engine.all_reduce_ptr
+        self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
+        self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
+
+    def _communicator(self, exchange: Any, name: str) -> Any:
+        """An engine communicator of this group's ranks, with this group's settings."""
+        return _native.Communicator(
+            self.rank(),
+            self.size(),
+            exchange,
+            name=name,
+            timeout_s=self._timeout.total_seconds(),
+            transport=self._transport,
+            interfaces=self._interfaces,
             errors=_ERRORS,
         )
-        self._calls = Calls(self._engine, rank, size)
-        self._all_reduce_ptr: Any = self._engine.all_reduce_ptr  # looked up once, for the hot path
+
+    def _by(self, tensor: Tensor) -> Any:
+        """Whoever handles tensors of this one's device."""
+        if not self._handlers:
+            return self._direct
+        return self._handlers.get(tensor.device.type, self._direct)
+
+    def _by_first(self, tensors: Sequence[Tensor]) -> Any:
+        return self._by(tensors[0]) if tensors else self._direct
 
     # ---- reductions ------------------------------------------------------------------------
 
@@ -153,22 +170,17 @@ class ProcessGroupSmddp(ProcessGroup):
             opts = as_options(AllreduceOptions, opts, op=op, timeout=timeout)
             only_tensor(tensors, "all_reduce")
         tensor = tensors[0]
-        dtype = DTYPE_CODES.get(tensor.dtype)
-        code = hash(opts.reduceOp)  # torch's number of the operation; SUM is 0 there and with us
-        factor = 1.0
+        dtype = self._direct_dtypes.get(tensor.dtype)
         if (
-            code
-            or dtype is None
+            dtype is None
             or not tensor.is_cpu
             or tensor.layout is not torch.strided
             or not tensor.is_contiguous()
         ):
-            backend = self._other(tensor)
-            if backend is not None:
-                return backend.allreduce(tensors, opts)
-            if tensor.layout is torch.sparse_coo:
-                return self._sparse_all_reduce(tensor, opts)
-            in_place(tensor, "all_reduce")
+            return self._by(tensor).allreduce(tensors, opts)
+        code = hash(opts.reduceOp)  # torch's number of the operation; SUM is 0 there and with us
+        factor = 1.0
+        if code:
             code, factor = reduction(opts.reduceOp, tensor.dtype, "all_reduce")
         limit = opts.timeout
         limit_s = limit.total_seconds() if limit > _UNSET else self._limit_s
@@ -183,15 +195,7 @@ class ProcessGroupSmddp(ProcessGroup):
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> TorchWork:
         """Reduce each tensor in place, as one operation for the caller."""
         opts = as_options(AllreduceCoalescedOptions, opts)
-        if tensors and (backend := self._other(tensors[0])) is not None:
-            return backend.allreduce_coalesced(tensors, opts)
-        op = opts.reduceOp
-        calls = [self._calls.all_reduce(t, op, "all_reduce_coalesced") for t in tensors]
-        return self._coalesced(calls, opts, tensors)
-
-    def _sparse_all_reduce(self, tensor: Tensor, opts: Any) -> TorchWork:
-        sparse.all_reduce(tensor, opts.reduceOp, self._calls, seconds(opts.timeout))
-        return SmddpWork(AllOf([]), [tensor]) if opts.asyncOp else COMPLETED
+        return self._by_first(tensors).allreduce_coalesced(tensors, opts)
 
     def reduce(
         self,
@@ -205,10 +209,7 @@ class ProcessGroupSmddp(ProcessGroup):
         """Reduce into the root's tensor; the other ranks' tensors keep their values."""
         tensors = as_list(tensors)
         opts = as_options(ReduceOptions, opts, op=op, root=root, timeout=timeout)
-        tensor = only_tensor(tensors, "reduce")
-        if (backend := self._other(tensor)) is not None:
-            return backend.reduce(tensors, opts)
-        return self._run(self._calls.reduce(tensor, opts.reduceOp, opts.rootRank), opts, tensors)
+        return self._by_first(tensors).reduce(tensors, opts)
 
     def reduce_scatter(
         self, outputs: Any, input_lists: Any, opts: Any = None, timeout: timedelta | None = None
@@ -216,21 +217,12 @@ class ProcessGroupSmddp(ProcessGroup):
         """Reduce the inputs of each index; the one at this rank's index goes to its output."""
         outputs, input_lists = as_list(outputs), as_lists(input_lists)
         opts = as_options(ReduceScatterOptions, opts, timeout=timeout)
-        output = only_tensor(outputs, "reduce_scatter")
-        if (backend := self._other(output)) is not None:
-            return backend.reduce_scatter(outputs, input_lists, opts)
-        call = self._calls.reduce_scatter(output, input_lists[0], opts.reduceOp, "reduce_scatter")
-        return self._run(call, opts, outputs)
+        return self._by_first(outputs).reduce_scatter(outputs, input_lists, opts)
 
     def reduce_scatter_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> TorchWork:
         """As `reduce_scatter`, with one input that holds equal shares one after the other."""
         opts = as_options(ReduceScatterOptions, opts)
-        if (backend := self._other(output)) is not None:
-            return backend.reduce_scatter_single(output, mine, opts)
-        call = self._calls.reduce_scatter_single(
-            output, mine, opts.reduceOp, "reduce_scatter_single"
-        )
-        return self._run(call, opts, [output])
+        return self._by(output).reduce_scatter_single(output, mine, opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -238,15 +230,8 @@ class ProcessGroupSmddp(ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`reduce_scatter_single` of several tensors."""
-        operation = "reduce_scatter_single_coalesced"
         opts = as_options(ReduceScatterOptions, opts)
-        if inputs and (backend := self._other(inputs[0])) is not None:
-            return backend.reduce_scatter_single_coalesced(outputs, inputs, opts)
-        calls = [
-            self._calls.reduce_scatter_single(output, mine, opts.reduceOp, operation)
-            for output, mine in zip(outputs, inputs, strict=True)
-        ]
-        return self._coalesced(calls, opts, outputs)
+        return self._by_first(inputs).reduce_scatter_single_coalesced(outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -263,10 +248,7 @@ class ProcessGroupSmddp(ProcessGroup):
         """Copy the root's tensor to every rank, in place."""
         tensors = as_list(tensors)
         opts = as_options(BroadcastOptions, opts, root=root, timeout=timeout)
-        tensor = only_tensor(tensors, "broadcast")
-        if (backend := self._other(tensor)) is not None:
-            return backend.broadcast(tensors, opts)
-        return self._run(self._calls.broadcast(tensor, opts.rootRank), opts, tensors)
+        return self._by_first(tensors).broadcast(tensors, opts)
 
     def allgather(
         self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
@@ -274,32 +256,19 @@ class ProcessGroupSmddp(ProcessGroup):
         """Every rank's tensor into every rank's list; the sizes may differ between ranks."""
         output_lists, inputs = as_lists(output_lists), as_list(inputs)
         opts = as_options(AllgatherOptions, opts, timeout=timeout)
-        mine = only_tensor(inputs, "all_gather")
-        if (backend := self._other(mine)) is not None:
-            return backend.allgather(output_lists, inputs, opts)
-        outputs = output_lists[0]
-        return self._run(self._calls.all_gather(outputs, mine, "all_gather"), opts, outputs)
+        return self._by_first(inputs).allgather(output_lists, inputs, opts)
 
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`all_gather` of several tensors. `output_lists[rank][i]` receives tensor i of `rank`."""
         opts = as_options(AllgatherOptions, opts)
-        if inputs and (backend := self._other(inputs[0])) is not None:
-            return backend.allgather_coalesced(output_lists, inputs, opts)
-        calls = [
-            self._calls.all_gather(outputs, mine, "all_gather_coalesced")
-            for outputs, mine in zip(zip(*output_lists, strict=True), inputs, strict=True)
-        ]
-        return self._coalesced(calls, opts, [t for outputs in output_lists for t in outputs])
+        return self._by_first(inputs).allgather_coalesced(output_lists, inputs, opts)
 
     def all_gather_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> TorchWork:
         """Every rank's tensor, one after the other, into one output."""
         opts = as_options(AllgatherOptions, opts)
-        if (backend := self._other(output)) is not None:
-            return backend.all_gather_single(output, mine, opts)
-        call = self._calls.all_gather_single(output, mine, "all_gather_single")
-        return self._run(call, opts, [output])
+        return self._by(output).all_gather_single(output, mine, opts)
 
     _allgather_base = all_gather_single
 
@@ -307,15 +276,8 @@ class ProcessGroupSmddp(ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`all_gather_single` of several tensors."""
-        operation = "all_gather_single_coalesced"
         opts = as_options(AllgatherOptions, opts)
-        if inputs and (backend := self._other(inputs[0])) is not None:
-            return backend.all_gather_single_coalesced(outputs, inputs, opts)
-        calls = [
-            self._calls.all_gather_single(output, mine, operation)
-            for output, mine in zip(outputs, inputs, strict=True)
-        ]
-        return self._coalesced(calls, opts, outputs)
+        return self._by_first(inputs).all_gather_single_coalesced(outputs, inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -331,11 +293,7 @@ class ProcessGroupSmddp(ProcessGroup):
         """Every rank's tensor into the root's list; the sizes may differ between ranks."""
         output_lists, inputs = as_lists(output_lists), as_list(inputs)
         opts = as_options(GatherOptions, opts, root=root, timeout=timeout)
-        mine = only_tensor(inputs, "gather")
-        if (backend := self._other(mine)) is not None:
-            return backend.gather(output_lists, inputs, opts)
-        outputs = output_lists[0] if output_lists else []
-        return self._run(self._calls.gather(outputs, mine, opts.rootRank), opts, outputs)
+        return self._by_first(inputs).gather(output_lists, inputs, opts)
 
     def scatter(
         self,
@@ -349,11 +307,7 @@ class ProcessGroupSmddp(ProcessGroup):
         """The root's list, one tensor to each rank; the sizes may differ between ranks."""
         outputs, input_lists = as_list(outputs), as_lists(input_lists)
         opts = as_options(ScatterOptions, opts, root=root, timeout=timeout)
-        output = only_tensor(outputs, "scatter")
-        if (backend := self._other(output)) is not None:
-            return backend.scatter(outputs, input_lists, opts)
-        inputs = input_lists[0] if input_lists else []
-        return self._run(self._calls.scatter(output, inputs, opts.rootRank), opts, outputs)
+        return self._by_first(outputs).scatter(outputs, input_lists, opts)
 
     def alltoall(
         self,
@@ -364,9 +318,7 @@ class ProcessGroupSmddp(ProcessGroup):
     ) -> TorchWork:
         """Tensor i of every rank's inputs to rank i; any sizes that agree pairwise."""
         opts = as_options(AllToAllOptions, opts, timeout=timeout)
-        if inputs and (backend := self._other(inputs[0])) is not None:
-            return backend.alltoall(outputs, inputs, opts)
-        return self._run(self._calls.all_to_all(outputs, inputs), opts, outputs)
+        return self._by_first(inputs).alltoall(outputs, inputs, opts)
 
     def all_to_all_single(
         self,
@@ -379,163 +331,71 @@ class ProcessGroupSmddp(ProcessGroup):
     ) -> TorchWork:
         """Shares of dimension 0 of the input, one to each rank; empty splits are even ones."""
         opts = as_options(AllToAllOptions, opts, timeout=timeout)
-        if (backend := self._other(output)) is not None:
-            return backend.all_to_all_single(
-                output, mine, output_split_sizes, input_split_sizes, opts
-            )
-        call = self._calls.all_to_all_single(output, mine, output_split_sizes, input_split_sizes)
-        return self._run(call, opts, [output])
+        return self._by(output).all_to_all_single(
+            output, mine, output_split_sizes, input_split_sizes, opts
+        )
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> TorchWork:
-        """Return when every rank has entered. `device_ids` are a hint that CPU ranks ignore."""
+        """Return when every rank has entered.
+
+        `device_ids` are a hint: what this rank has queued on that CUDA device is finished first.
+        The ranks meet in the engine in any case, so a hint on some ranks only does no harm.
+        """
         opts = as_options(BarrierOptions, opts, timeout=timeout)
         device = opts.device
-        if device is not None and (backend := self._others.get(device.type)) is not None:
-            return backend.barrier(opts)
-        limit_s = seconds(opts.timeout) or self._limit_s
-        if opts.asyncOp:
-            return SmddpWork(self._engine.barrier(True, limit_s), [])
-        self._engine.barrier(False, limit_s)
-        return COMPLETED
+        if device is not None and (other := self._others.get(device.type)) is not None:
+            return other.barrier(opts)
+        if device is not None and self._cuda is not None:
+            self._cuda.finish_queued(device)
+        return self._direct.barrier(opts)
 
     # ---- point to point --------------------------------------------------------------------
 
     def send(self, tensors: Sequence[Tensor], peer: int, tag: int = 0) -> TorchWork:
         """Start sending to `peer`; complete when the tensor may be used again."""
-        tensor = only_tensor(tensors, "send")
-        if (backend := self._other(tensor)) is not None:
-            return backend.send(tensors, peer, tag)
-        return self._start(self._calls.send(tensor, peer, tag), tensors)
+        return self._by_first(tensors).send(tensors, peer, tag)
 
     def recv(self, tensors: Sequence[Tensor], peer: int, tag: int = 0) -> TorchWork:
         """Start receiving from `peer`."""
-        tensor = only_tensor(tensors, "recv")
-        if (backend := self._other(tensor)) is not None:
-            return backend.recv(tensors, peer, tag)
-        return self._start(self._calls.recv(tensor, peer, tag), tensors)
+        return self._by_first(tensors).recv(tensors, peer, tag)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> TorchWork:
         """Start receiving from whoever sends first; the handle's `source_rank()` says who did."""
-        tensor = only_tensor(tensors, "recv")
-        if (backend := self._other(tensor)) is not None:
-            return backend.recv_anysource(tensors, tag)
-        return self._start(self._calls.recv(tensor, ANY_SOURCE, tag), tensors)
-
-    # ---- how calls are carried out ---------------------------------------------------------
-
-    def _other(self, tensor: Tensor) -> Any:
-        """The backend that this tensor's device belongs to, if it is not ours."""
-        return self._others.get(tensor.device.type) if self._others else None
-
-    def _run(self, call: EngineCall, opts: Any, result: Sequence[Tensor]) -> TorchWork:
-        limit_s = seconds(opts.timeout) or self._limit_s
-        if opts.asyncOp:
-            return SmddpWork(call.start(limit_s), result, call.finish)
-        call.run(limit_s)
-        return COMPLETED
-
-    def _start(self, call: EngineCall, result: Sequence[Tensor]) -> TorchWork:
-        return self._note(SmddpWork(call.start(self._limit_s), result, call.finish))
-
-    def _coalesced(
-        self, calls: Sequence[EngineCall], opts: Any, result: Sequence[Tensor]
-    ) -> TorchWork:
-        """Several calls as one; all were checked before the first of them starts."""
-        limit_s = seconds(opts.timeout) or self._limit_s
-        if not opts.asyncOp and self._coalescing is None:
-            for call in calls:
-                call.run(limit_s)
-            return COMPLETED
-        works = AllOf([call.start(limit_s) for call in calls])
-        finishes = [call.finish for call in calls if call.finish is not None]
-
-        def finish() -> None:
-            for step in finishes:
-                step()
-
-        return self._note(SmddpWork(works, result, finish if finishes else None))
-
-    def _note(self, work: TorchWork) -> TorchWork:
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return work
+        return self._by_first(tensors).recv_anysource(tensors, tag)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if (backend := self._others.get(device.type)) is not None:
-            backend._start_coalescing()
-        else:
-            self._coalescing = []
+        self._handlers.get(device.type, self._direct)._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> TorchWork:
-        if (backend := self._others.get(device.type)) is not None:
-            return backend._end_coalescing()
-        works, self._coalescing = self._coalescing or [], None
-        return works[0] if len(works) == 1 else _TogetherWork(works)
+        return self._handlers.get(device.type, self._direct)._end_coalescing(device)
 
-    # ---- what torch asks a group about itself ----------------------------------------------
+    # ---- memory that the ranks of a host share ---------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 -- torch's name
-        return BACKEND_NAME
+    def allocate_shared(self, nbytes: int) -> Tensor | None:
+        """Memory in which collectives work without a copy between the ranks of this host.
 
-    def name(self) -> str:
-        return BACKEND_NAME
+        Not a collective: a rank may call it alone. The memory lives as long as the tensor or any
+        view of its storage, also beyond the group.
 
-    _get_backend_name = name
+        Returns:
+            uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros; or None where there is
+            none to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
+        """
+        return allocate_shared(self._engine, nbytes)
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        self._description = description
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._description
-
-    def get_group_store(self) -> Store:
-        return self._store
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        ours = [torch.device("cpu")] if "cpu" in self._devices else []
-        return ours + [torch.device(device) for device in self._others]
-
-    def _get_backend(self, device: torch.device) -> Any:
-        """What does the work for a device: this group itself for ours."""
-        if (backend := self._others.get(device.type)) is not None:
-            return backend
-        if device.type in self._devices:
-            return self
-        raise RuntimeError(
-            f"No backend type associated with device type {device.type}; group '{self._name}' has"
-            f" smddp for {', '.join(self._devices)}. Name a backend for it in init_process_group."
-        )
-
-    @property
-    def options(self) -> Backend.Options:
-        options = Backend.Options(BACKEND_NAME, self._timeout)
-        options.global_ranks_in_group = self._global_ranks
-        options.group_name = self._name
-        return options
+    # ---- settings, sub-groups, the end -----------------------------------------------------
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change the time that later operations may take."""
         self._timeout = timeout
         self._limit_s = timeout.total_seconds()
-        for backend in self._others.values():
-            backend.set_timeout(timeout)
+        self._direct.set_timeout(timeout)
+        for handler in self._handlers.values():
+            handler.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Nothing to set: the engine numbers operations from 1 in every communicator."""
-
-    def eager_connect_single_device(self, device: torch.device | None) -> None:
-        """Nothing to do: the group was connected when it was made."""
 
     def split_group(
         self,
@@ -565,39 +425,23 @@ class ProcessGroupSmddp(ProcessGroup):
             global_ranks=[self._global_ranks[r] if self._global_ranks else r for r in ranks],
             transport=self._transport,
             interfaces=self._interfaces,
+            cuda=self._cuda_request,
         )
         group.setGroupDesc(group_desc or f"{self._description}:split:{self._splits}")
         return group
 
-    # ---- the end ---------------------------------------------------------------------------
-
     def shutdown(self) -> None:
         """Leave the group: says goodbye to the other ranks and releases everything."""
         self._engine.close()
-        for backend in self._others.values():
-            backend.shutdown()
+        for handler in self._handlers.values():
+            handler.shutdown()
 
-    def abort(self) -> None:
-        """End all pending and later operations of the group, on every rank, with an error."""
-        self._engine.abort(f"rank {self.rank()} called abort() on group '{self._name}'")
-        for backend in self._others.values():
-            backend.abort()
+    def abort(self, reason: str = "") -> None:
+        """End all pending and later operations of the group, on every rank, with an error.
 
-
-class _TogetherWork(TorchWork):
-    """The handle of what was called between `_start_coalescing` and `_end_coalescing`."""
-
-    def __init__(self, works: Sequence[TorchWork]) -> None:
-        super().__init__()
-        self._works = works
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        for work in self._works:
-            work.wait() if timeout is None else work.wait(timeout)
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
+        Args:
+            reason: what the error says; by default, which rank called.
+        """
+        self._engine.abort(reason or f"rank {self.rank()} called abort() on group '{self._name}'")
+        for handler in self._handlers.values():
+            handler.abort()

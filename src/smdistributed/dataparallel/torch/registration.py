@@ -6,8 +6,9 @@
 `Backend.register_backend`:
 
 - **Strings with several backends.** torch calls a backend's creator without telling it the string
-  that the user gave. We note the string on its way in, by wrapping the one internal function that
-  makes every group; `new_group`, device meshes and names imported earlier all come through it.
+  that the user gave, and drops the backends that it has made by then. We note the string on its way
+  in and put our device first in what torch sees, by wrapping the one internal function that makes
+  every group; `new_group`, device meshes and names imported earlier all come through it.
 - **Changing a group's timeout.** torch's function for it knows only its own classes.
 - **`Join` with DDP.** It hands a work handle to DDP's C++ code and forgets it. C++ keeps the C++
   half of a handle made in Python, but calls on it hang or crash once the Python half is gone (torch
@@ -49,9 +50,13 @@ from smdistributed._common.settings import Settings, process_settings
 from smdistributed._common.version import __version__
 from smdistributed.collectives import _native
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
+from smdistributed.dataparallel.torch import shims
+from smdistributed.dataparallel.torch.cuda.create import CudaRequest
 from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.other_backends import create_other_backend
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, ProcessGroupSmddp
+from smdistributed.dataparallel.torch.tracing import note_group
+from smdistributed.dataparallel.trace.session import session as trace_session
 
 __all__ = ["create_process_group", "register"]
 
@@ -71,13 +76,14 @@ _request = _Request()
 
 
 def register() -> None:
-    """Run discovery, export what it found, register the backend. Idempotent; prints nothing.
+    """Run discovery, export what it found, install the shims, register the backend. Idempotent.
 
     Raises:
         SMDDPConfigInvalid: an environment variable has a value that cannot work.
     """
     with _lock:
         export_placement(_discover())
+        shims.install()
         if dist.is_backend_available(BACKEND_NAME):
             return
         dist.Backend.register_backend(
@@ -87,6 +93,7 @@ def register() -> None:
         _wrap_timeout_setter()
         _wrap_join()
         atexit.register(_native.prepare_exit)
+        trace_session.start_from_environment()
 
 
 def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmddp:
@@ -95,7 +102,7 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
     Args:
         options: torch's `_DistributedBackendOptions`: store, rank, size, timeout, name, ranks.
         backend_options: `pg_options` of the caller. We have none of our own; they go to the
-            backends of other devices.
+            backends of other devices, and NCCL's to the one that has our CUDA tensors.
     """
     is_default = not options.global_ranks_in_group
     if is_default:
@@ -119,12 +126,22 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         global_ranks=options.global_ranks_in_group,
         transport=settings.cpu_transport,
         interfaces=",".join(settings.interfaces) or "auto",
+        cuda=CudaRequest(
+            settings.cuda_transport, _request.device_id, _nccl_options(backend_options)
+        ),
     )
     if _request.device_id is not None:
         group.bound_device_id = _request.device_id
+    note_group(options)
     if is_default and options.group_rank == 0:
         get_logger().info("smddp %s: %d ranks", __version__, options.group_size)
     return group
+
+
+def _nccl_options(backend_options: Any) -> Any:
+    """The caller's options, if they are for NCCL."""
+    kind = getattr(getattr(distributed_c10d, "ProcessGroupNCCL", None), "Options", None)
+    return backend_options if kind is not None and isinstance(backend_options, kind) else None
 
 
 def _discover() -> Placement:
@@ -181,16 +198,34 @@ def _wrap_group_creation() -> None:
 
     @functools.wraps(original)
     def new_process_group(*args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        arguments = bound.arguments
+        written = arguments["backend"]
         before = (_request.backend, _request.device_id)
-        _request.backend = str(arguments["backend"])
+        _request.backend = str(written)
         _request.device_id = arguments.get("device_id")
+        # torch creates the backends in this order until it comes to ours, then drops those before.
+        arguments["backend"] = dist.Backend(_ours_first(str(written)))
         try:
-            return original(*args, **kwargs)
+            group, store = original(*bound.args, **bound.kwargs)
         finally:
             _request.backend, _request.device_id = before
+        if isinstance(group, ProcessGroupSmddp):
+            world = distributed_c10d._world  # where get_backend() looks
+            world.pg_map[group] = (written, world.pg_map[group][1])
+            world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(written))
+        return group, store
 
     distributed_c10d._new_process_group_helper = new_process_group
+
+
+def _ours_first(backend: str) -> str:
+    """`"cuda:nccl,cpu:smddp"` -> `"cpu:smddp,cuda:nccl"`; strings without `smddp` as they are."""
+    pairs = backend.split(",")
+    ours = [pair for pair in pairs if pair.lower().endswith(f":{BACKEND_NAME}")]
+    if not ours or len(ours) == len(pairs):
+        return backend
+    return ",".join([*ours, *(pair for pair in pairs if pair not in ours)])
 
 
 def _wrap_timeout_setter() -> None:

@@ -13,6 +13,7 @@ The call is complete when it returns; there is nothing to start before the sizes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +29,13 @@ _OPERATION = "all_reduce of a sparse tensor"
 _MAX_DIMS = 8
 
 
-def all_reduce(tensor: Tensor, op: ReduceOp, calls: Calls, timeout_s: float) -> None:
+def all_reduce(tensor: Tensor, op: ReduceOp, calls: Calls, engine: Any, timeout_s: float) -> None:
     """Replace `tensor` by the sum over all ranks, coalesced.
 
     Args:
         tensor: sparse COO on the CPU; its shape, dtype and sparse dimensions equal on all ranks.
         op: SUM; the engine's other operations have no meaning for absent entries.
+        calls, engine: check and carry out the gathers.
         timeout_s: for each of the three gathers; 0 is the group's default.
 
     Raises:
@@ -46,11 +48,12 @@ def all_reduce(tensor: Tensor, op: ReduceOp, calls: Calls, timeout_s: float) -> 
             f" most {_MAX_DIMS} dimensions. Call to_dense() first."
         )
     mine = tensor.coalesce()
-    sizes = _gather_sizes(mine, calls, timeout_s)
-    indices = [torch.empty((mine.sparse_dim(), n), dtype=torch.int64) for n in sizes]
-    values = [torch.empty((n, *mine.values().shape[1:]), dtype=mine.dtype) for n in sizes]
-    calls.all_gather(indices, mine.indices(), _OPERATION).run(timeout_s)
-    calls.all_gather(values, mine.values().detach(), _OPERATION).run(timeout_s)
+    sizes = _gather_sizes(mine, calls, engine, timeout_s)
+    own_indices, own_values = mine.indices(), mine.values().detach()
+    indices = [own_indices.new_empty((mine.sparse_dim(), n)) for n in sizes]
+    values = [own_values.new_empty((n, *own_values.shape[1:])) for n in sizes]
+    calls.all_gather(indices, own_indices, _OPERATION).run(engine, timeout_s)
+    calls.all_gather(values, own_values, _OPERATION).run(engine, timeout_s)
     with torch.no_grad():
         total = torch.sparse_coo_tensor(
             torch.cat(indices, dim=1), torch.cat(values), tensor.shape
@@ -58,13 +61,13 @@ def all_reduce(tensor: Tensor, op: ReduceOp, calls: Calls, timeout_s: float) -> 
         tensor.copy_(total)
 
 
-def _gather_sizes(mine: Tensor, calls: Calls, timeout_s: float) -> Sequence[int]:
+def _gather_sizes(mine: Tensor, calls: Calls, engine: Any, timeout_s: float) -> Sequence[int]:
     """The number of entries of each rank; raises on every rank if the shapes differ."""
     width = 3 + _MAX_DIMS
     about = [mine._nnz(), mine.sparse_dim(), mine.dim(), *mine.shape]
-    row = torch.tensor(about + [0] * (width - len(about)), dtype=torch.int64)
-    rows = torch.empty((calls.size, width), dtype=torch.int64)
-    calls.all_gather_single(rows, row, _OPERATION).run(timeout_s)
+    row = mine.indices().new_tensor(about + [0] * (width - len(about)))
+    rows = row.new_empty((calls.size, width))
+    calls.all_gather_single(rows, row, _OPERATION).run(engine, timeout_s)
     table = rows.tolist()
     if any(other[1:] != table[0][1:] for other in table):
         shapes = {rank: tuple(other[3 : 3 + other[2]]) for rank, other in enumerate(table)}

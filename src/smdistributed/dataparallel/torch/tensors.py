@@ -16,7 +16,7 @@ Contiguity follows what callers of Gloo and NCCL rely on (dataparallel specifica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,14 +29,13 @@ from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsup
 __all__ = [
     "DTYPE_CODES",
     "OP_CODES",
-    "PREMUL_SUM",
     "SUM",
     "check_moves",
     "check_reducible",
     "in_place",
     "movable",
     "only_tensor",
-    "premul_factor",
+    "reduction",
     "staged_input",
     "staged_outputs",
 ]
@@ -76,13 +75,10 @@ OP_CODES: dict[int, int] = {
     )
 }
 SUM: int = _native.SUM
-PREMUL_SUM: int = _native.PREMUL_SUM
 
 _BITWISE = frozenset((_native.BAND, _native.BOR, _native.BXOR))
 _AVERAGING = frozenset((_native.AVG, _native.PREMUL_SUM))
 _ORDERING = frozenset((_native.MIN, _native.MAX, _native.PRODUCT))
-
-Finish = Callable[[], None]
 
 
 def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
@@ -117,14 +113,20 @@ def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
     )
 
 
-def premul_factor(op: ReduceOp) -> float:
-    """The factor inside a `PREMUL_SUM` operation, a number or a tensor of one element."""
-    factor = _state(op)[1]
-    return float(factor.item() if isinstance(factor, Tensor) else factor)
+def reduction(op: ReduceOp, dtype: torch.dtype, operation: str) -> tuple[int, float]:
+    """(engine code, factor) of a reduce operation; the factor is 1 except for `PREMUL_SUM`.
+
+    Raises: as `check_reducible`.
+    """
+    code = check_reducible(dtype, op, operation)
+    if code != _native.PREMUL_SUM:
+        return code, 1.0
+    factor = _state(op)[1]  # a number, or a tensor of one element
+    return code, float(factor.item() if isinstance(factor, Tensor) else factor)
 
 
-def check_moves(tensor: Tensor, operation: str) -> None:
-    """Raise unless this is a dense tensor in CPU memory; says which of these it is not."""
+def check_moves(tensor: Tensor, operation: str, device_type: str = "cpu") -> None:
+    """Raise unless this is a dense tensor in memory of this device; says what it is instead."""
     if tensor.layout is not torch.strided:
         raise SMDDPUnsupported(
             f"{operation} got a tensor of layout {str(tensor.layout)[6:]}; only all_reduce takes"
@@ -135,11 +137,11 @@ def check_moves(tensor: Tensor, operation: str) -> None:
             f"{operation} got a meta tensor of shape {tuple(tensor.shape)}, which has no memory;"
             " expected a tensor with data. Materialise it first, for example with to_empty()."
         )
-    if not tensor.is_cpu:
+    if tensor.device.type != device_type:
         raise SMDDPUnsupported(
-            f"{operation} got a tensor on {tensor.device}; in this release the smddp backend moves"
-            " CPU tensors only. Move it to the CPU, or give that device another backend:"
-            f" init_process_group('cpu:smddp,{tensor.device.type}:nccl')."
+            f"{operation} got a tensor on {tensor.device}; expected {device_type} in this call of"
+            " this group. Move it there, or name a backend for its device when the group is made,"
+            f" such as init_process_group('cpu:smddp,{tensor.device.type}:<backend>')."
         )
 
 
@@ -153,13 +155,13 @@ def only_tensor(tensors: Sequence[Tensor], operation: str) -> Tensor:
     return tensors[0]
 
 
-def in_place(tensor: Tensor, operation: str) -> Tensor:
+def in_place(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
     """Accept a tensor whose memory is used directly, in storage order; no copy is made.
 
     Raises:
         SMDDPConfigInvalid: the tensor has holes or overlaps itself (a strided or expanded view).
     """
-    check_moves(tensor, operation)
+    check_moves(tensor, operation, device_type)
     if tensor.is_contiguous() or _is_dense(tensor):
         return tensor
     raise SMDDPConfigInvalid(
@@ -169,9 +171,9 @@ def in_place(tensor: Tensor, operation: str) -> Tensor:
     )
 
 
-def contiguous(tensor: Tensor, operation: str) -> Tensor:
+def contiguous(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
     """As `in_place`, for operations where the order of elements must be the same on both sides."""
-    check_moves(tensor, operation)
+    check_moves(tensor, operation, device_type)
     if tensor.is_contiguous():
         return tensor
     raise SMDDPConfigInvalid(
@@ -181,32 +183,26 @@ def contiguous(tensor: Tensor, operation: str) -> Tensor:
     )
 
 
-def staged_input(tensor: Tensor, operation: str) -> Tensor:
+def staged_input(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
     """The tensor itself, or a contiguous copy of it."""
-    check_moves(tensor, operation)
+    check_moves(tensor, operation, device_type)
     return tensor.contiguous()
 
 
 def staged_outputs(
-    tensors: Sequence[Tensor], operation: str
-) -> tuple[Sequence[Tensor], Finish | None]:
-    """Contiguous tensors to write into, and what copies them to where they belong afterwards."""
+    tensors: Sequence[Tensor], operation: str, device_type: str = "cpu"
+) -> tuple[Sequence[Tensor], Sequence[tuple[Tensor, Tensor]]]:
+    """Contiguous tensors to write into, and (target, source) of the copies to make afterwards."""
     for tensor in tensors:
-        check_moves(tensor, operation)
+        check_moves(tensor, operation, device_type)
     if all(tensor.is_contiguous() for tensor in tensors):
-        return tensors, None
+        return tensors, ()
     staged = [
         t if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
         for t in tensors
     ]
-
-    def copy_back() -> None:
-        with torch.no_grad():
-            for tensor, copy in zip(tensors, staged, strict=True):
-                if tensor is not copy:
-                    tensor.copy_(copy)
-
-    return staged, copy_back
+    pairs = zip(tensors, staged, strict=True)
+    return staged, [(tensor, copy) for tensor, copy in pairs if tensor is not copy]
 
 
 def movable(dtype: torch.dtype) -> tuple[int, int]:

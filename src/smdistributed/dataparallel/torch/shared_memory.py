@@ -1,0 +1,27 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's shared memory as a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+__all__ = ["allocate_shared"]
+
+
+def allocate_shared(engine: Any, nbytes: int) -> Tensor | None:
+    """Memory of a `_native.Communicator` in which collectives work without a copy.
+
+    Not a collective: a rank may call it alone. The memory lives as long as the tensor or any view
+    of its storage, also beyond the communicator.
+
+    Returns:
+        uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros; or None where there is none
+        to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
+    """
+    allocate = getattr(engine, "allocate_shared", None)
+    buffer = allocate(nbytes) if allocate is not None else None
+    return from_dlpack(buffer) if buffer is not None else None
