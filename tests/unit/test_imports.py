@@ -35,6 +35,7 @@ def test_the_top_package_loads_nothing_else() -> None:
     [
         "smdistributed.dataparallel",
         "smdistributed.dataparallel.exceptions",
+        "smdistributed.dataparallel.trace.cli",
         "smdistributed._common.discovery",
         "smdistributed._common.settings",
         "smdistributed.launch.cli",
