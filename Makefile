@@ -56,7 +56,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 pro
 
 ##@ Build
 .PHONY: env
-env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo  ## create .venv with the package and all pinned tools
+env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers  ## create .venv with the package and all pinned tools
 	@if [[ "$(MAKECMDGOALS)" == env ]]; then \
 		echo "Ready: $(VENV) (activate it with 'source $(BIN)/activate')."; fi
 
@@ -129,6 +129,11 @@ bench: $(STAMPS)/package $(STAMPS)/bench  ## measure the collectives beside Gloo
 	@$(BIN)/python benchmarks/collectives/setup_envs.py
 	@$(BIN)/python benchmarks/collectives/run.py $(BENCH_ARGS)
 
+.PHONY: bench-step
+bench-step: $(STAMPS)/package $(STAMPS)/bench  ## measure steps of DDP beside a free collective
+	@$(BIN)/python benchmarks/ddp_step/run.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/ddp_step/report.py
+
 ##@ Publish
 .PHONY: wheel
 wheel: $(STAMPS)/dev  ## build a wheel into dist/
@@ -166,6 +171,18 @@ $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/base
 $(STAMPS)/dev: $(STAMPS)/base
 	@echo "Installing the tools for tests and lint"
 	@$(PIP_INSTALL) $(call requirements,p["project"]["optional-dependencies"]["dev"])
+	@touch $@
+
+# Trainers that know smddp. DeepSpeed is built from its sources, without its own kernels; it needs
+# setuptools and the torch that is there, hence no isolation. The last step is what DeepSpeed does
+# by itself when it first runs on CPUs: it compiles a helper, which takes a minute and is better
+# spent here than within the deadline of a test.
+$(STAMPS)/trainers: $(STAMPS)/base $(STAMPS)/dev
+	@echo "Installing the trainers that are tested with smddp (the first time takes minutes)"
+	@$(PIP_INSTALL) setuptools
+	@DS_BUILD_OPS=0 $(PIP_INSTALL) --no-build-isolation \
+		$(call requirements,p["dependency-groups"]["trainers"])
+	@DS_ACCELERATOR=cpu $(BIN)/python tools/build_deepspeed_helper.py
 	@touch $@
 
 # Apart from the other tools: it is large, and not part of every day.

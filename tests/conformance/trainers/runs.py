@@ -1,0 +1,171 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starting the scripts of this folder the way a user does, and comparing what they recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parent
+NUM_PROCESSES = 2
+# A trainer's imports take seconds per rank, and DeepSpeed compiles an operation the first time.
+RUN_TIMEOUT_S = 240.0
+
+# A mean over 16 samples, against the mean of two means over 8: the same sum in another order, so
+# single precision (2^-24 = 6e-8 relative) differs in the last bits. Plain SGD carries that forward
+# without magnifying it; an optimizer that divides by the size of a gradient would not.
+# Source of the figure: dataparallel specification, section 12, statement 2.
+RELATIVE_TOLERANCE = 1e-6
+# Weights lie around 0.1, and some near zero; there a relative figure says nothing.
+WEIGHT_TOLERANCE = 1e-6
+
+# By these this very test run may have been started as a rank, or told to use a trainer's feature.
+_FOREIGN = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT)$"
+    r"|(OMPI_|PMI_|PMIX_|SLURM_|SM_|SMDDP_|SMDATAPARALLEL_|TORCHELASTIC_|ACCELERATE_|PL_|DS_)"
+)
+
+
+def python() -> list[str]:
+    """One process, no launcher."""
+    return [sys.executable]
+
+
+def smddprun(*options: str) -> list[str]:
+    """The launcher of this package, with NUM_PROCESSES ranks."""
+    launcher = [sys.executable, "-m", "smdistributed.launch"]
+    return [*launcher, "-np", str(NUM_PROCESSES), *options, sys.executable]
+
+
+def torchrun() -> list[str]:
+    """The launcher of torch, on a free port."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, "--nproc-per-node", str(NUM_PROCESSES)]
+
+
+def run_to_end(
+    command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run in a session of its own, of which nothing is left afterwards, whatever happens."""
+    environment = {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
+    # Tools that belong to this Python (ninja) are found first; nothing is fetched from a network.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(variables or {})}
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        # A launcher on its way out ends its processes; give it the time to do so.
+        process.send_signal(signal.SIGTERM)
+        try:
+            output, _ = process.communicate(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        pytest.fail(f"no end within {RUN_TIMEOUT_S:.0f} s: {' '.join(command)}\n{output}")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one training run left behind."""
+
+    folder: Path
+    ranks: list[dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+
+    @property
+    def losses(self) -> list[float]:
+        """Per step, the loss of the joined batch, as rank 0 knows it."""
+        losses: list[float] = self.ranks[0]["losses"]
+        return losses
+
+
+def run_script(
+    launcher: Sequence[str],
+    script: str,
+    folder: Path,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Run a script of this folder, which must succeed; it records into `folder`."""
+    ended = run_to_end([*launcher, str(FOLDER / script), str(folder), *arguments], variables)
+    assert ended.returncode == 0, ended.stdout
+
+
+def read(folder: Path) -> Run:
+    """Read what the ranks of a run recorded."""
+    return Run(
+        folder=folder,
+        ranks=[json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))],
+        weights=torch.load(folder / "weights.pt", weights_only=True),
+    )
+
+
+def train(launcher: Sequence[str], script: str, folder: Path, *arguments: str) -> Run:
+    """`run_script`, then `read`."""
+    run_script(launcher, script, folder, *arguments)
+    return read(folder)
+
+
+def expect_smddp(run: Run) -> None:
+    """All ranks trained together, over smddp."""
+    assert [rank["backend"] for rank in run.ranks] == ["smddp"] * NUM_PROCESSES
+    assert [rank["world_size"] for rank in run.ranks] == [NUM_PROCESSES] * NUM_PROCESSES
+
+
+def expect_learning(losses: Sequence[float]) -> None:
+    """The loss starts where ten classes and fresh weights put it, and falls."""
+    # ln 10 = 2.303 for scores near zero.
+    assert losses[0] == pytest.approx(2.303, abs=0.5)
+    assert sum(losses[-4:]) / 4 < 0.85 * losses[0]
+
+
+def expect_equal_ranks(run: Run) -> None:
+    """The weights of all ranks are equal in every bit."""
+    assert len(run.ranks) == NUM_PROCESSES
+    assert len({rank["weights_sha256"] for rank in run.ranks}) == 1
+
+
+def expect_equal_to_one_process(
+    losses: Sequence[float],
+    weights: Mapping[str, torch.Tensor],
+    one_losses: Sequence[float],
+    one_weights: Mapping[str, torch.Tensor],
+) -> None:
+    """Loss curve and weights are those of one process that trains on the joined batch."""
+    assert len(losses) == len(one_losses)
+    assert losses == pytest.approx(one_losses, rel=RELATIVE_TOLERANCE)
+    assert weights.keys() == one_weights.keys()
+    for name, tensor in one_weights.items():
+        torch.testing.assert_close(
+            weights[name],
+            tensor,
+            rtol=RELATIVE_TOLERANCE,
+            atol=WEIGHT_TOLERANCE,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )

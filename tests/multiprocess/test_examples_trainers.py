@@ -1,0 +1,72 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of trainers, each for one epoch with 2 processes, as their pages say to run them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.trainers.runs import RUN_TIMEOUT_S, run_to_end, smddprun
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+pytestmark = pytest.mark.timeout(2 * RUN_TIMEOUT_S)
+
+
+def run_one_epoch(example: str, *launcher_options: str, into: Path | None = None) -> str:
+    """Output of a run that must succeed."""
+    script = EXAMPLES / example / "train.py"
+    options = ["--epochs", "1"]
+    if into is not None:
+        options += ["--output", str(into)]
+    ended = run_to_end([*smddprun(*launcher_options), str(script), *options])
+    assert ended.returncode == 0, ended.stdout
+    # What torch and the trainers warn about (`FutureWarning: ..`) is dealt with in the scripts.
+    assert not re.search(r"\b\w+Warning: ", ended.stdout), ended.stdout
+    return ended.stdout
+
+
+def accuracy(output: str) -> float:
+    """The last test accuracy that was printed, in percent; by one rank only."""
+    found = re.findall(r"^\[rank (\d+)\].*test accuracy ([\d.]+)%", output, flags=re.MULTILINE)
+    assert [rank for rank, _ in found] == ["0"], output
+    return float(found[0][1])
+
+
+def test_huggingface_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    output = run_one_epoch("04_huggingface_trainer", "--cpu", into=tmp_path)
+    assert "sagemaker_data_parallel: 2 process(es), backend smddp, device cpu" in output
+    assert accuracy(output) > 25  # of a transformer's first look at 4,000 images; chance is 10
+    assert (tmp_path / "model.safetensors").is_file()
+    assert (tmp_path / "checkpoint-63" / "trainer_state.json").is_file()
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="the package lightning is not installed")
+    output = run_one_epoch("05_lightning", into=tmp_path)
+    assert "backend smddp, 2 processes" in output
+    assert accuracy(output) > 80
+    assert list(tmp_path.glob("checkpoints/*.ckpt"))
+
+
+def test_accelerate() -> None:
+    pytest.importorskip("accelerate", reason="the package accelerate is not installed")
+    output = run_one_epoch(
+        "06_accelerate",
+        "--cpu",
+        "-x",
+        "ACCELERATE_USE_SAGEMAKER=true",
+    )
+    assert "2 process(es), backend smddp" in output
+    assert accuracy(output) > 80
+
+
+def test_deepspeed() -> None:
+    pytest.importorskip("deepspeed", reason="the package deepspeed is not installed")
+    output = run_one_epoch("07_deepspeed", "-x", "DS_ACCELERATOR=cpu")
+    assert "ZeRO stage 2, 2 processes, backend smddp" in output
+    assert accuracy(output) > 80
