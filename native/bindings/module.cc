@@ -31,6 +31,9 @@ void addCodes(nanobind::module_& module, int count) {
 }  // namespace
 
 NB_MODULE(_native, module) {
+  // torch keeps process groups until the process is gone, and a script need not destroy them: what
+  // is still alive then is no mistake, and twenty lines about it on every rank help nobody.
+  nanobind::set_leak_warnings(false);
   module.doc() = "The collectives engine. See smdistributed.collectives for the public face.";
   addCodes<smd::DType>(module, smd::kNumDTypes);
   addCodes<smd::ReduceOp>(module, smd::kNumReduceOps);

@@ -22,6 +22,5 @@ def allocate_shared(engine: Any, nbytes: int) -> Tensor | None:
         uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros; or None where there is none
         to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
     """
-    allocate = getattr(engine, "allocate_shared", None)
-    buffer = allocate(nbytes) if allocate is not None else None
+    buffer = engine.allocate_shared(nbytes)
     return from_dlpack(buffer) if buffer is not None else None
