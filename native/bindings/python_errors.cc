@@ -20,6 +20,13 @@ constexpr std::array<KindName, kNumErrorKinds> kNames = {{
 
 }  // namespace
 
+nb::str toStr(std::string_view text) {
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw nb::python_error();
+  return nb::steal<nb::str>(decoded);
+}
+
 ErrorClasses::ErrorClasses(nb::handle mapping) {
   const nb::object defaults = nb::module_::import_("smdistributed._common.errors");
   for (std::size_t i = 0; i < kNames.size(); ++i) {
@@ -31,11 +38,12 @@ ErrorClasses::ErrorClasses(nb::handle mapping) {
 }
 
 nb::object ErrorClasses::toPython(const Error& error) const {
-  return classes_[static_cast<std::size_t>(error.kind())](error.what());
+  return classes_[static_cast<std::size_t>(error.kind())](toStr(error.what()));
 }
 
 void ErrorClasses::raise(const Error& error) const {
-  PyErr_SetString(classes_[static_cast<std::size_t>(error.kind())].ptr(), error.what());
+  PyErr_SetObject(classes_[static_cast<std::size_t>(error.kind())].ptr(),
+                  toStr(error.what()).ptr());
   throw nb::python_error();
 }
 

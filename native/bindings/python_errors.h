@@ -7,12 +7,17 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <string_view>
 
 #include "common/error.h"
 
 namespace smd::bindings {
 
 namespace nb = nanobind;
+
+// Text of the engine, which may hold what another process or host sent: bytes that are no UTF-8 are
+// replaced rather than turned into another error.
+nb::str toStr(std::string_view text);
 
 // One exception class per ErrorKind.
 class ErrorClasses {

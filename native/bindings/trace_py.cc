@@ -5,16 +5,13 @@
 // end turns them into a file.
 #include "bindings/trace_py.h"
 
-#include <string_view>
-
+#include "bindings/python_errors.h"
 #include "engine/trace.h"
 
 namespace smd::bindings {
 namespace {
 
 namespace nb = nanobind;
-
-nb::str toStr(std::string_view text) { return nb::str(text.data(), text.size()); }
 
 // Group, sequence, kind, dtype, reduce op, bytes, algorithm, queued, started, arrived, finished,
 // driver, error.

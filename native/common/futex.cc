@@ -71,7 +71,8 @@ FutexResult futexWaitAny(std::span<const FutexWaiter> waiters, nanoseconds timeo
     hasWaitv.store(false, std::memory_order_relaxed);
   }
   constexpr nanoseconds kSlice{200'000};
-  return futexWait(*waiters[0].word, waiters[0].expected, std::min(timeout, kSlice));
+  // The last one: the progress thread names its own bell first, and is mostly woken by a peer.
+  return futexWait(*waiters.back().word, waiters.back().expected, std::min(timeout, kSlice));
 }
 
 void futexWakeAll(FutexWord& word) {

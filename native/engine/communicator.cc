@@ -430,7 +430,13 @@ bool Communicator::driveInline(Work& work, bool stopEarly) {
 
 bool Communicator::stepOrDiagnose(Work& work) {
   if (step(work)) return true;
-  std::optional<Error> error = diagnose(work);
+  std::optional<Error> error;
+  try {
+    error = diagnose(work);
+  } catch (const std::exception& exception) {  // no memory, most likely
+    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + exception.what()));
+    error = groupError();
+  }
   if (!error) return false;
   finish(work, std::move(error));
   return true;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "engine/communicator.h"
 
@@ -19,6 +20,13 @@ std::string seconds(nanoseconds duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
   return text;
+}
+
+// The beginning of `text`, at most `limit` bytes of it, that does not end inside a UTF-8 character.
+std::string_view wholeCharacters(std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return text;
+  while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
+  return text.substr(0, limit);
 }
 
 std::string rankList(const std::vector<int>& ranks,
@@ -95,7 +103,8 @@ void Communicator::fail(const Error& error) {
     std::uint32_t state = 0;
     if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
       block.kind = static_cast<std::uint32_t>(error.kind());
-      std::strncpy(block.text, error.what(), transport::AbortBlock::kTextBytes - 1);
+      const std::string_view text = wholeCharacters(error.what(), sizeof block.text - 1);
+      std::memcpy(block.text, text.data(), text.size());
       block.state.store(2, std::memory_order_release);
       for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
     } else {

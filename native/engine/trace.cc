@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <numeric>
 
 #include "common/fork.h"
@@ -58,11 +59,14 @@ void record(Event event) {
   Recorder& current = recorder();
   const std::lock_guard lock(current.mutex);
   if (!current.isOn) return;
-  if (current.recorded.events.size() < current.capacity) {
-    current.recorded.events.push_back(std::move(event));
-  } else {
-    ++current.recorded.numDropped;
+  try {
+    if (current.recorded.events.size() < current.capacity) {
+      current.recorded.events.push_back(std::move(event));
+      return;
+    }
+  } catch (const std::bad_alloc&) {  // the operation itself went well
   }
+  ++current.recorded.numDropped;
 }
 
 }  // namespace trace

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
@@ -93,7 +94,11 @@ SharedBuffer::SharedBuffer(std::shared_ptr<Arena> arena, ByteRange range, std::s
 
 SharedBuffer::~SharedBuffer() {
   // A child's copy of the lock may be held for ever, and what is free is the parent's business.
-  if (!isForkedChild(arena_->generation_)) arena_->giveBack(range_);
+  if (isForkedChild(arena_->generation_)) return;
+  try {
+    arena_->giveBack(range_);
+  } catch (const std::bad_alloc&) {  // it stays taken: better than to end the process
+  }
 }
 
 std::byte* SharedBuffer::data() const {

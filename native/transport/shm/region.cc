@@ -78,13 +78,17 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaByte
   // Where the system lets shared memory have huge pages, large buffers profit; elsewhere (most
   // systems today) this does nothing.
   const std::size_t begin = Region::bytesWithoutArenas(size);
-  if (arenaBytes != 0) madvise(base + begin, total - begin, MADV_HUGEPAGE);
+  if (arenaBytes != 0) {
+    madvise(base + begin, total - begin, MADV_HUGEPAGE);
+    // A core dump reads what it writes, and reading would give every hole of an arena a page.
+    madvise(base + begin, total - begin, MADV_DONTDUMP);
+  }
   return base;
 }
 
 Error mapError(int size) {
-  return systemError("mmap(region of " + std::to_string(Region::bytesWithoutArenas(size)) +
-                     " bytes)");
+  return systemError("ftruncate or mmap(region of " +
+                     std::to_string(Region::bytesWithoutArenas(size)) + " bytes)");
 }
 
 }  // namespace
@@ -97,17 +101,12 @@ std::shared_ptr<Region> Region::create(int size, std::size_t arenaBytes) {
   FileDescriptor descriptor = FileDescriptor::fromCall(
       [] { return memfd_create("smdistributed", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!descriptor.isOpen()) throw systemError("memfd_create");
-  const auto resize = [&descriptor](std::size_t bytes) {
-    if (ftruncate(descriptor.get(), static_cast<off_t>(bytes)) == 0) return;
-    throw systemError("ftruncate(region of " + std::to_string(bytes) + " bytes)");
+  const auto sizeAndMap = [&descriptor, size](std::size_t bytesOfArena) -> std::byte* {
+    const auto total = static_cast<off_t>(totalBytes(size, bytesOfArena));
+    return ftruncate(descriptor.get(), total) == 0 ? map(descriptor, size, bytesOfArena) : nullptr;
   };
-  resize(totalBytes(size, arenaBytes));
-  std::byte* base = map(descriptor, size, arenaBytes);
-  if (base == nullptr && arenaBytes != 0) {
-    arenaBytes = 0;
-    resize(totalBytes(size, arenaBytes));
-    base = map(descriptor, size, arenaBytes);
-  }
+  std::byte* base = sizeAndMap(arenaBytes);
+  if (base == nullptr && arenaBytes != 0) base = sizeAndMap(arenaBytes = 0);
   if (base == nullptr) throw mapError(size);
   // Nobody may shrink it under a reader's feet (SIGBUS).
   fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
