@@ -9,6 +9,7 @@ from smdistributed._common.discovery import host_identity as this_host
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives.communicator import Communicator
 from smdistributed.collectives.rendezvous import Rendezvous
+from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 
 __all__ = ["init"]
 
@@ -33,7 +34,7 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
     """
     settings = process_settings()
     limit_s = settings.timeout_s if timeout_s is None else timeout_s
-    placement = discover()
+    placement = discover(broadcast_host=host_of_rank_zero)
     if placement.world_size == 1:
         return Communicator(0, 1, lambda key, value: [value], name=name, timeout_s=limit_s)
     address, port = placement.require_master()

@@ -49,6 +49,7 @@ from smdistributed._common.log import get_logger
 from smdistributed._common.settings import Settings, process_settings
 from smdistributed._common.version import __version__
 from smdistributed.collectives import _native
+from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.torch import shims
 from smdistributed.dataparallel.torch.cuda.create import CudaRequest
@@ -146,7 +147,8 @@ def _nccl_options(backend_options: Any) -> Any:
 
 def _discover() -> Placement:
     try:
-        return discover()
+        # Once MASTER_ADDR has been exported, MPI is not asked again.
+        return discover(broadcast_host=host_of_rank_zero)
     except errors.ConfigurationError as error:
         raise SMDDPConfigInvalid(str(error)) from error
 
