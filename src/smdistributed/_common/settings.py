@@ -67,13 +67,16 @@ class Settings:
             are excluded; empty for "auto".
         token: `SMDDP_TOKEN`, or the content of `SMDDP_TOKEN_FILE`; the secret that peers prove to
             know, or `None`. Never shown.
-        tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none.
+        tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none. Not used
+            yet: nothing is encrypted, and a warning says so.
         bucket_cap_bytes: `SMDDP_BUCKET_CAP_MB`, in bytes; default fusion threshold.
-        zero_copy: `SMDDP_ZERO_COPY`; adopt the storage of tensors into shared memory.
+        zero_copy: `SMDDP_ZERO_COPY`; adopt the storage of tensors into shared memory. Not used yet.
         deterministic: `SMDDP_DETERMINISTIC`; same bits for any bucket size, algorithm, transport.
+            The engine always works so; the switch changes nothing.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
         trace: `SMDDP_TRACE`; write a timeline there, one file per rank, or `None`.
         ag_scratch_bytes: `SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES`; cap of the all-gather's own memory.
+            Not used: ours needs none.
         ag_sort_bytes: `SMDDP_AG_SORT_BUFFER_SIZE_BYTES`; same rule.
         ignored: names of set variables that are accepted and have no effect.
     """
@@ -142,6 +145,11 @@ def process_settings() -> Settings:
     settings = Settings.from_environ()
     for name in settings.ignored:
         get_logger().debug("%s is accepted and has no effect", name)
+    if settings.tls_cert is not None:
+        get_logger().warning(
+            "SMDDP_TLS_CERT, SMDDP_TLS_KEY and SMDDP_TLS_CA are set, but this release does not"
+            " encrypt: data crosses the network in the clear. Use a network that you trust."
+        )
     return settings
 
 
@@ -189,7 +197,7 @@ def _read_algorithms(environ: Mapping[str, str]) -> dict[str, str]:
                 "SMDDP_ALGORITHM",
                 text,
                 "auto, or collective=algorithm once per collective, separated by commas, such as "
-                f"all_reduce=ring; the collectives are {', '.join(_COLLECTIVES)}",
+                f"all_reduce=staged; the collectives are {', '.join(_COLLECTIVES)}",
             )
         algorithms[collective] = algorithm
     return algorithms

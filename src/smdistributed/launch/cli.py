@@ -120,7 +120,7 @@ def _refuse_other_hosts(options: Options, placement: Placement, *, one_host: boo
     """Raises ConfigurationError where other hosts are asked for: they are not ours to start."""
     how = (
         "Several hosts are started by mpirun, srun or torchrun, each process with smddprun in "
-        "front of the command: mpirun -np 8 -H a:4,b:4 smddprun python train.py"
+        "front of the command: mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR=a smddprun python train.py"
     )
     is_rank = placement.source in _PER_PROCESS
     if not is_rank:

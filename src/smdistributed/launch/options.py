@@ -88,7 +88,7 @@ examples:
   smddprun -np 2 python -u train.py        the same, with the Python found on PATH
   smddprun -np 4 --cpu train.py            a script written for GPUs, on CPUs
   smddprun -x NCCL_DEBUG=INFO train.py     one process per GPU, with a variable
-  mpirun -np 8 -H a:4,b:4 smddprun python train.py
+  mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR=a smddprun python train.py
   srun -N 2 --ntasks-per-node 4 smddprun python train.py
                                            several hosts: started by mpirun or srun
   smddprun --check                         what a bug report needs, and a self-test
