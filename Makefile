@@ -27,6 +27,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL := $(PIP) install --constraint constraints.txt --no-warn-conflicts
 # cmake, ninja and the console scripts are the environment's, whatever the machine has beside them.
 export PATH := $(abspath $(BIN)):$(PATH)
+# Where DeepSpeed keeps the helper it compiles. Its own place for it is one folder for all checkouts,
+# which would compile it again in turn.
+export TORCH_EXTENSIONS_DIR := $(abspath $(VENV))/torch_extensions
 
 # One list of requirements, pyproject.toml, read here instead of repeated. $(1) is a Python
 # expression over the parsed file, called p.
