@@ -442,6 +442,61 @@ def test_several_backwards_are_all_reduced() -> None:
     run_ranks(several_backwards_of_forwards, 2)
 
 
+def gradient_penalty(rank: int, world_size: int) -> None:
+    """`autograd.grad` reduces nothing, also on one rank alone; the backward after it does."""
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
+
+    with smddp():
+        for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+            model = nn.Linear(1, 1, bias=False)
+            ddp = DistributedDataParallel(model, **options)
+            for _ in range(3):
+                x = torch.ones(1, 1, requires_grad=True)
+                if rank == 0:
+                    torch.autograd.grad(ddp(x).sum(), x)
+                    torch.autograd.grad(ddp(x).sum(), list(ddp.parameters()))
+                (g,) = torch.autograd.grad(ddp(x).sum() * (2 * rank + 1), x, create_graph=True)
+                g.sum().backward()
+                assert model.weight.grad.tolist() == [[2.0]]
+                ddp.zero_grad()
+
+                out = ddp(torch.ones(1, 1)).sum() * (2 * rank + 1)
+                for total in (2.0, 4.0):  # a backward with `inputs` is one
+                    out.backward(inputs=list(ddp.parameters()), retain_graph=True)
+                    assert model.weight.grad.tolist() == [[total]]
+                ddp.zero_grad()
+
+
+def test_autograd_grad_is_no_step_and_a_gradient_penalty_is_reduced() -> None:
+    run_ranks(gradient_penalty, 2)
+
+
+def two_wrappers(rank: int, world_size: int) -> None:
+    """Both stay alive and train in turns; gradients of one are not moved by the other."""
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
+
+    with smddp():
+        model = made(functools.partial(nn.Linear, WIDTH, 2))
+        wrappers = [DistributedDataParallel(model, bucket_cap_mb=1 / 8192) for _ in range(2)]
+        plain = copy.deepcopy(model)
+        for step in range(4):
+            ddp = wrappers[step % 2]
+            loss_of(ddp, step).backward()
+            assert {id(p.grad) for p in model.parameters()} == {
+                id(slot.view) for slot in ddp.reducer._slots
+            }
+            loss_of(plain, step).backward()
+            for ours, local in zip(model.parameters(), plain.parameters(), strict=True):
+                dist.all_reduce(local.grad, op=dist.ReduceOp.AVG)
+                torch.testing.assert_close(ours.grad, local.grad)
+            model.zero_grad()
+            plain.zero_grad()
+
+
+def test_two_wrappers_of_one_model_take_turns() -> None:
+    run_ranks(two_wrappers, 2)
+
+
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -596,6 +651,12 @@ def copied_and_moved(rank: int, world_size: int) -> None:
         assert weight.dtype == torch.float64
         assert_same_bits({"grad": ddp.module.last.weight.grad})
 
+        ddp.module.to(torch.float32)  # which the wrapper is not told of
+        for step in range(2):
+            loss_of(ddp, step).backward()
+            assert ddp.module.last.weight.grad.dtype == torch.float32
+            assert_same_bits({"grad": ddp.module.last.weight.grad})
+
 
 def test_copies_pickles_and_casts() -> None:
     run_ranks(copied_and_moved, 2)
@@ -696,6 +757,24 @@ def test_a_recording_shows_filling_and_waiting() -> None:
         assert events[-1] == ("wait", "wait")
 
 
+def timeouts(rank: int, world_size: int) -> list[float]:
+    from datetime import timedelta
+
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "60"
+    import smdistributed.dataparallel.torch.distributed as legacy
+
+    found = []
+    for options in ({"timeout": timedelta(minutes=30)}, {}):
+        legacy.init_process_group(**options)
+        found.append(dist.distributed_c10d._get_default_group()._timeout.total_seconds())
+        legacy.destroy_process_group()
+    return found
+
+
+def test_a_timeout_that_is_named_goes_before_the_variable_even_if_it_is_torchs_default() -> None:
+    assert run_ranks(timeouts, 1) == [[1800.0, 60.0]]
+
+
 # ---- errors ----------------------------------------------------------------------------------
 
 
@@ -753,7 +832,7 @@ def test_a_rank_that_dies_during_backward_ends_it_everywhere() -> None:
         assert "rank 1" in text
 
 
-def unused_on_one_rank(rank: int, world_size: int) -> tuple[str, str]:
+def unused_on_one_rank(rank: int, world_size: int, does_evaluate: bool) -> tuple[str, str]:
     from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
 
     class Model(nn.Module):
@@ -770,15 +849,17 @@ def unused_on_one_rank(rank: int, world_size: int) -> tuple[str, str]:
         ddp = DistributedDataParallel(Model(), bucket_cap_mb=1 / 8192)
 
         def two_steps() -> None:
-            for _ in range(2):
-                ddp(torch.ones(1, WIDTH)).sum().backward()
+            ddp(torch.ones(1, WIDTH)).sum().backward()
+            with torch.set_grad_enabled(not does_evaluate):
+                ddp(torch.ones(1, WIDTH)).sum()
 
         name, text, _ = raised(two_steps)
     return name, text
 
 
-def test_a_parameter_unused_on_one_rank_fails_on_all_with_its_name() -> None:
-    told = run_ranks(unused_on_one_rank, 2)
+@pytest.mark.parametrize("does_evaluate", [False, True])
+def test_a_parameter_unused_on_one_rank_fails_on_all_with_its_name(does_evaluate: bool) -> None:
+    told = run_ranks(unused_on_one_rank, 2, does_evaluate)
     assert told[1][0] == "SMDDPMismatch"
     assert told[0][0] == "SMDDPPeerLost"
     for _, text in told:

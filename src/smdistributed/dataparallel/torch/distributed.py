@@ -46,7 +46,7 @@ from smdistributed.dataparallel.torch.default_group import (
 )
 from smdistributed.dataparallel.torch.deprecation import DEPRECATION_TEXT, warn_once
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
-from smdistributed.dataparallel.torch.registration import register
+from smdistributed.dataparallel.torch.registration import named_timeout, register
 
 __all__ = [
     "ReduceOp",
@@ -123,7 +123,8 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
         return
     if discover().source == "none" and options.keys() <= {"timeout"}:
         options |= {"store": HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group(backend=BACKEND_NAME, **options)
+    with named_timeout("timeout" in options):
+        dist.init_process_group(backend=BACKEND_NAME, **options)
     _remember()
 
 

@@ -23,11 +23,13 @@ have no default yet, and `cpu` and `cuda` have one (specification, section 4.1).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +61,7 @@ from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, Process
 from smdistributed.dataparallel.torch.tracing import note_group
 from smdistributed.dataparallel.trace.session import session as trace_session
 
-__all__ = ["create_process_group", "register"]
+__all__ = ["create_process_group", "named_timeout", "register"]
 
 _DEVICES = ["cpu", "cuda"]
 
@@ -70,6 +72,7 @@ class _Request(threading.local):
     """What torch was asked for while it makes a group."""
 
     backend: str = BACKEND_NAME
+    is_timeout_named: bool = False
     device_id: torch.device | None = None
 
 
@@ -95,6 +98,17 @@ def register() -> None:
         _wrap_join()
         atexit.register(_native.prepare_exit)
         trace_session.start_from_environment()
+
+
+@contextlib.contextmanager
+def named_timeout(is_named: bool) -> Iterator[None]:
+    """Within it, groups that this thread makes have a timeout that the script named, or not."""
+    before = _request.is_timeout_named
+    _request.is_timeout_named = is_named
+    try:
+        yield
+    finally:
+        _request.is_timeout_named = before
 
 
 def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmddp:
@@ -180,9 +194,10 @@ def _complete_discovery(options: Any) -> None:
 def _effective_timeout(given: timedelta) -> timedelta:
     """`SMDDP_TIMEOUT_SECONDS`, unless the script named a timeout (specification, section 6.6).
 
-    torch passes its default where the script named none, so that value counts as unnamed.
+    torch passes its default where the script named none, so that value counts as unnamed, except
+    within `named_timeout`.
     """
-    if given == distributed_c10d.default_pg_timeout:
+    if given == distributed_c10d.default_pg_timeout and not _request.is_timeout_named:
         return timedelta(seconds=_settings().timeout_s)
     return given
 

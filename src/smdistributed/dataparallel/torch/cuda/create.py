@@ -14,6 +14,7 @@ GPUs pays a few bytes. The device in it is the one this rank is expected to use;
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import types
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.other_backends import create_nccl
 
 __all__ = ["CudaPath", "CudaRequest"]
+
+_is_sharing_known = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +95,12 @@ class CudaPath:
         reports: Sequence[bytes],
         communicator: Callable[[Any, str], Any],
     ) -> None:
-        choice = choose([RankReport.decode(report) for report in reports])
+        decoded = [RankReport.decode(report) for report in reports]
+        choice = choose(decoded)
         self._staged: StagedCollectives | None = None
         self.handlers: dict[str, Any] = {}
         self.working_devices: list[str] = []
-        _tell(choice, group)
+        _tell(choice, group, is_shared=_share_a_device(decoded))
         if choice.path == "none":
             self.handlers["cuda"] = _Refusal(group.getGroupName(), choice.reason)
             return
@@ -115,14 +119,26 @@ class CudaPath:
             torch.cuda.synchronize(device)
 
 
-def _tell(choice: Choice, group: Any) -> None:
+def _share_a_device(reports: Sequence[RankReport]) -> bool:
+    devices = [report.device for report in reports if report.device]
+    return len(set(devices)) < len(devices)
+
+
+def _tell(choice: Choice, group: Any, *, is_shared: bool) -> None:
+    """Rank 0 logs the choice; a shared device is a warning the first time (section 3.4)."""
+    global _is_sharing_known
+    level = logging.INFO
+    if choice.path == "staged" and is_shared:
+        level = logging.INFO if _is_sharing_known else logging.WARNING
+        _is_sharing_known = True  # on every rank, so that a later sub-group does not repeat it
     if group.rank() != 0:
         return
     log, name = get_logger(), group.getGroupName()
     if choice.path == "nccl":
         log.info("smddp group '%s': CUDA tensors go to NCCL: %s", name, choice.reason)
     elif choice.path == "staged":
-        log.info(
+        log.log(
+            level,
             "smddp group '%s': CUDA tensors pass through host memory and are reduced there: %s",
             name,
             choice.reason,

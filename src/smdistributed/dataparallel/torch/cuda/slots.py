@@ -54,8 +54,9 @@ class Slots:
         if nbytes > self._slot_bytes:
             return Slot(self._device.pinned(nbytes), is_kept=False)
         if self._made < self._count:
-            self._made += 1
-            return self._make()
+            slot = self._make()
+            self._made += 1  # only now: what could not be made must not be waited for
+            return slot
         return self._idle.popleft()
 
     def give_back(self, slot: Slot) -> None:

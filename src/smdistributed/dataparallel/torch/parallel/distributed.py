@@ -92,7 +92,10 @@ class DistributedDataParallel(TorchDistributedDataParallel):
 
     Errors during training: `backward()` and the forward raise what collectives do (`SMDDPPeerLost`,
     `SMDDPTimeoutError`, `SMDDPMismatch`); the forward also raises `SMDDPMismatch` if the last step
-    left parameters without a gradient.
+    left parameters without a gradient, also where no gradients are recorded.
+
+    A second backward of one forward is reduced too if the forward returns tensors, or lists,
+    tuples, dicts or dataclasses of them; of other objects only the first is.
 
     Source: specification, section 5.2; order and threshold of buckets, section 6.1.
     """
@@ -173,6 +176,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             self._lazy_init()
         work = Join.notify_join_context(self)
         if self.reducer is not None:
+            self.reducer.require_complete()
             if torch.is_grad_enabled():
                 self._count_backwards(self.reducer)
                 self.reducer.prepare_forward(

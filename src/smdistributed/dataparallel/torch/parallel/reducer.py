@@ -8,8 +8,7 @@
                  _finish()              the step is complete: wait for all buckets [3]
 
 [1] The gradient is moved into its bucket and becomes a view of it; if it is one already (gradients
-    that were zeroed in place, accumulated ones) autograd has added into the bucket, and nothing is
-    moved.
+    that were zeroed in place) autograd has added into the bucket, and nothing is moved.
 [2] Buckets are reduced in the order of the plan, the reverse of registration, on every rank. A
     bucket that is complete early waits for those before it: the order in which gradients arrive
     may differ between ranks, that of collectives must not.
@@ -17,10 +16,17 @@
     what follows `backward()` finds averages.
 
 **Which steps are reduced.** A forward with `sync` arms the reducer; completion disarms it.
-Gradients that arrive unarmed stay local: those of `no_sync`, and of a backward through the wrapped
-module itself. A second backward of one forward (`retain_graph`), and the backwards of two forwards
-one after the other, are armed by a hook on the forward's outputs and reduced too. Averaging what is
-averaged already changes nothing, so both backwards count in full.
+Gradients that arrive unarmed stay local, and where they are: those of `no_sync`, of a backward
+through the wrapped module itself, and of another wrapper of the same parameters. The next step that
+is reduced takes along what it finds in `.grad`.
+
+A second backward of one forward (`retain_graph`), and the backwards of two forwards one after the
+other, are armed by a hook on the forward's outputs and reduced too. Averaging what is averaged
+already changes nothing, so both backwards count in full. Outputs are the tensors that torch's
+`_find_tensors` sees: alone or in lists, tuples, dicts and dataclasses. Those inside other objects
+have no hook, and only the first complete backward after the forward is reduced; another one stays
+local. Nor does the hook do anything where no parameter accumulates: `torch.autograd.grad` reduces
+nothing, and a gradient penalty is reduced by the `backward()` that comes after it.
 
 **Gradients that never come.** Normally every parameter must receive one in a step, possibly spread
 over several backwards; the next forward raises otherwise. With `find_unused` the end of a backward
@@ -47,6 +53,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 from torch.distributed import AllreduceOptions, ReduceOp
 
@@ -115,6 +122,7 @@ class GradientReducer:
         slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._slots = sorted(slots, key=lambda slot: slot.index)
         self._layout = _layout(self._slots)
+        self._accumulators: list[Any] | None = None
         self._is_allocated = False
         self._reset()
 
@@ -146,6 +154,17 @@ class GradientReducer:
         if _layout(self._slots) != self._layout:
             self._plan()
 
+    def _follow_inner_moves(self) -> None:
+        """The same for moves that nobody told us of, such as `ddp.module.half()`.
+
+        Runs in every forward: asking each parameter for its device would take most of the time, so
+        one stands for all.
+        """
+        dtypes = [dtype for dtype, _ in self._layout]
+        is_same = [slot.parameter.dtype for slot in self._slots] == dtypes
+        if not is_same or self._slots[0].parameter.device != self._layout[0][1]:
+            self._plan()
+
     def learn_graph(self) -> None:
         """Take the next step as the pattern of all later ones (`static_graph`)."""
         self._find_unused = self._is_learning = True
@@ -171,14 +190,15 @@ class GradientReducer:
             active_ranks: asked when the first bucket is reduced; the sum is then divided by the
                 answer instead of the world size (uneven batches).
 
-        Raises:
-            SMDDPMismatch: the last step is not complete, since parameters have no gradient.
+        Call `require_complete` first.
         """
+        is_open = self._num_arrived or self._is_ending  # in activation checkpointing
         if not sync:
-            if not self._num_arrived:
+            if not is_open:
                 self._is_armed = False
             return
-        self.require_complete()
+        if not is_open:
+            self._follow_inner_moves()
         if not self._is_allocated:
             self._allocate()
         self._is_armed = True
@@ -189,18 +209,30 @@ class GradientReducer:
         output.register_hook(self._arm)
 
     def _arm(self, _: Tensor) -> None:
+        if not self._accumulates():
+            return
         self._is_armed = True
         if self._find_unused and not self._is_ending:
             self._queue_end()
 
+    def _accumulates(self) -> bool:
+        """Whether the backward that runs now adds to gradients of our parameters."""
+        engine: Any = Variable._execution_engine
+        if engine.is_checkpoint_valid():
+            return True  # a backward() for all leaves; its checkpoints may hide parameters
+        if self._accumulators is None:
+            parameters = [slot.parameter for slot in self._slots if slot.parameter.requires_grad]
+            self._accumulators = [get_gradient_edge(p).node for p in parameters]
+        try:
+            return any(map(torch._C._will_engine_execute_node, self._accumulators))
+        except RuntimeError:  # a parameter is an input of autograd.grad()
+            return False
+
     def _arrive(self, slot: Slot) -> None:
         self.has_gradients = True
-        if slot.view is None:
-            return  # nothing has been reduced yet, and this is not to be
-        if slot.parameter.grad is not slot.view:
-            slot.adopt_gradient()
-        if not self._is_armed:
+        if not self._is_armed or slot.view is None:
             return
+        slot.adopt_gradient()
         with self._lock:
             self._count(slot)
 
@@ -300,6 +332,9 @@ class GradientReducer:
         """Wait for all buckets; afterwards every gradient is an average."""
         with trace.span("wait", "wait", buckets=len(self._works)):
             self._guarded(self._wait)
+        for slot in self._slots:
+            if slot.arrivals and slot.parameter.grad is not slot.view:
+                slot.parameter.grad = slot.view  # another wrapper's hook has taken it
         self._reset()
 
     def _wait(self) -> None:

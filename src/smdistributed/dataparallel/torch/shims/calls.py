@@ -69,8 +69,10 @@ def _has_cuda() -> bool:
 
 def _as_index(device: Any) -> Any:
     """Decimal text becomes an int; anything else stays as it is."""
-    is_decimal = isinstance(device, str) and device.isascii() and device.isdigit()
-    return int(device) if is_decimal else device
+    if not (isinstance(device, str) and device.isascii() and device.isdigit()):
+        return device
+    inform_once("text index", f"the device index '{device}', given as text, is taken as a number")
+    return int(device)
 
 
 def _wrap_set_device(original: Callable[[Any], None]) -> Callable[[Any], None]:
