@@ -256,7 +256,9 @@ def wrapper(rank: int, world_size: int) -> dict[str, Any]:
 
     for cap in (1, 25, 0.5, None, 1 / 8192):
         found[f"bucket_cap_mb={cap}"] = _mean_gradient(Wrapper(Layers(), bucket_cap_mb=cap), rank)
-    for name, cap in (("0", 0), ("-1", -1), ("True", True), ("1/3", 1 / 3), ("nan", float("nan"))):
+    refused_caps = {"0": 0, "-1": -1, "True": True, "1/3": 1 / 3, "nan": float("nan")}
+    refused_caps["0.00005"] = 0.00005
+    for name, cap in refused_caps.items():
         found[f"bucket_cap_mb {name}"] = raised(Wrapper, Layers(), bucket_cap_mb=cap)
     extras = (
         "gradient_as_bucket_view",
@@ -270,6 +272,9 @@ def wrapper(rank: int, world_size: int) -> dict[str, Any]:
 
     found["moved"] = _moved_after_wrapping(Wrapper, rank)
     found["16-bit"] = _sixteen_bit(Wrapper, rank)
+    found["bfloat16"] = _bfloat16(Wrapper, rank)
+    found["nan reached"] = _nan_reaches(Wrapper, rank)
+    found["unused everywhere"] = _unused_everywhere(Wrapper, rank)
     dist.destroy_process_group()
     return found
 
@@ -303,6 +308,31 @@ def _sixteen_bit(wrapper_class: Any, rank: int) -> list[Any]:
     ddp.zero_grad()
     ddp(torch.full((1, 2), 1.0, dtype=torch.float16)).sum().mul(1e5 if rank else 1.0).backward()
     return [average, dtype, bool(module.weight.grad.isinf().all())]
+
+
+def _bfloat16(wrapper_class: Any, rank: int) -> list[Any]:
+    """The average, the dtype of the gradient and that of the buffer that travels."""
+    module = nn.Linear(2, 1, bias=False, dtype=torch.bfloat16)
+    ddp = wrapper_class(module)
+    ddp(torch.full((1, 2), 1.0 + 2 * rank, dtype=torch.bfloat16)).sum().backward()
+    gradient = module.weight.grad
+    return [gradient.tolist(), str(gradient.dtype), str(ddp.reducer._buckets[0].buffer.dtype)]
+
+
+def _nan_reaches(wrapper_class: Any, rank: int) -> bool:
+    """Rank 1 alone has a NaN in its batch."""
+    module = nn.Linear(2, 1, bias=False)
+    wrapper_class(module)(torch.full((1, 2), float("nan") if rank else 1.0)).sum().backward()
+    return bool(module.weight.grad.isnan().all())
+
+
+def _unused_everywhere(wrapper_class: Any, rank: int) -> list[Any]:
+    """The gradients of a layer that no rank uses, and of one that all use."""
+    module = Layers()
+    module.spare = nn.Linear(2, 2, bias=False)
+    ddp = wrapper_class(module, find_unused_parameters=True)
+    gradient = _mean_gradient(ddp, rank)
+    return [module.spare.weight.grad, gradient[0]]
 
 
 def accumulation(rank: int, world_size: int) -> dict[str, Any]:

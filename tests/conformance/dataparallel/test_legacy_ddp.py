@@ -139,6 +139,7 @@ def test_6_2_allowed_bucket_caps(cap: float | None) -> None:
         ("-1", "-1", "-1048576"),
         ("True", "True", "nan"),
         ("1/3", "0.3333333333333333", "349525.3333333333"),
+        ("0.00005", "5e-05", "52.4288"),
         ("nan", "nan", "nan"),
     ],
 )
@@ -224,6 +225,19 @@ def test_6_3_sixteen_bit_averages() -> None:
 
 def test_6_5_a_gradient_missing_on_one_rank_counts_as_zeros_with_find_unused_parameters() -> None:
     assert run_ranks(missing_gradient, 2, True) == [[0.5] * 4, [0.5] * 4]
+
+
+def test_6_3_bfloat16_is_averaged_as_bfloat16() -> None:
+    expected = [[[2.0, 2.0]], "torch.bfloat16", "torch.bfloat16"]
+    assert both("wrapper", "bfloat16") == [expected, expected]
+
+
+def test_6_3_a_nan_of_one_rank_reaches_all() -> None:
+    assert both("wrapper", "nan reached") == [True, True]
+
+
+def test_6_5_a_gradient_missing_on_all_ranks_stays_none_with_find_unused_parameters() -> None:
+    assert both("wrapper", "unused everywhere") == [[None, 2.0], [None, 2.0]]
 
 
 def test_6_5_without_it_all_ranks_fail_and_read_the_name() -> None:
