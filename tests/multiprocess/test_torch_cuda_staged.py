@@ -12,6 +12,7 @@ import importlib
 import os
 import signal
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -275,7 +276,7 @@ def late(rank: int, world_size: int) -> Any:
         if rank == 0:
             store.set("over", b"")
         else:
-            store.wait(["over"])
+            store.wait(["over"], timedelta(seconds=60))
         return result
 
 
@@ -286,8 +287,6 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
 
 
 def early_wait(rank: int, world_size: int) -> Any:
-    from datetime import timedelta
-
     with staged_smddp():
         store = dist.distributed_c10d._get_default_store()
         if rank == 1:

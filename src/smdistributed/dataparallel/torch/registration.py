@@ -55,6 +55,7 @@ from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.torch import shims
 from smdistributed.dataparallel.torch.cuda.create import CudaRequest
+from smdistributed.dataparallel.torch.cuda.lane import close_all
 from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.other_backends import create_other_backend
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, ProcessGroupSmddp
@@ -96,7 +97,7 @@ def register() -> None:
         _wrap_group_creation()
         _wrap_timeout_setter()
         _wrap_join()
-        atexit.register(_native.prepare_exit)
+        atexit.register(_leave)
         trace_session.start_from_environment()
 
 
@@ -109,6 +110,12 @@ def named_timeout(is_named: bool) -> Iterator[None]:
         yield
     finally:
         _request.is_timeout_named = before
+
+
+def _leave() -> None:
+    """At exit: end what waits in the engine, then the threads that waited."""
+    _native.prepare_exit()
+    close_all()
 
 
 def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmddp:

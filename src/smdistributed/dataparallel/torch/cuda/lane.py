@@ -9,12 +9,26 @@ job here may wait for a rank that will never come until the engine's exit handle
 from __future__ import annotations
 
 import collections
+import os
 import threading
+import weakref
 from collections.abc import Callable
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "close_all"]
 
 _JOIN_S = 5.0
+_open_lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_open_lanes.clear)  # their threads stayed behind
+
+
+def close_all() -> None:
+    """`Lane.close` for every lane of this process; before the interpreter goes away.
+
+    A thread that comes back from the engine while it goes is ended in the middle of C++ code, which
+    ends the process with an abort.
+    """
+    for lane in list(_open_lanes):
+        lane.close()
 
 
 class Lane:
@@ -35,6 +49,7 @@ class Lane:
         self._thread: threading.Thread | None = None
         self._is_busy = False
         self._is_closed = False
+        _open_lanes.add(self)
 
     def submit(self, job: Callable[[], None]) -> bool:
         """Queue a job; False (and nothing is done) once the lane is closed."""
