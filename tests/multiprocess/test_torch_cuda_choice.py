@@ -9,6 +9,8 @@ data.
 from __future__ import annotations
 
 import logging
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,6 +120,55 @@ def test_ranks_that_share_a_gpu_are_staged_and_told_why_once() -> None:
     assert "built without NCCL" in lines[0][1]
     assert lines[1] == []
     assert len(lines[2]) == 1, "rank 0 of its half"
+
+
+def _group(rank: int, name: str) -> Any:
+    return types.SimpleNamespace(rank=lambda: rank, getGroupName=lambda: name)
+
+
+Decide = Callable[..., list[int]]
+
+
+@pytest.fixture
+def decide(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Decide:
+    """Make a group in a process that has made none; returns the levels of what it logs."""
+    from smdistributed.dataparallel.torch.cuda import create
+    from smdistributed.dataparallel.torch.cuda.choice import RankReport
+
+    monkeypatch.setattr(create, "_is_sharing_known", False)
+    monkeypatch.setattr(create, "_stage", lambda group, communicator: object())
+    caplog.set_level(logging.INFO, logger="smdistributed")
+
+    def made(rank: int, devices: str, transport: str = "auto") -> list[int]:
+        caplog.clear()
+        reports = [RankReport(device, True, transport).encode() for device in devices]
+        path = create.CudaPath(
+            _group(rank, "some"), create.CudaRequest(transport), reports, lambda *_: None
+        )
+        assert path.working_devices == ["cuda"]
+        assert all("group 'some': CUDA tensors pass" in text for text in caplog.messages)
+        return [record.levelno for record in caplog.records]
+
+    return made
+
+
+def test_a_shared_gpu_is_a_warning_once_per_process_and_information_afterwards(
+    decide: Decide,
+) -> None:
+    """Specification, section 3.4: oversubscription is allowed, with one warning."""
+    assert decide(0, "aab") == [logging.WARNING]
+    assert decide(0, "aab") == [logging.INFO]
+    assert decide(0, "bb") == [logging.INFO]
+
+
+def test_rank_zero_of_a_later_group_does_not_warn_again_for_the_job(decide: Decide) -> None:
+    assert decide(1, "aa") == []  # rank 0 of that group, another process, warned
+    assert decide(0, "aa") == [logging.INFO]
+
+
+def test_staging_by_choice_is_no_warning_and_leaves_the_first_one_due(decide: Decide) -> None:
+    assert decide(0, "ab", transport="staged") == [logging.INFO]
+    assert decide(0, "aa", transport="staged") == [logging.WARNING]
 
 
 def forced(rank: int, world_size: int) -> Any:

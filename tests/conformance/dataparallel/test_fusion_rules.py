@@ -4,7 +4,7 @@
 
 The planner itself is tested in `tests/unit/dataparallel/test_fusion.py`, the limits of
 `bucket_cap_mb` (section 6.2) there and in `test_legacy_ddp.py`, compression (section 6.4) in
-`tests/unit/dataparallel/test_compression.py`.
+`tests/conformance/dataparallel/test_compression.py`.
 
 Source: dataparallel specification, section 6.1.
 """
@@ -83,6 +83,11 @@ def test_one_dtype_per_buffer() -> None:
     for ranks in found():
         assert ranks["dtypes"].count("torch.float16") == 1
         assert ["short"] in ranks["buckets"]
+
+
+def test_one_device_per_buffer() -> None:
+    specs = [TensorSpec(f"t{i}", 4, "f4", f"cuda:{i % 2}") for i in range(4)]
+    assert sorted(members(plan_buckets(specs, MIB, 8))) == [[0, 2], [1, 3]]
 
 
 def test_the_order_is_that_of_parameters_reversed_and_the_same_on_all_ranks() -> None:

@@ -213,6 +213,30 @@ def test_death_by_a_signal_passes_through_an_exec(environ: dict[str, str], tmp_p
     assert done.returncode == -signal.SIGKILL  # which a shell shows as 137
 
 
+def test_a_module_in_front_of_the_script_is_passed_on(
+    environ: dict[str, str], report: Path
+) -> None:
+    # "the toolkit's use: mpirun ... smddprun python -m mpi4py train.py ..."; mpi4py's place is
+    # taken by a module of the standard library that runs a script in the same way.
+    command = (sys.executable, "-m", "trace", "--count", "--missing", "-C", report.parent / "cover")
+    done = run(environ | LAUNCHERS["Open MPI"], *command, report, "--epochs", "1")
+    (seen,) = reports(done.stdout)
+    assert seen["arguments"] == ["--epochs", "1"]
+    assert seen["environ"]["RANK"] == "1"
+
+
+def test_mpirun_flags_before_the_command_are_ignored_with_a_warning_on_an_exec(
+    environ: dict[str, str], report: Path
+) -> None:
+    flags = ("-mca", "btl", "self", "--tag-output")
+    done = run(environ | LAUNCHERS["Open MPI"], *flags, sys.executable, report, "--epochs", "1")
+    (seen,) = reports(done.stdout)
+    assert seen["arguments"] == ["--epochs", "1"]
+    assert "-mca" in done.stderr
+    assert "--tag-output" in done.stderr
+    assert "left out" in done.stderr
+
+
 # Row 2: "torchrun variables already present: exec unchanged".
 
 
@@ -441,7 +465,7 @@ def test_hosts_and_their_slots(environ: dict[str, str], report: Path, tmp_path: 
     elsewhere = run(environ, "-H", "192.0.2.1:2", report)
     assert elsewhere.returncode == 2
     assert "192.0.2.1" in elsewhere.stderr
-    assert "mpirun -np 8 -H a:4,b:4 smddprun" in elsewhere.stderr
+    assert "mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR=a smddprun" in elsewhere.stderr
 
 
 def test_two_dashes_end_the_options(environ: dict[str, str], tmp_path: Path) -> None:

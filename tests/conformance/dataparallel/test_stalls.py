@@ -1,0 +1,45 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stalled collectives of the `smddp` backend, and torch's `Join` as the remedy.
+
+The same of the legacy `DistributedDataParallel` is in `test_legacy_ddp.py`.
+
+Source: dataparallel specification, section 6.6.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from harness import run_ranks
+
+from tests.conformance.dataparallel.stall_ranks import joined_training, stalled
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_6_6_the_variable_sets_when_a_stalled_collective_times_out(kind: str) -> None:
+    (name, text, bases), _ = run_ranks(stalled, 2, kind, variable="3")
+    assert name == "SMDDPTimeoutError"
+    assert "TimeoutError" in bases
+    assert "SMDDPError" in bases
+    assert f"{kind} #2 " in text, text  # the collective and its sequence number: #1 went well
+    assert "on rank 0 of 2" in text, text  # this rank
+    assert re.search(r"for rank 1\b", text), text  # who has not arrived
+    assert "uneven number of batches per rank at the end of an epoch" in text, text
+    assert "torch's Join context" in text, text
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_6_6_the_timeout_argument_goes_before_the_variable(kind: str) -> None:
+    """With the variable's ten minutes, the run would miss its deadline."""
+    (name, text, _), _ = run_ranks(stalled, 2, kind, variable="600", argument_s=2)
+    assert name == "SMDDPTimeoutError"
+    assert re.search(rf"{kind} #\d+", text), text
+
+
+def test_6_6_join_with_torchs_ddp_ends_uneven_batches_with_equal_weights() -> None:
+    first, second = run_ranks(joined_training, 2, (3, 5))
+    assert (first["steps"], second["steps"]) == (3, 5)
+    assert first["weights"] == second["weights"]  # bytes: equal to the last bit
+    assert first["weights"] != first["initial weights"]
