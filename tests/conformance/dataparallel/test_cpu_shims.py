@@ -163,6 +163,73 @@ def test_without_cuda_set_device_is_a_no_op_and_cuda_returns_self_and_each_logs_
     in_mode(mode, set_device_and_move, ranks=2)
 
 
+# "Each shim logs once": the string case in every mode, and what `full` adds.
+
+
+def say_text_index_once(rank: int, world_size: int) -> list[int]:
+    """Counts, by level, what is said of three indexes given as text, where CUDA is."""
+    torch.cuda.is_available = lambda: True
+    torch.cuda.set_device = lambda device: None
+    nn.Module.cuda = lambda self, device=None: self
+    records = import_library()
+    torch.cuda.set_device(0)
+    assert not [record for record in records if "given as text" in record.getMessage()]
+    for device in ("0", "1"):
+        torch.cuda.set_device(device)
+    nn.Linear(1, 1).cuda("2")
+    levels = [record.levelno for record in records if "given as text" in record.getMessage()]
+    return [levels.count(logging.INFO), levels.count(logging.DEBUG), len(levels)]
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_the_string_case_logs_once_in_every_mode(mode: str) -> None:
+    """Section 4.6, "each shim logs once": at INFO in rank 0, as a debug message elsewhere."""
+    assert in_mode(mode, say_text_index_once, ranks=2) == [[1, 0, 1], [0, 1, 1]]
+
+
+USE_ALL_OF_FULL = """
+import json, logging
+import torch
+
+records = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        records.append([record.levelname, record.getMessage()])
+
+logger = logging.getLogger("smdistributed")
+logger.setLevel(logging.DEBUG)
+logger.addHandler(Keep())
+import smdistributed.dataparallel.torch.torch_smddp
+records.clear()
+torch.ones(1, device="cpu").to("cpu")
+assert records == [], records
+for _ in range(2):
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 2
+    torch.ones(1, device="cuda").to("cuda:0")
+    torch.nn.Linear(1, 1).to(torch.device("cuda", 0))
+    torch.cuda.Event()
+    torch.cuda.Stream()
+print(json.dumps(records))
+"""
+
+
+@needs_no_cuda
+@pytest.mark.parametrize(("rank", "level"), [("0", "INFO"), ("1", "DEBUG")])
+def test_each_shim_that_full_adds_logs_once(rank: str, level: str) -> None:
+    """Section 4.6, "each shim logs once": the mapping, the questions, events and streams."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    done = run_python(["-c", USE_ALL_OF_FULL], environ={**place, "SMDDP_CPU_SHIM": "full"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        [level, "torch.cuda.is_available() answers True to this script's own files"],
+        [level, "torch.cuda.device_count() answers 2 to this script's own files"],
+        [level, "the device cuda is taken as the cpu: there is no CUDA here"],
+        [level, "torch.cuda.Event measures the time of the CPU"],
+        [level, "torch.cuda.Stream is the order of the program: there is no CUDA here"],
+    ]
+
+
 # Row 4.
 
 
@@ -196,6 +263,62 @@ def train_with_device_ids(rank: int, world_size: int) -> list[float]:
 def test_device_ids_of_a_cpu_module_are_dropped_with_one_warning(mode: str) -> None:
     # The gradient of the weights is the input: the mean of 0 and 1.
     assert in_mode(mode, train_with_device_ids, ranks=2) == [[0.5] * 3] * 2
+
+
+def wrap_by_legacy_class(rank: int, world_size: int) -> list[str]:
+    """The warnings that wrapping three times gives."""
+    records = import_library()
+    import smdistributed.dataparallel.torch.distributed as legacy
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Legacy
+
+    legacy.init_process_group()
+    for arguments in (
+        {"device_ids": [rank]},
+        {"device_ids": [rank], "output_device": rank},
+        {"output_device": rank},
+    ):
+        model = Legacy(nn.Linear(3, 1), **arguments)
+        assert model.device_ids is None
+        assert model.output_device is None
+    model(torch.ones(1, 3)).sum().backward()
+    assert model.module.weight.grad.tolist() == [[1.0] * 3]
+    legacy.destroy_process_group()
+    return [record.getMessage() for record in records if record.levelno == logging.WARNING]
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("mode", ["auto", "full"])
+def test_the_legacy_class_drops_device_ids_too_and_warns_once(mode: str) -> None:
+    """Sections 4.6 and 5.2, row `device_ids`: "on CPU see 4.6"."""
+    ((warning,),) = in_mode(mode, wrap_by_legacy_class)
+    assert "device_ids=[0] left out" in warning
+
+
+def move_after_wrapping(rank: int, world_size: int, is_full: bool) -> list[float]:
+    """The gradient after the published sample's order: wrap, set the device, move."""
+    import_library()
+    import smdistributed.dataparallel.torch.distributed as legacy
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Legacy
+
+    legacy.init_process_group()
+    model = Legacy(nn.Linear(3, 1))
+    local_rank = legacy.get_local_rank()
+    torch.cuda.set_device(local_rank)
+    assert model.cuda(local_rank) is model
+    if is_full:
+        assert model.to(torch.device("cuda", local_rank)) is model
+    model(torch.full((1, 3), float(rank))).sum().backward()
+    gradient = [float(value) for value in model.module.weight.grad.flatten()]
+    legacy.destroy_process_group()
+    return gradient
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("mode", ["auto", "full"])
+def test_wrap_then_move_keeps_the_hooks(mode: str) -> None:
+    """Section 5.2, wrap-then-move: "MUST NOT lose hooks when the move is a no-op"."""
+    # The gradient of the weights is the input: the mean of 0 and 1.
+    assert in_mode(mode, move_after_wrapping, mode == "full", ranks=2) == [[0.5] * 3] * 2
 
 
 def wrap_without_device_ids(rank: int, world_size: int) -> None:

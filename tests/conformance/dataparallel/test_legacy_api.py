@@ -132,18 +132,32 @@ def test_5_the_class_comes_from_both_paths() -> None:
 # ---- the deprecation warning -----------------------------------------------------------------
 
 
-def run_script(tmp_path: Path, *options: str) -> str:
+LEGACY_CALLS = """\
+import smdistributed.dataparallel.torch.distributed as dist
+def main():
+    dist.init_process_group()
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
+    import torch
+    DistributedDataParallel(torch.nn.Linear(1, 1))
+    DistributedDataParallel(torch.nn.Linear(1, 1))
+    dist.destroy_process_group()
+"""
+
+LEGACY_CLASS_ALONE = """\
+import torch
+import torch.distributed as dist
+from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
+def main():
+    dist.init_process_group("smddp", store=dist.HashStore(), rank=0, world_size=1)
+    DistributedDataParallel(torch.nn.Linear(1, 1))
+    DistributedDataParallel(torch.nn.Linear(1, 1))
+    dist.destroy_process_group()
+"""
+
+
+def run_script(tmp_path: Path, *options: str, training: str = LEGACY_CALLS) -> str:
     """What a script writes to stderr whose module, not `__main__`, uses the legacy API twice."""
-    (tmp_path / "training.py").write_text(
-        "import smdistributed.dataparallel.torch.distributed as dist\n"
-        "def main():\n"
-        "    dist.init_process_group()\n"
-        "    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel\n"
-        "    import torch\n"
-        "    DistributedDataParallel(torch.nn.Linear(1, 1))\n"
-        "    DistributedDataParallel(torch.nn.Linear(1, 1))\n"
-        "    dist.destroy_process_group()\n"
-    )
+    (tmp_path / "training.py").write_text(training)
     (tmp_path / "main.py").write_text("import training\ntraining.main()\n")
     environ = {k: v for k, v in os.environ.items() if k not in (*NO_LAUNCHER, "PYTHONWARNINGS")}
     done = subprocess.run(
@@ -165,6 +179,16 @@ def test_5_the_deprecation_warning_is_shown_by_default_with_the_published_text_o
     assert stderr.count(DEPRECATION) == 1
     where, _, _ = stderr.partition(DEPRECATION)
     assert where.endswith("training.py:3: LegacyModuleWarning: ")
+
+
+def test_5_the_deprecation_warning_is_shown_on_the_first_class_construction_if_that_is_first(
+    tmp_path: Path,
+) -> None:
+    """Section 5: "or first class construction, whichever is first"; here torch made the group."""
+    stderr = run_script(tmp_path, training=LEGACY_CLASS_ALONE)
+    assert stderr.count(DEPRECATION) == 1
+    where, _, _ = stderr.partition(DEPRECATION)
+    assert where.endswith("training.py:6: LegacyModuleWarning: ")
 
 
 def test_5_the_deprecation_warning_is_a_deprecation_warning_that_users_can_silence(
@@ -212,6 +236,30 @@ def test_5_1_other_calls_before_init_raise(name: str) -> None:
 
 def test_5_destroy_before_init_is_harmless() -> None:
     dist.destroy_process_group()
+
+
+def destroy_a_sub_group(rank: int, world_size: int) -> dict[str, Any]:
+    dist.init_process_group()
+    sub_group = torch.distributed.new_group([0, 1])
+    other = torch.distributed.new_group([0, 1])
+    dist.destroy_process_group(sub_group)
+    found: dict[str, Any] = {"initialized": dist.is_initialized()}
+    for name, group in {"world": dist.group.WORLD, "other": other}.items():
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        found[name] = tensor.item()
+    try:
+        found["destroyed"] = torch.distributed.get_backend(sub_group)
+    except ValueError as error:
+        found["destroyed"] = type(error).__name__
+    dist.destroy_process_group()
+    return found
+
+
+def test_5_destroying_a_sub_group_leaves_the_others() -> None:
+    """Section 5, `destroy_process_group(group=None)`: only the group that is given goes."""
+    kept = {"initialized": True, "world": 2.0, "other": 2.0, "destroyed": "ValueError"}
+    assert run_ranks(destroy_a_sub_group, 2) == [kept, kept]
 
 
 def test_5_is_initialized() -> None:
@@ -262,6 +310,47 @@ def test_5_1_torchs_default_group_is_adopted_without_a_warning(backend: str) -> 
 def test_5_1_it_calls_nothing_that_needs_cuda() -> None:
     assert not torch.cuda.is_initialized()
     assert both("initialized") == [True, True]
+
+
+def init_without_cuda(rank: int, world_size: int) -> list[Any]:
+    def refuse() -> None:
+        raise AssertionError("CUDA was asked for")
+
+    torch.cuda._lazy_init = refuse
+    with pytest.raises(AssertionError, match="CUDA was asked for"):
+        torch.cuda.init()  # torch's calls for CUDA do go through it
+    dist.init_process_group()
+    found = [dist.get_rank(), dist.get_world_size(), torch.cuda.is_initialized()]
+    dist.destroy_process_group()
+    return found
+
+
+def test_5_1_it_succeeds_where_every_call_for_cuda_fails() -> None:
+    """Section 5.1: "It calls nothing that needs CUDA"."""
+    assert run_ranks(init_without_cuda, 1) == [[0, 1, False]]
+
+
+LAZY_EXPORTS = """
+import sys
+import smdistributed.dataparallel.torch as package
+from smdistributed.dataparallel.torch import get_local_rank, get_rank, get_world_size
+print("torch" in sys.modules)
+for function in (get_local_rank, get_rank, get_world_size):
+    try:
+        function()
+    except RuntimeError as error:
+        print(type(error).__name__)
+print("torch" in sys.modules)
+"""
+
+
+def test_5_1_the_package_exports_who_am_i_lazily() -> None:
+    """Sections 1 and 5.1: the names are there, and importing them leaves torch unimported."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAZY_EXPORTS], capture_output=True, text=True, timeout=100
+    )
+    expected = ["False", *["SMDDPNotInitialized"] * 3, "True"]
+    assert done.stdout.split() == expected, done.stderr
 
 
 # ---- who am I --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from torch.jit import _builtins
 from torch.storage import TypedStorage, UntypedStorage
 from torch.utils import _device
 
+from smdistributed.dataparallel.torch.shims.notices import inform_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["install", "on_cpu"]
@@ -119,13 +120,20 @@ def on_cpu(device: Any) -> Any:
         device: `torch.device`, name ("cuda", "cuda:1", "1"), index, or anything else, which is
             returned as it is.
     """
+    if not _is_cuda(device):
+        return device
+    if not torch.compiler.is_compiling():  # the log is nothing to trace
+        inform_once("mapping", "the device cuda is taken as the cpu: there is no CUDA here")
+    return _CPU
+
+
+def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
-        return _CPU if device.type == "cuda" else device
+        return device.type == "cuda"
     if isinstance(device, str):
-        return _CPU if device.partition(":")[0] == "cuda" or device.isdigit() else device
-    if isinstance(device, int) and not isinstance(device, bool):
-        return _CPU  # an index names a device of the accelerator
-    return device
+        return device.partition(":")[0] == "cuda" or device.isdigit()
+    # An index names a device of the accelerator.
+    return isinstance(device, int) and not isinstance(device, bool)
 
 
 def install(patches: Patches) -> None:
