@@ -20,7 +20,7 @@ import math
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,6 +34,7 @@ _MERGE_FACTOR = 1.5
 _SMT_COMPUTE_RATIO = 1.3
 _NOISY_FACTOR = 1.5
 _NAMES_OF_SEPARATE_CORES = ("split", "far")
+COMPARABLE_TAGS = ("smt", "split", "far", "single")
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,19 @@ class CoreStates:
             }
             for group in self.groups
         ]
+
+
+def main_tag(by_tags: Iterable[Mapping[str, Any]]) -> str | None:
+    """The tag of most turns among those that are compared.
+
+    ``by_tags`` maps, for each library or column, tags to figures with their number of ``turns``.
+    """
+    counts: Counter[str] = Counter()
+    for by_tag in by_tags:
+        for tag, figures in by_tag.items():
+            if tag in COMPARABLE_TAGS:
+                counts[tag] += figures["turns"]
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _find_groups(samples: Sequence[ProbeSample]) -> list[Group]:

@@ -10,8 +10,9 @@ from statistics import median
 from typing import Any
 
 from cases import Case
+from core_state import COMPARABLE_TAGS
 
-COMPARABLE_TAGS = ("smt", "split", "far", "single")
+Turn = dict[str, Any]
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
@@ -43,18 +44,25 @@ def summarise(case: Case, seconds: Iterable[float], turns: int) -> dict[str, Any
     }
 
 
+def paired_turns(
+    turns: Iterable[Turn], others: Iterable[Turn]
+) -> dict[str, list[tuple[Turn, Turn]]]:
+    """Turns of one round that took place in one core state, by that state."""
+    by_round = {other["round"]: other for other in others}
+    pairs: dict[str, list[tuple[Turn, Turn]]] = {}
+    for turn in turns:
+        other = by_round.get(turn["round"])
+        if other is not None and other["tag"] == turn["tag"] and turn["tag"] in COMPARABLE_TAGS:
+            pairs.setdefault(turn["tag"], []).append((turn, other))
+    return pairs
+
+
 def paired_ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, dict[str, float]]:
     """How many times as long ``theirs`` takes, per tag, from rounds in which both have that tag.
 
     ``best`` divides the best times of those rounds; ``median`` is the median over those rounds of
     the ratio of the two medians of the round, so a drift of the machine touches both sides alike.
     """
-    peer_turns = {turn["round"]: turn for turn in theirs["turns"]}
-    pairs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    for turn in ours["turns"]:
-        peer = peer_turns.get(turn["round"])
-        if peer is not None and peer["tag"] == turn["tag"] and turn["tag"] in COMPARABLE_TAGS:
-            pairs.setdefault(turn["tag"], []).append((turn, peer))
     return {
         tag: {
             "pairs": len(rounds),
@@ -62,5 +70,5 @@ def paired_ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, dic
             / min(turn["best_us"] for turn, _ in rounds),
             "median": median(peer["median_us"] / turn["median_us"] for turn, peer in rounds),
         }
-        for tag, rounds in pairs.items()
+        for tag, rounds in paired_turns(ours["turns"], theirs["turns"]).items()
     }

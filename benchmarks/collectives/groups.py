@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cases import Case
+from child_processes import find_free_port, wait_for_all
 from libraries import Library, LibraryAbsent
 
 START_DEADLINE_S = 120.0
@@ -78,7 +79,7 @@ class WorkerGroup:
             listener.bind(str(control))
             listener.listen(ranks)
             listener.settimeout(0.5)
-            port = _find_free_port()
+            port = find_free_port()
             with self._log_path.open("wb") as log:
                 for rank, command in enumerate(commands):
                     self._processes.append(
@@ -211,12 +212,7 @@ class WorkerGroup:
                 connection.sendall(b'{"verb": "stop"}\n')
             except OSError:
                 continue
-        end = time.monotonic() + _STOP_DEADLINE_S
-        for process in self._processes:
-            try:
-                process.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
+        wait_for_all(self._processes, _STOP_DEADLINE_S)
         self.kill()
         self._folder.cleanup()
 
@@ -244,12 +240,6 @@ def _is_worker(pid: int) -> bool:
         return b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _without_paths(text: str) -> str:

@@ -7,20 +7,19 @@ Usage: python benchmarks/collectives/report.py [RESULT.json] [--docs FOLDER]
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cases import COLLECTIVES, ITEM_SIZES, size_name
-from figures import COMPARABLE_TAGS, paired_ratios
+from core_state import COMPARABLE_TAGS, main_tag
+from figures import paired_ratios
 from libraries import LIBRARIES
+from page_parts import machine_words, package_words, table
+from result_files import read_for_report
 
 HERE = Path(__file__).resolve().parent
-DOCS_FOLDER = HERE.parents[1] / "docs" / "benchmarks"
 OWN = tuple(library.name for library in LIBRARIES if library.own)
 # One colour per library, distinct for colour-blind readers; ours are the strong ones.
 COLOURS = {
@@ -72,14 +71,9 @@ class Results:
         return list(dict.fromkeys(name for _, row in rows for name in row))
 
 
-def main_tag(row: Row) -> str | None:
+def tag_of_case(row: Row) -> str | None:
     """The core state in which most turns of the case took place, among those that compare."""
-    counts: Counter[str] = Counter()
-    for record in row.values():
-        for tag, figures in record["by_tag"].items():
-            if tag in COMPARABLE_TAGS:
-                counts[tag] += figures["turns"]
-    return counts.most_common(1)[0][0] if counts else None
+    return main_tag(record["by_tag"] for record in row.values())
 
 
 def number(value: float) -> str:
@@ -89,18 +83,12 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    """A Markdown table; the first ``text_columns`` to the left, the others to the right."""
-    rule = [":--"] * text_columns + ["--:"] * (len(header) - text_columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines)) + "\n"
-
-
 def time_table(results: Results, rows: Sequence[tuple[int, Row]]) -> str:
     """Best / median time of each library, in the main core state of the row."""
     names = results.names(rows)
     lines = []
     for size, row in rows:
-        tag = main_tag(row)
+        tag = tag_of_case(row)
         cells = []
         for name in names:
             record = row.get(name)
@@ -120,7 +108,7 @@ def detail_table(results: Results, rows: Sequence[tuple[int, Row]]) -> str:
     """Spread, percentiles and bandwidths of our libraries and of the baseline."""
     lines = []
     for size, row in rows:
-        tag = main_tag(row)
+        tag = tag_of_case(row)
         for name in (*OWN, "gloo"):
             figures = row[name]["by_tag"].get(tag) if name in row else None
             if figures:
@@ -245,7 +233,7 @@ def plot(results: Results, collective: str, dtype: str, folder: Path) -> str | N
 def _curve(rows: Sequence[tuple[int, Row]], name: str) -> dict[int, float]:
     curve = {}
     for size, row in rows:
-        tag = main_tag(row)
+        tag = tag_of_case(row)
         if name in row and tag in row[name]["by_tag"]:
             curve[size] = row[name]["by_tag"][tag]["median_us"]
     return curve
@@ -294,7 +282,6 @@ def introduction(results: Results) -> str:
         ]
         for state in content["core_states"]
     ]
-    packages = ", ".join(f"{name} {found}" for name, found in machine["packages"].items())
     return f"""# Collectives: smddp beside its peers
 
 <!-- Written by benchmarks/collectives/report.py; edit that, not this page. -->
@@ -304,11 +291,8 @@ Measured on {content["date"]} with
     {content["command"]}
     python benchmarks/collectives/report.py
 
-{machine["cpu_model"]} (family/model/stepping {machine["cpu_family_model_stepping"]}, \
-{", ".join(machine["vector_extensions"]) or "no vector extensions"}), {machine["cpus"]} CPUs\
-{", virtual" if machine["hypervisor"] else ""}, {machine["memory_gib"]} GiB, Linux \
-{machine["kernel"]}, transparent huge pages `{machine["transparent_huge_pages"]}`, Python \
-{machine["python"]}, {packages}, {machine["compiler"]}.
+{machine_words(machine)}, transparent huge pages `{machine["transparent_huge_pages"]}`, \
+{package_words(machine)}, {machine["compiler"]}.
 
 Libraries take turns inside one run, {content["rounds"]} rounds per case; the waiting ones sleep. \
 A sample is the mean of one batch of calls on the slowest rank. Results are verified before and \
@@ -343,24 +327,10 @@ def write(results: Results, folder: Path) -> list[Path]:
     return pages
 
 
-def _newest_result() -> Path:
-    found = sorted((HERE / "results").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise SystemExit(
-            "no result file in benchmarks/collectives/results; expected one from run.py. "
-            "Run `python benchmarks/collectives/run.py --quick` first."
-        )
-    return found[-1]
-
-
 def main() -> int:
     """Write the pages from the result file named on the command line, by default the newest."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", type=Path, metavar="RESULT.json")
-    parser.add_argument("--docs", type=Path, default=DOCS_FOLDER, metavar="FOLDER")
-    arguments = parser.parse_args()
-    path = arguments.result or _newest_result()
-    for page in write(Results(json.loads(path.read_text())), arguments.docs):
+    content, folder = read_for_report(HERE, __doc__.splitlines()[0])
+    for page in write(Results(content), folder):
         print(f"wrote {page.name}")
     return 0
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -40,13 +39,15 @@ from core_state import CoreProbe, CoreStates, ProbeSample
 from figures import summarise
 from groups import CaseUnsupported, GroupFailed, MeasuredGroup, WorkerGroup
 from libraries import FLOOR_VARIANTS, LIBRARIES, Library, LibraryAbsent, is_oversubscribed
+from list_options import names, rank_counts
 from native_programs import CannotBuild, build
+from result_files import default_path, published_command, write
 
 SCHEMA_VERSION = 1
 BATCH_SECONDS = 200e-6  # short calls are timed in batches about this long, to hide the clock's cost
 MAX_BATCHES = 200
 STARTS_PER_LIBRARY = 3  # a library that fails this often with one number of ranks is given up
-RESULTS_FOLDER = Path(__file__).with_name("results")
+HERE = Path(__file__).resolve().parent
 
 
 @dataclass
@@ -306,7 +307,7 @@ class Run:
         content = {
             "schema": SCHEMA_VERSION,
             "date": date.today().isoformat(),
-            "command": "python benchmarks/collectives/run.py " + self._arguments.command,
+            "command": self._arguments.command,
             "rounds": self._arguments.rounds,
             "environment": environment.describe(),
             "core_states": states.to_json(),
@@ -315,11 +316,7 @@ class Run:
             "results": [measurement.to_json(states) for measurement in self._measurements],
             "reference_floor": reference,
         }
-        path: Path = self._arguments.out
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(_to_lines(content))
-        partial.replace(path)
+        write(self._arguments.out, _to_lines(content))
 
     def stop(self) -> None:
         """End the probe."""
@@ -368,32 +365,7 @@ def _cases(arguments: argparse.Namespace, ranks: int) -> Iterator[Case]:
             yield from (Case(collective, dtype, ranks, size) for size in sizes)
 
 
-def _without_path_options(argv: Sequence[str]) -> Iterator[str]:
-    """The command line without ``--out`` and ``--reference-floor``: no paths in published files."""
-    words = iter(argv)
-    for word in words:
-        option, equals, _ = word.partition("=")
-        if option in ("--out", "--reference-floor"):
-            if not equals:
-                next(words, None)
-        else:
-            yield word
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    def names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
-        def parse(text: str) -> list[str]:
-            chosen = [name.strip() for name in text.split(",") if name.strip()]
-            unknown = [name for name in chosen if name not in allowed]
-            if unknown or not chosen:
-                raise argparse.ArgumentTypeError(
-                    f"{text!r} names {', '.join(unknown) or 'nothing'}; expected some of "
-                    f"{', '.join(allowed)}, separated by commas"
-                )
-            return chosen
-
-        return parse
-
     def sizes(text: str) -> list[int]:
         try:
             return [parse_size(part) for part in text.split(",")]
@@ -412,7 +384,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--collectives", type=names(COLLECTIVES), metavar="NAME,...")
     parser.add_argument("--dtypes", type=names(tuple(ITEM_SIZES)), metavar="NAME,...")
     parser.add_argument("--sizes", type=sizes, metavar="SIZE,...", help="such as 4,64K,25M")
-    parser.add_argument("--ranks", metavar="N,...", help="such as 2,4")
+    parser.add_argument("--ranks", type=rank_counts(1), metavar="N,...", help="such as 2,4")
     parser.add_argument(
         "--libraries",
         type=names((*library_names, "floor")),
@@ -434,23 +406,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.collectives = arguments.collectives or (list(COLLECTIVES) if full else ["all_reduce"])
     arguments.dtypes = arguments.dtypes or list(ITEM_SIZES)
     arguments.sizes = arguments.sizes or list(FULL_SIZES if full else QUICK_SIZES)
-    try:
-        default_ranks = "1,2,4,8" if full else "2,4"
-        arguments.ranks = [int(part) for part in (arguments.ranks or default_ranks).split(",")]
-    except ValueError:
-        arguments.ranks = [0]
-    if not all(1 <= ranks <= 8 for ranks in arguments.ranks):
-        parser.error("--ranks must be whole numbers from 1 to 8, such as 2,4")
+    arguments.ranks = arguments.ranks or ([1, 2, 4, 8] if full else [2, 4])
     arguments.rounds = arguments.rounds or (9 if full else 5)
     arguments.turn_ms = arguments.turn_ms or (25.0 if full else 15.0)
     chosen = arguments.libraries or [*library_names, "floor"]
     arguments.floor = "floor" in chosen
     arguments.libraries = [library for library in LIBRARIES if library.name in chosen]
-    if arguments.out is None:
-        kind = "" if full else "_quick"
-        name = f"{date.today().isoformat()}_{environment.machine_class()}{kind}.json"
-        arguments.out = RESULTS_FOLDER / name
-    arguments.command = shlex.join(_without_path_options(argv))
+    arguments.out = arguments.out or default_path(HERE, is_quick=not full)
+    arguments.command = published_command(HERE, argv, ("--out", "--reference-floor"))
     return arguments
 
 

@@ -2,35 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine while a turn runs: core states, other programs' use of the processors, the floor.
 
-Probe, floor and description of the machine are those of the `collectives` benchmark.
+Probe and floor are those of the `collectives` benchmark.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from statistics import median
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "collectives"))
-
-import environment
-from adapters.floor import SEGMENTS_KIB, FloorProgram
-from core_state import CoreProbe, CoreStates, ProbeSample
-from libraries import LibraryAbsent
-from native_programs import CannotBuild
-
-__all__ = [
-    "CannotBuild",
-    "CoreProbe",
-    "CoreStates",
-    "Floor",
-    "LibraryAbsent",
-    "OtherLoad",
-    "ProbeSample",
-    "environment",
-]
+from shared import SEGMENTS_KIB, FloorProgram
 
 
 class OtherLoad:

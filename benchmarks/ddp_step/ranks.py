@@ -8,13 +8,14 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from shared import child_processes
 
 _START_DEADLINE_S = 180.0
 _COMMAND_DEADLINE_S = 120.0
@@ -33,7 +34,7 @@ class Ranks:
         self.size = size
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by kill()
         self._unread = [b""] * size
-        port = _find_free_port()
+        port = child_processes.find_free_port()
         worker = Path(__file__).with_name("worker.py")
         self._processes = [
             subprocess.Popen(
@@ -107,12 +108,7 @@ class Ranks:
                     process.stdin.close()
                 except OSError:
                     continue
-        end = time.monotonic() + _STOP_DEADLINE_S
-        for process in self._processes:
-            try:
-                process.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                break
+        child_processes.wait_for_all(self._processes, _STOP_DEADLINE_S)
         self.kill()
 
     def kill(self) -> None:
@@ -135,9 +131,3 @@ def _variables(rank: int, size: int, port: int) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,19 +4,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-COMPARABLE_TAGS = ("smt", "split", "far", "single")
+from shared import paired_turns, percentile
 
 Turn = dict[str, Any]
-
-
-def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """Nearest-rank percentile of an ascending, non-empty sequence."""
-    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def lockstep(seconds_by_rank: Sequence[Sequence[float]]) -> list[float]:
@@ -54,14 +48,8 @@ def paired(turns: Iterable[Turn], references: Iterable[Turn]) -> dict[str, dict[
     `median`, `p10` and `p90` are over the rounds' ratios of medians, so that a drift of the
     machine touches both sides alike. `cpu` is the median ratio of processor times.
     """
-    by_round = {turn["round"]: turn for turn in references}
-    pairs: dict[str, list[tuple[Turn, Turn]]] = {}
-    for turn in turns:
-        other = by_round.get(turn["round"])
-        if other is not None and other["tag"] == turn["tag"] and turn["tag"] in COMPARABLE_TAGS:
-            pairs.setdefault(turn["tag"], []).append((turn, other))
     found = {}
-    for tag, rounds in pairs.items():
+    for tag, rounds in paired_turns(turns, references).items():
         ratios = sorted(turn["median_ms"] / other["median_ms"] for turn, other in rounds)
         found[tag] = {
             "pairs": len(rounds),

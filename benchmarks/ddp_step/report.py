@@ -7,19 +7,16 @@ Usage: python benchmarks/ddp_step/report.py [RESULT.json] [--docs FOLDER]
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from columns import COLUMNS, COMPUTE, column, reference_of
-from ratios import COMPARABLE_TAGS
+from shared import COMPARABLE_TAGS, main_tag, page_parts, result_files
 
 HERE = Path(__file__).resolve().parent
-DOCS_FOLDER = HERE.parents[1] / "docs" / "benchmarks"
 PICTURE = "ddp_step.png"
 FLOOR = "floor"
 MODEL_LABELS = {"gpt": "small GPT", "resnet18": "ResNet-18-like", "mlp": "tiny MLP"}
@@ -31,14 +28,11 @@ COLOURS = {"compute": "#888888", "smddp": "#d55e00", "legacy": "#e69f00", "gloo"
 Case = dict[str, Any]
 
 
-def main_tag(case: Case) -> str | None:
+def tag_of_case(case: Case) -> str | None:
     """The core state in which most turns took place, among those that are compared."""
-    counts: Counter[str] = Counter()
-    for name, found in case["columns"].items():
-        for tag, figures in found.get("by_tag", {}).items():
-            if name != FLOOR and tag in COMPARABLE_TAGS:
-                counts[tag] += figures["turns"]
-    return counts.most_common(1)[0][0] if counts else None
+    return main_tag(
+        found.get("by_tag", {}) for name, found in case["columns"].items() if name != FLOOR
+    )
 
 
 def number(value: float) -> str:
@@ -46,12 +40,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
-
-
-def table(header: Sequence[str], lines: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    """A Markdown table; the first `text_columns` to the left, the others to the right."""
-    rule = [":--"] * text_columns + ["--:"] * (len(header) - text_columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines)) + "\n"
 
 
 def step_table(case: Case) -> str:
@@ -90,13 +78,13 @@ def step_table(case: Case) -> str:
         return "No turn of this case was undisturbed: there is nothing to compare.\n"
     header = ["Step", "Views", "Cores", "ms, best / median", "Spread"]
     header += ["Ratio, best", "Ratio, median", "Ratio, p10 – p90", "Pairs", "Processor time"]
-    return table(header, lines, 3)
+    return page_parts.table(header, lines, 3)
 
 
 def floor_words(case: Case) -> str:
     """What a sum of all gradients costs at least, and what a step would be with it on top."""
     floor = case["columns"].get(FLOOR, {})
-    tag = main_tag(case)
+    tag = tag_of_case(case)
     figures = floor.get("by_tag", {}).get(tag)
     free = case["columns"].get("free", {}).get("by_tag", {}).get(tag)
     if figures is None or free is None:
@@ -133,7 +121,7 @@ def summary_table(cases: Sequence[Case]) -> str:
     names = [name for name in ("smddp", "legacy", "gloo") if _has(cases, name)]
     lines = []
     for case in cases:
-        tag = main_tag(case)
+        tag = tag_of_case(case)
         cells = []
         for name in names:
             ratio = case["columns"].get(name, {}).get("to_free", {}).get(tag)
@@ -150,7 +138,7 @@ def summary_table(cases: Sequence[Case]) -> str:
             ]
         )
     header = ["Model", "Ranks", "Gradients, MB", "Cores", *(column(n).label for n in names)]
-    return table([*header, "Target for smddp"], lines)
+    return page_parts.table([*header, "Target for smddp"], lines)
 
 
 def _has(cases: Sequence[Case], name: str) -> bool:
@@ -168,7 +156,7 @@ def plot(cases: Sequence[Case], path: Path) -> None:
         1, len(cases), figsize=(3.6 * len(cases) + 0.6, 3.8), squeeze=False, layout="constrained"
     )
     for panel, case in zip(panels[0], cases, strict=True):
-        tag = main_tag(case)
+        tag = tag_of_case(case)
         names = [name for name in COLOURS if "to_free" in case["columns"].get(name, {})]
         for position, name in enumerate(names):
             ratios = _round_ratios(case, name, tag)
@@ -203,7 +191,6 @@ def page(content: dict[str, Any]) -> str:
     """The text of the page."""
     cases: list[Case] = content["results"]
     machine = content["environment"]
-    packages = ", ".join(f"{name} {found}" for name, found in machine["packages"].items())
     states = [
         [
             state["tag"],
@@ -228,10 +215,7 @@ Median ratios, gradients as bucket views. Measured on {content["date"]} with
     {content["command"]}
     python benchmarks/ddp_step/report.py
 
-{machine["cpu_model"]} (family/model/stepping {machine["cpu_family_model_stepping"]}, \
-{", ".join(machine["vector_extensions"]) or "no vector extensions"}), {machine["cpus"]} CPUs\
-{", virtual" if machine["hypervisor"] else ""}, {machine["memory_gib"]} GiB, Linux \
-{machine["kernel"]}, Python {machine["python"]}, {packages}. One thread per rank; \
+{page_parts.machine_words(machine)}, {page_parts.package_words(machine)}. One thread per rank; \
 {content["rounds"]} rounds.
 
 ![ratio of a step to one with a free collective]({PICTURE})
@@ -251,30 +235,16 @@ floor is and when a turn counts: [benchmarks/ddp_step](../../benchmarks/ddp_step
         "## Core states\n\n"
         f"Found by {content['probes']} probes of this run; only turns of one state are compared.\n"
     )
-    parts.append(table(["State", "Flag, median ns", "Compute ratio", "Share"], states))
+    parts.append(page_parts.table(["State", "Flag, median ns", "Compute ratio", "Share"], states))
     return "\n".join(part for part in parts if part)
-
-
-def _newest_result() -> Path:
-    found = sorted((HERE / "results").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise SystemExit(
-            "no result file in benchmarks/ddp_step/results; expected one from run.py. "
-            "Run `python benchmarks/ddp_step/run.py --quick` first."
-        )
-    return found[-1]
 
 
 def main() -> int:
     """Write the page from the result file named on the command line, by default the newest."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", type=Path, metavar="RESULT.json")
-    parser.add_argument("--docs", type=Path, default=DOCS_FOLDER, metavar="FOLDER")
-    arguments = parser.parse_args()
-    content = json.loads((arguments.result or _newest_result()).read_text())
-    arguments.docs.mkdir(parents=True, exist_ok=True)
-    (arguments.docs / "ddp_step.md").write_text(page(content))
-    plot(content["results"], arguments.docs / PICTURE)
+    content, folder = result_files.read_for_report(HERE, __doc__.splitlines()[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ddp_step.md").write_text(page(content))
+    plot(content["results"], folder / PICTURE)
     print("wrote ddp_step.md and its plot")
     return 0
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -22,25 +21,27 @@ from statistics import median
 from typing import Any
 
 from columns import COLUMNS, reference_of
-from machine import (
+from machine import Floor, OtherLoad
+from ranks import Ranks, RanksFailed
+from ratios import lockstep, paired, summarise
+from shared import (
+    COMPARABLE_TAGS,
     CannotBuild,
     CoreProbe,
     CoreStates,
-    Floor,
     LibraryAbsent,
-    OtherLoad,
     ProbeSample,
     environment,
+    list_options,
+    result_files,
 )
-from ranks import Ranks, RanksFailed
-from ratios import COMPARABLE_TAGS, lockstep, paired, summarise
 
 SCHEMA_VERSION = 1
 MODELS = ("gpt", "resnet18", "mlp")
 MAX_STEPS_PER_TURN = 400
 # Above this share of the processors' time in other programs' hands a turn counts as disturbed.
 NOISE_SHARE = 0.10
-RESULTS_FOLDER = Path(__file__).with_name("results")
+HERE = Path(__file__).resolve().parent
 FLOOR = "floor"
 
 
@@ -235,7 +236,7 @@ class Run:
             "schema": SCHEMA_VERSION,
             "benchmark": "ddp_step",
             "date": date.today().isoformat(),
-            "command": f"python benchmarks/ddp_step/run.py {arguments.command}".strip(),
+            "command": arguments.command,
             "rounds": arguments.rounds,
             "turn_ms": arguments.turn_ms,
             "noise_share": NOISE_SHARE,
@@ -244,8 +245,7 @@ class Run:
             "core_states": states.to_json(),
             "results": [case.to_json(states) for case in self._cases],
         }
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        result_files.write(arguments.out, json.dumps(content, indent=1) + "\n")
 
     def stop(self) -> None:
         """End the probe."""
@@ -276,19 +276,6 @@ def _make_probe() -> CoreProbe | None:
         return None
 
 
-def _names(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = text.split(",")
-        for name in chosen:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(
-                    f"{name!r} is unknown; expected some of {', '.join(allowed)}"
-                )
-        return [name for name in allowed if name in chosen]
-
-    return parse
-
-
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Training steps of DDP over smddp and Gloo, beside a free collective.",
@@ -296,45 +283,30 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     columns = tuple(column.name for column in COLUMNS)
     parser.add_argument("--quick", action="store_true", help="5 short rounds, some 3 minutes")
+    for option, allowed in (("--models", MODELS), ("--columns", columns)):
+        parser.add_argument(
+            option,
+            type=list_options.names(allowed),
+            default=list(allowed),
+            metavar="NAME,...",
+            help=f"of {', '.join(allowed)}",
+        )
     parser.add_argument(
-        "--models", type=_names(MODELS), metavar="NAME,...", help=f"of {', '.join(MODELS)}"
+        "--ranks",
+        type=list_options.rank_counts(2),
+        default=[2],
+        metavar="N,...",
+        help="such as 2,4; default 2",
     )
-    parser.add_argument(
-        "--columns", type=_names(columns), metavar="NAME,...", help=f"of {', '.join(columns)}"
-    )
-    parser.add_argument("--ranks", metavar="N,...", default="2", help="such as 2,4; default 2")
     parser.add_argument("--rounds", type=int, metavar="N", help="turns of each column per model")
     parser.add_argument("--turn-ms", type=float, metavar="MS", help="time of one turn, about")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     arguments = parser.parse_args(argv)
-    try:
-        arguments.ranks = [int(part) for part in arguments.ranks.split(",")]
-    except ValueError:
-        arguments.ranks = [0]
-    if not all(2 <= ranks <= 8 for ranks in arguments.ranks):
-        parser.error("--ranks must be whole numbers from 2 to 8, such as 2,4")
-    arguments.models = arguments.models or list(MODELS)
-    arguments.columns = arguments.columns or list(columns)
     arguments.rounds = arguments.rounds or (5 if arguments.quick else 21)
     arguments.turn_ms = arguments.turn_ms or (200.0 if arguments.quick else 400.0)
-    if arguments.out is None:
-        kind = "_quick" if arguments.quick else ""
-        name = f"{date.today().isoformat()}_{environment.machine_class()}{kind}.json"
-        arguments.out = RESULTS_FOLDER / name
-    arguments.command = shlex.join(_without_path(argv))
+    arguments.out = arguments.out or result_files.default_path(HERE, is_quick=arguments.quick)
+    arguments.command = result_files.published_command(HERE, argv)
     return arguments
-
-
-def _without_path(argv: Sequence[str]) -> list[str]:
-    """All but `--out`: results are published, and paths tell where somebody works."""
-    kept = []
-    words = iter(argv)
-    for word in words:
-        if word == "--out":
-            next(words, None)
-        elif not word.startswith("--out="):
-            kept.append(word)
-    return kept
 
 
 def main() -> int:
