@@ -25,7 +25,8 @@ LAUNCHERS = ("smddprun", "torchrun", "mpirun", "mpirun smddprun")
 # settings of the person who runs it.
 _NOT_PASSED_ON = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)$"
-    r"|(OMPI_|PMI_|PMIX_|PRTE_|SLURM_|SMDATAPARALLEL_|SMDDP_|TORCHELASTIC_|SM_)"
+    r"|(OMPI_|MV2_|MPI_LOCAL|PMI_|PMIX_|PRTE_|SLURM_|SMDATAPARALLEL_|SMDDP_|TORCHELASTIC_|SM_)"
+    r"|(ACCELERATE_|PL_|DS_)"
 )
 _MPIRUN_VARIABLES = {
     # A container's only user is often root.
@@ -34,21 +35,22 @@ _MPIRUN_VARIABLES = {
 }
 
 
-def launch_command(launcher: str, num_processes: int, *, cpu: bool = False) -> list[str]:
+def launch_command(launcher: str, num_processes: int, *options: str) -> list[str]:
     """The words that go before the script's path to run it in `num_processes` processes.
 
     Args:
         launcher: one of `LAUNCHERS`.
         num_processes: on this machine; may be more than it has cores.
-        cpu: adds `--cpu` to a `smddprun` that starts the processes.
+        options: for a `smddprun` that starts the processes; the others take none.
     """
     number = str(num_processes)
     if launcher == "smddprun":
-        return [_program("smddprun"), *(["--cpu"] if cpu else []), "-np", number, sys.executable]
+        return [_program("smddprun"), *options, "-np", number, sys.executable]
+    assert not options, f"{launcher} takes no options of smddprun"
     if launcher == "torchrun":
         # --standalone picks a free port.
-        options = ["--standalone", "--nproc-per-node", number]
-        return [sys.executable, "-m", "torch.distributed.run", *options]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        return [*torchrun, "--nproc-per-node", number]
     mpirun = [_program("mpirun"), "-np", number, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     if launcher == "mpirun smddprun":
         mpirun.append(_program("smddprun"))
@@ -62,9 +64,13 @@ def _program(name: str) -> str:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a user's shell: ours without what a launcher or a person has set."""
+    """The environment of a user's shell: ours without what a launcher or a person has set.
+
+    The environment of this Python is active in it, so its programs are found first.
+    """
     kept = {name: text for name, text in os.environ.items() if not _NOT_PASSED_ON.match(name)}
-    return {**kept, **_MPIRUN_VARIABLES, "OMP_NUM_THREADS": "1", **(extra or {})}
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    return {**kept, "OMP_NUM_THREADS": "1", **(extra or {})}
 
 
 def run_to_end(
@@ -87,7 +93,7 @@ def run_to_end(
         text=True,
         errors="replace",
         cwd=folder,
-        env=clean_environment(environment),
+        env={**_MPIRUN_VARIABLES, **clean_environment(environment)},
         start_new_session=True,
     )
     try:

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(3 * RUN_TIMEOUT_S)
 
 
 def _run(folder: Path, *options: str, cpu: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [*launch_command("smddprun", 2, cpu=cpu), str(SCRIPT), *SHORT, *options]
+    launcher = launch_command("smddprun", 2, *(["--cpu"] if cpu else []))
+    command = [*launcher, str(SCRIPT), *SHORT, *options]
     return run_to_end(command, folder=folder, timeout_s=RUN_TIMEOUT_S)
 
 

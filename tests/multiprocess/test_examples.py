@@ -11,12 +11,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import re
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,18 +21,13 @@ from typing import Any
 
 import pytest
 import torch
+from launchers import launch_command, run_to_end
 from torch import nn
 
 MNIST_FOLDER = Path(__file__).resolve().parents[2] / "examples" / "01_mnist"
 TRAIN_SCRIPT = MNIST_FOLDER / "train.py"
 NUM_PROCESSES = 2
 RUN_TIMEOUT_S = 150.0
-
-# Variables by which this very test run may have been started as a rank of something larger.
-RANK_VARIABLES = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT)$"
-    r"|(OMPI_|PMI_|PMIX_|SLURM_|SMDATAPARALLEL_|TORCHELASTIC_|SM_)"
-)
 
 pytestmark = pytest.mark.timeout(4 * RUN_TIMEOUT_S)
 
@@ -56,46 +47,6 @@ class ShortRun:
         return {name: value for name, value in self.figures.items() if name not in measured}
 
 
-def launcher_command(launcher: str) -> list[str]:
-    if launcher == "torchrun":
-        # --standalone picks a free port.
-        arguments = ["--standalone", "--nproc-per-node", str(NUM_PROCESSES)]
-        return [sys.executable, "-m", "torch.distributed.run", *arguments]
-    smddprun = shutil.which("smddprun", path=str(Path(sys.executable).parent))
-    assert smddprun is not None, f"no smddprun beside {sys.executable}; install this package first"
-    return [smddprun, "-np", str(NUM_PROCESSES), sys.executable]
-
-
-def run_to_end(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run in a session of its own, of which nothing is left afterwards, whatever happens."""
-    environment = {k: v for k, v in os.environ.items() if not RANK_VARIABLES.match(k)}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        # A launcher on its way out ends its processes; give it the time to do so.
-        process.send_signal(signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=10.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        pytest.fail(f"no end within {RUN_TIMEOUT_S:.0f} s: {' '.join(command)}\n{output}")
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return subprocess.CompletedProcess(command, process.returncode, output)
-
-
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ShortRun]:
     """A function (launcher, backend) -> ShortRun that trains once per pair of arguments."""
@@ -107,7 +58,8 @@ def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
             checkpoint, result = folder / "mnist.pt", folder / "result.json"
             options = ["--short", "--hash", "--backend", backend]
             options += ["--save", str(checkpoint), "--result", str(result)]
-            ended = run_to_end([*launcher_command(launcher), str(TRAIN_SCRIPT), *options])
+            command = [*launch_command(launcher, NUM_PROCESSES), str(TRAIN_SCRIPT), *options]
+            ended = run_to_end(command, timeout_s=RUN_TIMEOUT_S)
             assert ended.returncode == 0, ended.stdout
             figures = json.loads(result.read_text(encoding="utf-8"))
             done[launcher, backend] = ShortRun(figures, ended.stdout, checkpoint)
@@ -219,14 +171,14 @@ def test_split_keeps_the_sides_apart_and_every_digit_equally_frequent() -> None:
 
 @pytest.mark.parametrize("option", [["--epochs", "0"], ["--batch-size", "many"]])
 def test_bad_option_is_refused_with_the_way_out(option: list[str]) -> None:
-    ended = run_to_end([sys.executable, str(TRAIN_SCRIPT), *option])
+    ended = run_to_end([sys.executable, str(TRAIN_SCRIPT), *option], timeout_s=RUN_TIMEOUT_S)
     assert ended.returncode == 2
     assert f"got '{option[1]}'; expected a whole number from 1 up" in ended.stdout
 
 
 def test_batch_larger_than_the_data_is_refused_with_the_way_out() -> None:
-    command = [*launcher_command("smddprun"), str(TRAIN_SCRIPT)]
-    ended = run_to_end([*command, "--short", "--batch-size", "4000"])
+    command = [*launch_command("smddprun", NUM_PROCESSES), str(TRAIN_SCRIPT)]
+    ended = run_to_end([*command, "--short", "--batch-size", "4000"], timeout_s=RUN_TIMEOUT_S)
     assert ended.returncode != 0
     assert "Pass --batch-size 2000 or less" in ended.stdout
 

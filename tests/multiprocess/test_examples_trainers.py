@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-
-from tests.conformance.trainers.runs import RUN_TIMEOUT_S, run_to_end, smddprun
+from launchers import launch_command, run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+# A trainer's imports take seconds per rank, and DeepSpeed compiles an operation the first time.
+RUN_TIMEOUT_S = 240.0
 
 pytestmark = pytest.mark.timeout(2 * RUN_TIMEOUT_S)
 
@@ -22,7 +23,11 @@ def run_one_epoch(example: str, *launcher_options: str, into: Path | None = None
     options = ["--epochs", "1"]
     if into is not None:
         options += ["--output", str(into)]
-    ended = run_to_end([*smddprun(*launcher_options), str(script), *options])
+    ended = run_to_end(
+        [*launch_command("smddprun", 2, *launcher_options), str(script), *options],
+        environment={"HF_HUB_OFFLINE": "1"},
+        timeout_s=RUN_TIMEOUT_S,
+    )
     assert ended.returncode == 0, ended.stdout
     # What torch and the trainers warn about (`FutureWarning: ..`) is dealt with in the scripts.
     assert not re.search(r"\b\w+Warning: ", ended.stdout), ended.stdout

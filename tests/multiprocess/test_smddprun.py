@@ -13,20 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launchers import clean_environment
 
 pytestmark = pytest.mark.timeout(90)
 
-SOURCES = Path(__file__).parents[2] / "src"
 WAIT_S = 60
-
-# What the ranks of an outer job would see must not reach the ones that are started here.
-FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "OMPI_", "PMI", "SLURM_", "SM_", "SMDDP_", "MASTER_")
 
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
-    return clean | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
+    return clean_environment()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import RanksFailed, run_ranks
+from launchers import clean_environment
 from torch_ranks import smddp
 
 from smdistributed.dataparallel.trace.files import read_rank_trace, read_rank_traces
@@ -25,7 +26,6 @@ from smdistributed.dataparallel.trace.model import RankTrace
 from smdistributed.dataparallel.trace.summary import summarise
 
 NUMBERS = 4096
-SOURCES = Path(__file__).parents[2] / "src"
 WAIT_S = 100
 
 
@@ -183,12 +183,10 @@ dist.all_reduce(torch.ones(8))
 def _launch(folder: Path, rest: str, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(SCRIPT + textwrap.dedent(rest))
-    foreign = ("RANK", "WORLD_SIZE", "LOCAL_", "OMPI_", "PMI", "SLURM_", "SM_", "SMDDP_", "MASTER_")
-    clean = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
     return subprocess.run(
         [sys.executable, "-m", "smdistributed.launch", "-np", "2", *options, str(script)],
         cwd=folder,
-        env=clean | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=WAIT_S,

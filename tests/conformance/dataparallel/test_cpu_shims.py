@@ -22,18 +22,15 @@ from typing import Any
 import pytest
 import torch
 from harness import run_ranks
+from launchers import clean_environment
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-SOURCES = Path(__file__).parents[3] / "src"
 SCRIPTS = Path(__file__).parent / "cpu_shims"
 WAIT_S = 200
 ALL_MODES = ("off", "auto", "full")
 
 pytestmark = pytest.mark.timeout(240)
-
-# What would make a process one rank of a job.
-FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "OMPI_", "PMI", "SLURM_", "SM_", "SMDDP_", "MASTER_")
 
 needs_no_cuda = pytest.mark.skipif(
     torch.cuda.is_available(), reason="shows what happens where there is no CUDA device"
@@ -47,10 +44,9 @@ def in_mode(mode: str, check: Callable[..., Any], *arguments: Any, ranks: int = 
 def run_python(
     arguments: list[str], *, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
     return subprocess.run(
         [sys.executable, *arguments],
-        env=clean | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"} | (environ or {}),
+        env=clean_environment(environ),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -691,7 +687,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @needs_no_cuda
 @pytest.mark.parametrize("mode", ["full", "auto"])
 def test_full_answers_yes_to_the_users_own_files_only(project: Path, mode: str) -> None:
-    paths = [SOURCES, project / "elsewhere", project / "project/venv/lib/python3/site-packages"]
+    paths = [project / "elsewhere", project / "project/venv/lib/python3/site-packages"]
     job = {**ONE_RANK, "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4", "SMDDP_CPU_SHIM": mode}
     job["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     done = run_python([str(project / "project" / "train.py")], environ=job)
@@ -727,7 +723,7 @@ def test_full_knows_the_users_files_under_python_m(project: Path) -> None:
         "import smdistributed.dataparallel.torch.torch_smddp\n"
         "import helpers; print(helpers.ask())"
     )
-    paths = os.pathsep.join([str(SOURCES), str(project / "elsewhere")])
+    paths = str(project / "elsewhere")
     job = {**ONE_RANK, "SMDDP_CPU_SHIM": "full", "PYTHONPATH": paths}
     done = run_python(["-m", "tool", str(script)], environ=job)
     assert done.stdout == "[True, 1]\n", done.stderr

@@ -97,16 +97,19 @@ def _run(
     num_processes: int,
     data: Path,
     models: Path,
-    shim: str | None,
+    *,
+    has_full_shim: bool,
 ) -> subprocess.CompletedProcess[str]:
-    """Start a script and its options as a user does; the shim by `--cpu` where there is one."""
+    """Start a script and its options as a user does, `--cpu` included where the launcher has it."""
     environment = {"SM_CHANNEL_TRAIN": str(data), "SM_MODEL_DIR": str(models)}
     environment["CUDA_VISIBLE_DEVICES"] = ""  # the subject is a machine without GPUs
-    if shim is not None and launcher != "smddprun":
-        environment["SMDDP_CPU_SHIM"] = shim
-    command = launch_command(launcher, num_processes, cpu=shim == "full")
-    words = [*command, *map(str, script)]
-    return run_to_end(words, environment=environment, timeout_s=RUN_TIMEOUT_S)
+    options = []
+    if has_full_shim and launcher == "smddprun":
+        options = ["--cpu"]
+    elif has_full_shim:
+        environment["SMDDP_CPU_SHIM"] = "full"
+    command = [*launch_command(launcher, num_processes, *options), *map(str, script)]
+    return run_to_end(command, environment=environment, timeout_s=RUN_TIMEOUT_S)
 
 
 def _check(
@@ -147,8 +150,14 @@ def test_dialect_runs_unmodified(
         script = _repaired(tmp_path)  # the next test shows why
     elif name == "1.0":
         options = ["--batch-size", "4"]  # of each process: the script divides it by 8 // 8
-    shim = "full" if dialect.needs_gpu else None
-    ended = _run([script, *options], launcher, num_processes, data, tmp_path, shim)
+    ended = _run(
+        [script, *options],
+        launcher,
+        num_processes,
+        data,
+        tmp_path,
+        has_full_shim=dialect.needs_gpu,
+    )
     _check(ended, num_processes, BATCH_SIZE // num_processes, tmp_path)
     is_warned = "is deprecated in the SageMaker distributed data parallel library" in ended.stdout
     assert is_warned == dialect.has_legacy_warning, ended.stdout
@@ -156,7 +165,7 @@ def test_dialect_runs_unmodified(
 
 def test_1_0_divides_by_zero_below_eight_processes(data: Path, tmp_path: Path) -> None:
     # Specification, section 11: no library can help a script that divides by world_size // 8.
-    ended = _run([DIALECTS / "v1_0.py"], "smddprun", 2, data, tmp_path, "full")
+    ended = _run([DIALECTS / "v1_0.py"], "smddprun", 2, data, tmp_path, has_full_shim=True)
     assert ended.returncode != 0
     assert "ZeroDivisionError" in ended.stdout, ended.stdout
     assert "accuracy" not in ended.stdout, ended.stdout
@@ -164,5 +173,5 @@ def test_1_0_divides_by_zero_below_eight_processes(data: Path, tmp_path: Path) -
 
 def test_scripts_that_want_no_gpu_run_with_cpu_option_too(data: Path, tmp_path: Path) -> None:
     # `smddprun --cpu` tells the script that it has GPUs: it then asks for "cuda" and gets the CPU.
-    ended = _run([DIALECTS / "v1_4.py"], "smddprun", 2, data, tmp_path, "full")
+    ended = _run([DIALECTS / "v1_4.py"], "smddprun", 2, data, tmp_path, has_full_shim=True)
     _check(ended, 2, BATCH_SIZE // 2, tmp_path)

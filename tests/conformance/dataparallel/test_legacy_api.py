@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import os
 import pickle
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from harness import run_ranks
+from launchers import clean_environment
 
 import smdistributed.dataparallel.torch.distributed as dist
 from smdistributed.dataparallel.exceptions import SMDDPNotInitialized
@@ -159,7 +159,8 @@ def run_script(tmp_path: Path, *options: str, training: str = LEGACY_CALLS) -> s
     """What a script writes to stderr whose module, not `__main__`, uses the legacy API twice."""
     (tmp_path / "training.py").write_text(training)
     (tmp_path / "main.py").write_text("import training\ntraining.main()\n")
-    environ = {k: v for k, v in os.environ.items() if k not in (*NO_LAUNCHER, "PYTHONWARNINGS")}
+    environ = clean_environment()
+    environ.pop("PYTHONWARNINGS", None)
     done = subprocess.run(
         [sys.executable, *options, str(tmp_path / "main.py")],
         env=environ,

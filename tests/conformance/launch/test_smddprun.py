@@ -21,14 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from launchers import clean_environment
 
 from smdistributed.launch import cli, environment
 
 pytestmark = pytest.mark.timeout(120)
 
-SOURCES = Path(__file__).parents[3] / "src"
 WAIT_S = 90
-FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "OMPI_", "PMI", "SLURM_", "SM", "MASTER_", "CUDA_")
 
 # Rank 1 of 2, both on this host, as each launcher tells it.
 LAUNCHERS = {
@@ -93,8 +92,9 @@ os.write(1, (json.dumps(line) + "\\n").encode())
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith(FOREIGN)}
-    return clean | {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"}
+    environ = clean_environment()
+    environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return environ
 
 
 @pytest.fixture
@@ -293,14 +293,11 @@ class NoSupervisor:
 
 
 @pytest.fixture
-def on_a_host_with(monkeypatch: pytest.MonkeyPatch) -> Host:
+def on_a_host_with(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Host:
     """Runs the command line in this process, as if the host had so many GPUs."""
-    for name in list(os.environ):
-        if name.startswith(FOREIGN):
-            monkeypatch.delenv(name)
     monkeypatch.setattr(cli, "Supervisor", NoSupervisor)
     # Undone with the rest: what the command line sets here.
-    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "environ", environ)
     return Host(monkeypatch)
 
 

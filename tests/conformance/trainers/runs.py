@@ -6,10 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import re
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from launchers import launch_command, run_to_end
 
 FOLDER = Path(__file__).resolve().parent
 NUM_PROCESSES = 2
 # A trainer's imports take seconds per rank, and DeepSpeed compiles an operation the first time.
 RUN_TIMEOUT_S = 240.0
+NO_NETWORK = {"HF_HUB_OFFLINE": "1"}
 
 # A mean over 16 samples, against the mean of two means over 8: the same sum in another order, so
 # single precision (2^-24 = 6e-8 relative) differs in the last bits. Plain SGD carries that forward
@@ -31,12 +29,6 @@ RELATIVE_TOLERANCE = 1e-6
 # Weights lie around 0.1, and some near zero; there a relative figure says nothing.
 WEIGHT_TOLERANCE = 1e-6
 
-# By these this very test run may have been started as a rank, or told to use a trainer's feature.
-_FOREIGN = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT)$"
-    r"|(OMPI_|PMI_|PMIX_|SLURM_|SM_|SMDDP_|SMDATAPARALLEL_|TORCHELASTIC_|ACCELERATE_|PL_|DS_)"
-)
-
 
 def python() -> list[str]:
     """One process, no launcher."""
@@ -45,49 +37,12 @@ def python() -> list[str]:
 
 def smddprun(*options: str) -> list[str]:
     """The launcher of this package, with NUM_PROCESSES ranks."""
-    launcher = [sys.executable, "-m", "smdistributed.launch"]
-    return [*launcher, "-np", str(NUM_PROCESSES), *options, sys.executable]
+    return launch_command("smddprun", NUM_PROCESSES, *options)
 
 
 def torchrun() -> list[str]:
-    """The launcher of torch, on a free port."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*launcher, "--nproc-per-node", str(NUM_PROCESSES)]
-
-
-def run_to_end(
-    command: Sequence[str], variables: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run in a session of its own, of which nothing is left afterwards, whatever happens."""
-    environment = {name: text for name, text in os.environ.items() if not _FOREIGN.match(name)}
-    # Tools that belong to this Python (ninja) are found first; nothing is fetched from a network.
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(variables or {})}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        # A launcher on its way out ends its processes; give it the time to do so.
-        process.send_signal(signal.SIGTERM)
-        try:
-            output, _ = process.communicate(timeout=10.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        pytest.fail(f"no end within {RUN_TIMEOUT_S:.0f} s: {' '.join(command)}\n{output}")
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return subprocess.CompletedProcess(command, process.returncode, output)
+    """The launcher of torch, with NUM_PROCESSES ranks."""
+    return launch_command("torchrun", NUM_PROCESSES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +68,11 @@ def run_script(
     variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run a script of this folder, which must succeed; it records into `folder`."""
-    ended = run_to_end([*launcher, str(FOLDER / script), str(folder), *arguments], variables)
+    ended = run_to_end(
+        [*launcher, str(FOLDER / script), str(folder), *arguments],
+        environment={**NO_NETWORK, **(variables or {})},
+        timeout_s=RUN_TIMEOUT_S,
+    )
     assert ended.returncode == 0, ended.stdout
 
 
