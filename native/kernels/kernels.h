@@ -21,8 +21,10 @@ namespace smd::kernels {
 // float16 and bfloat16 accumulate in float32 and round once (to nearest even) at the end.
 // MIN and MAX return NaN if any source is NaN, as torch does. bool: SUM and MAX and BOR are "or",
 // PRODUCT, MIN and BAND are "and", BXOR is "not equal"; results are 0 or 1.
-// Integers wrap around (two's complement). The bits of the result depend on nothing but the inputs:
-// not on count, alignment, or the instruction set (no fused multiply-add, no reassociation).
+// Integers wrap around (two's complement). Their average is the sum, wrapped around or not, divided
+// in integers, towards zero as in C++ and NCCL; `divisor` is then a whole number in [1, 2^31).
+// The bits of the result depend on nothing but the inputs: not on count, alignment, or the
+// instruction set (no fused multiply-add, no reassociation).
 // Every floating result that is NaN is the canonical quiet NaN (0x7fc00000 in float32), even of one
 // source, because which operand's NaN survives an addition differs between processors.
 using ReduceFn = void (*)(void* dst, void* dstCopy, const void* const* srcs, std::size_t numSrcs,
@@ -44,7 +46,7 @@ class KernelSet {
   virtual ~KernelSet() = default;
   virtual std::string_view name() const = 0;  // "baseline", "avx2", "avx512", "scalar", "neon"
   virtual bool isUsable() const = 0;          // does this processor have the instructions?
-  // Null when the pair cannot be reduced (AVG of integers, MIN of complex, bitwise of floats, ...).
+  // Null when the pair cannot be reduced (AVG of bool, MIN of complex, bitwise of floats, ...).
   virtual ReduceFn reduce(ReduceOp op, DType type) const = 0;
   virtual ScaleFn scale(DType type) const = 0;
   virtual CopyFn copy() const = 0;

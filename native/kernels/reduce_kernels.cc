@@ -456,6 +456,28 @@ void average(void* dst, void* dstCopy, const void* const* srcs, std::size_t numS
   }
 }
 
+// One element at a time: processors have no vector division of integers. Sums are taken unsigned,
+// where they wrap around, and divided with the element's own sign.
+template <class Given, class Unsigned>
+void averageIntegers(void* dst, void* dstCopy, const void* const* srcs, std::size_t numSrcs,
+                     std::size_t count, double divisor) {
+  using Wide = decltype(Given{} + 1);  // at least an int, so that every divisor fits
+  const Operands operands = makeOperands(dst, dstCopy, srcs, numSrcs);
+  const auto by = static_cast<Wide>(divisor);
+  const std::size_t end = count * sizeof(Given);
+  for (std::size_t at = 0; at < end; at += sizeof(Given)) {
+    auto sum = loadAs<Unsigned>(operands.srcs[0] + at);
+    for (std::size_t which = 1; which < numSrcs; ++which) {
+      sum = Sum::apply(sum, loadAs<Unsigned>(operands.srcs[which] + at));
+    }
+    const auto quotient = static_cast<Given>(static_cast<Given>(sum) / by);
+    storeAs(operands.dst + at, quotient);
+    if (operands.dstCopy != nullptr) {
+      storeAs(operands.dstCopy + at, quotient);
+    }
+  }
+}
+
 // The factor as an integer: the fraction is dropped, what does not fit becomes the nearest value
 // that does, NaN becomes 0.
 template <class Integer>
@@ -530,6 +552,7 @@ template <class Given, class Unsigned>
 consteval void addInteger(KernelTable& table, DType type) {
   entry(table, ReduceOp::kSum, type) = reduce<Native<Unsigned>, Sum>;
   entry(table, ReduceOp::kPremulSum, type) = reduce<Native<Unsigned>, Sum>;
+  entry(table, ReduceOp::kAvg, type) = averageIntegers<Given, Unsigned>;
   entry(table, ReduceOp::kProduct, type) = reduce<Native<Unsigned>, Product>;
   entry(table, ReduceOp::kMin, type) = reduce<Native<Given>, Min>;
   entry(table, ReduceOp::kMax, type) = reduce<Native<Given>, Max>;

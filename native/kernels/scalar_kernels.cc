@@ -154,6 +154,9 @@ template <class T>
 T divided(T value, double divisor) {
   if constexpr (isComplex<T>) {
     return {divided(value.real, divisor), divided(value.imaginary, divisor)};
+  } else if constexpr (isInteger<T>) {
+    using Wide = decltype(T{} + 1);  // at least an int, so that every divisor fits
+    return static_cast<T>(value / static_cast<Wide>(divisor));
   } else {
     return value / static_cast<T>(divisor);
   }
@@ -235,7 +238,7 @@ consteval bool isDefined() {
     case ReduceOp::kProduct:
       return true;
     case ReduceOp::kAvg:
-      return isReal<T> || isComplex<T>;
+      return !std::is_same_v<T, bool>;
     case ReduceOp::kMin:
     case ReduceOp::kMax:
       return !isComplex<T>;

@@ -128,7 +128,9 @@ ReduceFn reduceOrThrow(ReduceOp op, DType type) {
         "This type only moves as bytes: cast the tensor to a type with arithmetic, such as "
         "bfloat16 or int32, before reducing it.";
   } else if (op == ReduceOp::kAvg) {
-    advice = "Reduce with SUM and divide the result, or cast the tensor to a floating type.";
+    advice =
+        "True and false have no average: cast the tensor to a floating type, or reduce with BAND "
+        "or BOR.";
   } else if (op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor) {
     advice = "Cast the tensor to an integer type or bool, or view its bytes as one.";
   } else {

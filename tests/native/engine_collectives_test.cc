@@ -47,11 +47,13 @@ TEST_P(Collectives, AllReduceOperations) {
   const std::vector<ReduceOp> arithmetic = {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
   const std::vector<ReduceOp> bitwise = {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor};
   const std::vector<ReduceOp> fractional = {ReduceOp::kAvg, ReduceOp::kPremulSum};
+  const std::vector<ReduceOp> average = {ReduceOp::kAvg};
   const std::vector<Pair> pairs = {
       {DType::kFloat32, arithmetic},   {DType::kFloat32, fractional},
       {DType::kFloat64, fractional},   {DType::kBFloat16, arithmetic},
       {DType::kFloat16, fractional},   {DType::kInt64, arithmetic},
       {DType::kInt32, bitwise},        {DType::kUInt8, bitwise},
+      {DType::kInt32, average},        {DType::kUInt8, average},
       {DType::kComplex64, fractional}, {DType::kComplex128, {ReduceOp::kSum}}};
   for (const Pair& pair : pairs) {
     std::vector<PlanOptions> plans;

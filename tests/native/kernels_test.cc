@@ -221,7 +221,7 @@ TEST(ScalarKernelsTest, DefinesExactlyTheMeaningfulPairs) {
     for (const ReduceOp op : allOps()) {
       bool expected = type != DType::kOpaque8;
       if (op == ReduceOp::kAvg) {
-        expected = isFloat || isComplex;
+        expected = expected && type != DType::kBool;
       } else if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
         expected = expected && !isComplex;
       } else if (op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor) {
@@ -276,6 +276,7 @@ TEST(ScalarKernelsTest, FloatSumRoundsOncePerSource) {
 }
 
 __extension__ using Wide = unsigned __int128;
+__extension__ using SignedWide = __int128;
 
 template <class T>
 void expectIntegerArithmetic(DType type) {
@@ -288,7 +289,7 @@ void expectIntegerArithmetic(DType type) {
     }
   }
   const std::size_t count = sources[0].size();
-  std::vector<T> sum, product, least, most, band, bor, bxor;
+  std::vector<T> sum, average, product, least, most, band, bor, bxor;
   for (std::size_t i = 0; i < count; ++i) {
     // 128 bits hold the sum exactly; the product wraps at a multiple of every narrower type.
     Wide total = 0;
@@ -300,6 +301,8 @@ void expectIntegerArithmetic(DType type) {
       column.push_back(source[i]);
     }
     sum.push_back(static_cast<T>(total));
+    // The quotient of what is left of the sum in the type, in 128 bits again.
+    average.push_back(static_cast<T>(static_cast<SignedWide>(sum.back()) / 3));
     product.push_back(static_cast<T>(times));
     least.push_back(*std::min_element(column.begin(), column.end()));
     most.push_back(*std::max_element(column.begin(), column.end()));
@@ -308,6 +311,7 @@ void expectIntegerArithmetic(DType type) {
     bxor.push_back(static_cast<T>(column[0] ^ column[1] ^ column[2]));
   }
   EXPECT_EQ(reducedValues(ReduceOp::kSum, type, sources), sum) << name(type);
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, type, sources, 3), average) << name(type);
   EXPECT_EQ(reducedValues(ReduceOp::kProduct, type, sources), product) << name(type);
   EXPECT_EQ(reducedValues(ReduceOp::kMin, type, sources), least) << name(type);
   EXPECT_EQ(reducedValues(ReduceOp::kMax, type, sources), most) << name(type);
@@ -325,6 +329,28 @@ TEST(ScalarKernelsTest, IntegersWrapAround) {
   expectIntegerArithmetic<std::uint16_t>(DType::kUInt16);
   expectIntegerArithmetic<std::uint32_t>(DType::kUInt32);
   expectIntegerArithmetic<std::uint64_t>(DType::kUInt64);
+}
+
+TEST(ScalarKernelsTest, AveragesOfIntegersLoseTheirFractionAndNothingElse) {
+  using Longs = std::vector<std::int64_t>;
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, DType::kInt64,
+                          std::vector<Longs>{{7, -7, -1, 1}, {0, 0, 0, -2}}, 2),
+            (Longs{3, -3, 0, 0}));
+  // A double has no 2^53 + 1, nor its neighbours up there.
+  constexpr std::int64_t kBeyondDouble = (std::int64_t{1} << 53) + 1;
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, DType::kInt64,
+                          std::vector<Longs>(3, {kBeyondDouble, -kBeyondDouble}), 3),
+            (Longs{kBeyondDouble, -kBeyondDouble}));
+  // More ranks than the type has numbers.
+  using Chars = std::vector<std::int8_t>;
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, DType::kInt8, std::vector<Chars>{{127, -128}}, 200),
+            (Chars{0, 0}));
+  using Bytes8 = std::vector<std::uint8_t>;
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, DType::kUInt8, std::vector<Bytes8>{{255}}, 300),
+            (Bytes8{0}));
+  // Sums wrap around before they are divided: 200 + 100 is 44 in 8 bits.
+  EXPECT_EQ(reducedValues(ReduceOp::kAvg, DType::kUInt8, std::vector<Bytes8>{{200}, {100}}, 2),
+            (Bytes8{22}));
 }
 
 TEST(ScalarKernelsTest, BooleansTakeAnyNonzeroByteAsTrue) {
@@ -581,6 +607,17 @@ TEST_P(KernelSetTest, WritesOverAnySource) {
   }
 }
 
+TEST_P(KernelSetTest, AveragesIntegersByAnyNumberOfRanks) {
+  std::mt19937_64 random(7);
+  for (const DType type : {DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64, DType::kUInt8,
+                           DType::kUInt16, DType::kUInt32, DType::kUInt64}) {
+    const std::vector<Bytes> sources = {testBytes(type, 333, random), testBytes(type, 333, random)};
+    for (const double divisor : {1.0, 2.0, 3.0, 8.0, 127.0, 128.0, 300.0, 65536.0, 0x1p31 - 1}) {
+      ASSERT_NO_FATAL_FAILURE(compare(ReduceOp::kAvg, type, sources, 1, kOwn, true, kOwn, divisor));
+    }
+  }
+}
+
 TEST_P(KernelSetTest, AveragesByAnyDivisor) {
   std::mt19937_64 random(5);
   for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
@@ -713,8 +750,8 @@ TEST(ChooseKernelsTest, SaysWhatToDoInsteadOfAnUndefinedReduction) {
     }
     return "no error";
   };
-  EXPECT_NE(textOf(ReduceOp::kAvg, DType::kInt32).find("int32 with AVG"), std::string::npos);
-  EXPECT_NE(textOf(ReduceOp::kAvg, DType::kInt32).find("SUM and divide"), std::string::npos);
+  EXPECT_NE(textOf(ReduceOp::kAvg, DType::kBool).find("bool with AVG"), std::string::npos);
+  EXPECT_NE(textOf(ReduceOp::kAvg, DType::kBool).find("floating type"), std::string::npos);
   EXPECT_NE(textOf(ReduceOp::kMin, DType::kComplex64).find("no order"), std::string::npos);
   EXPECT_NE(textOf(ReduceOp::kBor, DType::kFloat16).find("integer"), std::string::npos);
   EXPECT_NE(textOf(ReduceOp::kSum, DType::kOpaque8).find("cast"), std::string::npos);

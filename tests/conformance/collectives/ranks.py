@@ -50,12 +50,18 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduced(arrays: Sequence[Any], op: str = "SUM") -> Any:
-    """The arrays combined in rank order; 16-bit floats in float32, rounded once."""
+    """The arrays combined in rank order; 16-bit floats in float32, rounded once.
+
+    An average of integers loses its fraction: Python's whole numbers divide the wrapped sum.
+    """
     dtype = arrays[0].dtype
     wide = [array.astype(np.float32) if dtype == np.float16 else array for array in arrays]
     with np.errstate(over="ignore", invalid="ignore"):  # integers wrap, halves overflow: wanted
         total = functools.reduce(_STEPS[op], wide)
-        if op == "AVG":
+        if op == "AVG" and dtype.kind in "iu":
+            signs = np.sign(total.astype(object))
+            total = signs * (abs(total.astype(object)) // len(arrays))
+        elif op == "AVG":
             total = total / total.dtype.type(len(arrays))
         return total.astype(dtype)
 
