@@ -26,6 +26,16 @@ REDUCIBLE = [
     torch.uint8,
     torch.bool,
 ]
+INTEGERS = [
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
 # As bytes: what nothing can reduce must still travel.
 MOVED_ONLY = [torch.float8_e4m3fn, torch.float8_e5m2]
 
@@ -97,6 +107,48 @@ def all_reduce_operations(rank: int, world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_all_reduce_operations(world_size: int) -> None:
     run_ranks(all_reduce_operations, world_size)
+
+
+def _whole_numbers(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """`count` elements whose sum over up to 3 ranks fits into 8 bits and is no multiple of them."""
+    indices = torch.arange(count) % 41 - (20 if dtype.is_signed else 0)
+    return (indices * (rank + 1) + (rank == 0)).to(dtype)
+
+
+def integer_averages(rank: int, world_size: int) -> None:
+    others = range(world_size)
+    beyond_double = 2**53 + 1
+    with smddp():
+        for dtype in INTEGERS:
+            for count in (1, 129, 70_001):
+                parts = [_whole_numbers(r, count, dtype) for r in others]
+                total = torch.stack([part.to(torch.int64) for part in parts]).sum(dim=0)
+                expected = total.div(world_size, rounding_mode="trunc").to(dtype)
+                mine = parts[rank].clone()
+                dist.all_reduce(mine, op=dist.ReduceOp.AVG)
+                assert torch.equal(mine, expected), (dtype, count)
+                mine = parts[rank].clone()
+                work = dist.all_reduce(mine, op=dist.ReduceOp.AVG, async_op=True)
+                assert work is not None
+                work.wait()
+                assert torch.equal(mine, expected), ("async", dtype, count)
+                mine = parts[rank].clone()
+                dist.reduce(mine, dst=0, op=dist.ReduceOp.AVG)
+                assert torch.equal(mine, expected if rank == 0 else parts[rank])
+                output = torch.empty(count, dtype=dtype)
+                dist.reduce_scatter_single(
+                    output, torch.cat([parts[rank]] * world_size), op=dist.ReduceOp.AVG
+                )
+                assert torch.equal(output, expected), ("reduce_scatter", dtype, count)
+        mine = torch.tensor([beyond_double, -beyond_double])
+        dist.all_reduce(mine, op=dist.ReduceOp.AVG)
+        assert mine.tolist() == [beyond_double, -beyond_double]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_average_of_integers_is_divided_towards_zero(world_size: int) -> None:
+    """As over NCCL, and as Lightning expects; our choice where the specification refuses it."""
+    run_ranks(integer_averages, world_size, deadline_s=240)
 
 
 def half_average_near_overflow(rank: int, world_size: int) -> None:

@@ -49,10 +49,10 @@ def _calls() -> dict[str, tuple[Any, ...]]:
             "to_dense()",
         ),
         "meta": (lambda: group.allreduce(meta), "SMDDPConfigInvalid", "Materialise it first"),
-        "average of integers": (
-            lambda: dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist.ReduceOp.AVG),
+        "average of booleans": (
+            lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), op=dist.ReduceOp.AVG),
             "SMDDPUnsupported",
-            "result type Float can't be cast to the desired output type Int",
+            "SMDDP does not support: ReduceOp. all_reduce was called with AVG on bool",
         ),
         "bitwise on floats": (
             lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND),

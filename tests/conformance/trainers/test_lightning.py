@@ -7,11 +7,13 @@ Source: dataparallel specification, sections 4.4 and 12 (statements 1, 2).
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.trainers.runs import (
+    RELATIVE_TOLERANCE,
     RUN_TIMEOUT_S,
     Run,
     expect_equal_ranks,
@@ -45,6 +47,9 @@ def expect_all_is_well(run: Run, alone: Run) -> None:
         assert seen["global_rank"] == rank
         # Each rank looked at its share of the images; the metric speaks for all of them.
         assert seen["accuracy"] == alone.ranks[0]["accuracy"] > 0.6
+        # By `self.log(..., sync_dist=True)`, which averages numbers of samples too: integers.
+        mean = statistics.fmean(alone.losses)
+        assert seen["train_loss"] == pytest.approx(mean, rel=RELATIVE_TOLERANCE)
 
 
 def test_strategy_argument_under_smddprun(alone: Run, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Classifier(pl.LightningModule):
         images, labels = batch
         loss = cross_entropy(self.net(images), labels)
         self.step_losses.append(loss.detach())
+        self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
@@ -101,6 +102,7 @@ def main() -> None:
         strategy=type(trainer.strategy).__name__,
         environment=type(getattr(trainer.strategy, "cluster_environment", None)).__name__,
         accuracy=trainer.callback_metrics["accuracy"].item(),
+        train_loss=trainer.callback_metrics["train_loss"].item(),
         global_rank=trainer.global_rank,
     )
 

@@ -77,12 +77,15 @@ OP_CODES: dict[int, int] = {
 SUM: int = _native.SUM
 
 _BITWISE = frozenset((_native.BAND, _native.BOR, _native.BXOR))
-_AVERAGING = frozenset((_native.AVG, _native.PREMUL_SUM))
 _ORDERING = frozenset((_native.MIN, _native.MAX, _native.PRODUCT))
 
 
 def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
     """The engine's code for a reduce operation on this dtype.
+
+    An average of integers is the integer sum divided towards zero. torch's Gloo has no average at
+    all, but NCCL does this, and so does Lightning by itself over Gloo: its `self.log` with
+    `sync_dist=True` averages whole numbers.
 
     Raises:
         SMDDPUnsupported: nothing on the CPU can perform it. The text starts with the one that
@@ -95,21 +98,17 @@ def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
             return code
         if code in _BITWISE and not numeric:
             return code
-        if code in _AVERAGING and numeric:
+        if code == _native.AVG and dtype != torch.bool:
+            return code
+        if code == _native.PREMUL_SUM and numeric:
             return code
         if code in _ORDERING and not dtype.is_complex:
             return code
-        if code == _native.AVG:  # torch's own words for an average of integers
-            raise SMDDPUnsupported(
-                f"{operation}: result type Float can't be cast to the desired output type"
-                f" {_short(dtype).capitalize()}; AVG needs a floating point or complex tensor. Use"
-                " SUM and divide, or convert the tensor first."
-            )
     raise SMDDPUnsupported(
         f"SMDDP does not support: ReduceOp. {operation} was called with {_op_name(op)} on"
         f" {_short(dtype)}; expected SUM, AVG, PRODUCT, MIN, MAX or PREMUL_SUM on floating point,"
-        " SUM, PRODUCT, MIN, MAX, BAND, BOR or BXOR on integers, SUM, AVG or PREMUL_SUM on complex"
-        " tensors. Convert the tensor, or use another operation."
+        " SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR on integers, the same without AVG on bool,"
+        " SUM, AVG or PREMUL_SUM on complex tensors. Convert the tensor, or use another operation."
     )
 
 
