@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from smdistributed._common.bucket_size import ALIGNMENT_BYTES, bytes_of_mib, is_bucket_size
 from smdistributed._common.discovery.variables import read_int, read_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
@@ -50,7 +51,6 @@ _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 _AG_BUFFER_UNIT_BYTES = 8192
-_BUCKET_UNIT_BYTES = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,17 +257,17 @@ def _read_bucket_cap(environ: Mapping[str, str]) -> int:
     if text is None:
         return Settings.bucket_cap_bytes
     try:
-        size_bytes = float(text) * 1024 * 1024
+        size_bytes = bytes_of_mib(float(text))
     except ValueError:
-        size_bytes = math.nan
-    if not math.isfinite(size_bytes) or size_bytes <= 0 or size_bytes % _BUCKET_UNIT_BYTES:
+        size_bytes = None
+    if not is_bucket_size(size_bytes):
         raise _error(
             "SMDDP_BUCKET_CAP_MB",
             text,
-            f"a positive number of MiB that gives a multiple of {_BUCKET_UNIT_BYTES} bytes, such "
-            "as 25",
+            "a positive number of MiB that gives a multiple of "
+            f"{ALIGNMENT_BYTES} bytes, such as 25",
         )
-    return int(size_bytes)
+    return size_bytes
 
 
 def _read_trace(environ: Mapping[str, str]) -> str | None:

@@ -22,26 +22,19 @@ Source: dataparallel specification, sections 6.1 and 6.2.
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
+from smdistributed._common.bucket_size import ALIGNMENT_BYTES, bytes_of_mib, is_bucket_size
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 
 __all__ = [
-    "ALIGNMENT_BYTES",
     "Bucket",
     "Placement",
     "TensorSpec",
     "parse_bucket_cap",
     "plan_buckets",
 ]
-
-ALIGNMENT_BYTES = 128
-"""Offsets of tensors, shares of ranks and `bucket_cap_mb` are multiples of this."""
-
-_MIB = 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,7 +100,7 @@ def plan_buckets(
 
     Source: specification, section 6.1.
     """
-    if bucket_cap_bytes <= 0 or bucket_cap_bytes % ALIGNMENT_BYTES or num_shares < 1:
+    if not is_bucket_size(bucket_cap_bytes) or num_shares < 1:
         raise SMDDPConfigInvalid(
             f"bucket_cap_bytes={bucket_cap_bytes} with {num_shares} shares cannot be planned;"
             f" expected a positive multiple of {ALIGNMENT_BYTES} bytes and at least one share."
@@ -142,13 +135,9 @@ def parse_bucket_cap(bucket_cap_mb: Any, default_bytes: int) -> int:
     """
     if bucket_cap_mb is None:
         return default_bytes
-    num_bytes: Any = math.nan
-    if not isinstance(bucket_cap_mb, bool) and isinstance(bucket_cap_mb, numbers.Real):
-        num_bytes = bucket_cap_mb * _MIB
-    if math.isfinite(num_bytes) and num_bytes == int(num_bytes):
-        num_bytes = int(num_bytes)
-        if num_bytes > 0 and num_bytes % ALIGNMENT_BYTES == 0:
-            return int(num_bytes)
+    num_bytes = bytes_of_mib(bucket_cap_mb)
+    if is_bucket_size(num_bytes):
+        return num_bytes
     raise SMDDPConfigInvalid(
         f"bucket_cap_mb={bucket_cap_mb!r} gives {num_bytes} bytes; the fusion buffer size must be a"
         f" positive multiple of {ALIGNMENT_BYTES} bytes"
