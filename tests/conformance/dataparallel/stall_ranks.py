@@ -53,6 +53,19 @@ def stalled(
     return heard
 
 
+def legacy_timeouts(rank: int, world_size: int) -> list[float]:
+    """Timeouts in seconds of legacy groups: one that names torch's default, one that names none."""
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "60"
+    import smdistributed.dataparallel.torch.distributed as legacy
+
+    found = []
+    for options in ({"timeout": timedelta(minutes=30)}, {}):
+        legacy.init_process_group(**options)
+        found.append(dist.distributed_c10d._get_default_group()._timeout.total_seconds())
+        legacy.destroy_process_group()
+    return found
+
+
 def joined_training(rank: int, world_size: int, batches: tuple[int, ...]) -> dict[str, Any]:
     """Train torch's DDP on `batches[rank]` batches within `Join`.
 

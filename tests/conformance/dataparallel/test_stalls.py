@@ -14,7 +14,7 @@ import re
 import pytest
 from harness import run_ranks
 
-from tests.conformance.dataparallel.stall_ranks import joined_training, stalled
+from tests.conformance.dataparallel.stall_ranks import joined_training, legacy_timeouts, stalled
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
@@ -36,6 +36,10 @@ def test_6_6_the_timeout_argument_goes_before_the_variable(kind: str) -> None:
     (name, text, _), _ = run_ranks(stalled, 2, kind, variable="600", argument_s=2)
     assert name == "SMDDPTimeoutError"
     assert re.search(rf"{kind} #\d+", text), text
+
+
+def test_6_6_a_timeout_argument_goes_before_the_variable_even_if_it_is_torchs_default() -> None:
+    assert run_ranks(legacy_timeouts, 1) == [[1800.0, 60.0]]
 
 
 def test_6_6_join_with_torchs_ddp_ends_uneven_batches_with_equal_weights() -> None:
