@@ -1,0 +1,46 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the functions that run as ranks of the engine share: sizes, and errors as data.
+
+No pytest here nor in the modules of ranks: every rank would import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+TIMEOUT_S = 20.0
+
+# Elements; enough for several rounds through the staging buffers, so that a moment chosen at random
+# is likely to be in the middle of an operation.
+COUNT = 600_011
+
+
+@dataclasses.dataclass(frozen=True)
+class Heard:
+    """What one rank was told, and when by the clock that all ranks of a host share."""
+
+    type_name: str
+    bases: tuple[str, ...]
+    text: str
+    at_s: float
+
+
+def heard(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Heard | None:
+    """The error of a call, None if there was none."""
+    try:
+        function(*args, **kwargs)
+    except (Exception, KeyboardInterrupt) as error:
+        now = time.monotonic()
+        bases = tuple(base.__name__ for base in type(error).__mro__)
+        return Heard(type(error).__name__, bases, str(error), now)
+    return None
+
+
+def must_hear(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Heard:
+    result = heard(function, *args, **kwargs)
+    assert result is not None, f"{function} did not raise"
+    return result
