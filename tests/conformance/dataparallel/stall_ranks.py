@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -53,17 +55,58 @@ def stalled(
     return heard
 
 
-def legacy_timeouts(rank: int, world_size: int) -> list[float]:
-    """Timeouts in seconds of legacy groups: one that names torch's default, one that names none."""
+def timeouts(rank: int, world_size: int) -> dict[str, list[float]]:
+    """Timeouts of groups in seconds: made with torch's 30 minutes by name, and without a timeout.
+
+    The variable says 60 seconds.
+    """
     os.environ["SMDDP_TIMEOUT_SECONDS"] = "60"
     import smdistributed.dataparallel.torch.distributed as legacy
 
-    found = []
-    for options in ({"timeout": timedelta(minutes=30)}, {}):
-        legacy.init_process_group(**options)
-        found.append(dist.distributed_c10d._get_default_group()._timeout.total_seconds())
-        legacy.destroy_process_group()
+    def seconds(make: Callable[..., Any]) -> list[float]:
+        found = []
+        for options in ({"timeout": timedelta(minutes=30)}, {}):
+            group = make(**options) or dist.distributed_c10d._get_default_group()
+            found.append(group._timeout.total_seconds())
+        return found
+
+    def remade(make: Callable[..., Any]) -> Callable[..., None]:
+        def make_default(**options: Any) -> None:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            make(**options)
+
+        return make_default
+
+    backends = ("smddp", "SMDDP", "cuda:nccl,cpu:smddp")
+    found = {
+        backend: seconds(remade(functools.partial(dist.init_process_group, backend)))
+        for backend in backends
+    }
+    found["new_group"] = seconds(dist.new_group)
+    found["legacy"] = seconds(remade(legacy.init_process_group))
+    dist.destroy_process_group()
     return found
+
+
+def gloo_timeout(rank: int, world_size: int) -> float:
+    """The timeout in seconds of a group without `smddp`, whose script names none."""
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "60"
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- wraps torch's default
+
+    dist.init_process_group("gloo")
+    group: Any = dist.distributed_c10d._get_default_group()
+    found = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    dist.destroy_process_group()
+    return float(found)
+
+
+def waits_for_a_rank_that_never_starts(rank: int, world_size: int) -> Any:
+    """What `init_process_group` raises; the variable is all that limits its waiting."""
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "2"
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
+
+    return raised(dist.init_process_group, "smddp")
 
 
 def joined_training(rank: int, world_size: int, batches: tuple[int, ...]) -> dict[str, Any]:

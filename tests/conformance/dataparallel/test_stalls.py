@@ -14,7 +14,13 @@ import re
 import pytest
 from harness import run_ranks
 
-from tests.conformance.dataparallel.stall_ranks import joined_training, legacy_timeouts, stalled
+from tests.conformance.dataparallel.stall_ranks import (
+    gloo_timeout,
+    joined_training,
+    stalled,
+    timeouts,
+    waits_for_a_rank_that_never_starts,
+)
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
@@ -38,8 +44,27 @@ def test_6_6_the_timeout_argument_goes_before_the_variable(kind: str) -> None:
     assert re.search(rf"{kind} #\d+", text), text
 
 
-def test_6_6_a_timeout_argument_goes_before_the_variable_even_if_it_is_torchs_default() -> None:
-    assert run_ranks(legacy_timeouts, 1) == [[1800.0, 60.0]]
+def test_6_6_the_argument_goes_before_the_variable_even_if_it_is_torchs_default() -> None:
+    """Such an argument was once taken for one that nobody had named."""
+    (found,) = run_ranks(timeouts, 1)
+    assert found == {
+        "smddp": [1800.0, 60.0],
+        "SMDDP": [1800.0, 60.0],
+        "cuda:nccl,cpu:smddp": [1800.0, 60.0],
+        "new_group": [1800.0, 60.0],
+        "legacy": [1800.0, 60.0],
+    }
+
+
+def test_6_6_the_variable_is_not_for_groups_of_other_backends() -> None:
+    assert run_ranks(gloo_timeout, 1) == [1800.0]
+
+
+def test_3_1_the_variable_limits_the_start_of_a_job_too() -> None:
+    """Torch's own half an hour would miss the run's deadline."""
+    (told,) = run_ranks(waits_for_a_rank_that_never_starts, 1, env={"WORLD_SIZE": "2"})
+    assert told is not None
+    assert "1/2 clients joined" in told[1], told
 
 
 def test_6_6_join_with_torchs_ddp_ends_uneven_batches_with_equal_weights() -> None:

@@ -46,7 +46,7 @@ from smdistributed.dataparallel.torch.default_group import (
 )
 from smdistributed.dataparallel.torch.deprecation import DEPRECATION_TEXT, warn_once
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
-from smdistributed.dataparallel.torch.registration import named_timeout, register
+from smdistributed.dataparallel.torch.registration import register
 
 __all__ = [
     "ReduceOp",
@@ -114,7 +114,8 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
 
     Raises:
         SMDDPConfigInvalid: another backend, or a variable with a value that cannot work.
-        SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet.
+        SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet; torch's `DistStoreError` or
+            `DistNetworkError` where they did not even reach rank 0's address.
     """
     warn_once(DEPRECATION_TEXT)
     options = _honoured(args, kwargs)
@@ -123,8 +124,7 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
         return
     if discover().source == "none" and options.keys() <= {"timeout"}:
         options |= {"store": HashStore(), "rank": 0, "world_size": 1}
-    with named_timeout("timeout" in options):
-        dist.init_process_group(backend=BACKEND_NAME, **options)
+    dist.init_process_group(backend=BACKEND_NAME, **options)
     _remember()
 
 

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes `torch.distributed` know the backend `smddp`.
 
-`register()` is what the import of `torch_smddp` does. Three things need more than
+`register()` is what the import of `torch_smddp` does. Four things need more than
 `Backend.register_backend`:
 
 - **Strings with several backends.** torch calls a backend's creator without telling it the string
   that the user gave, and drops the backends that it has made by then. We note the string on its way
   in and put our device first in what torch sees, by wrapping the one internal function that makes
   every group; `new_group`, device meshes and names imported earlier all come through it.
+- **The default timeout.** `SMDDP_TIMEOUT_SECONDS` counts where the script names no timeout. A
+  creator cannot tell: torch has put its own default in place by then.
 - **Changing a group's timeout.** torch's function for it knows only its own classes.
 - **`Join` with DDP.** It hands a work handle to DDP's C++ code and forgets it. C++ keeps the C++
   half of a handle made in Python, but calls on it hang or crash once the Python half is gone (torch
@@ -23,13 +25,11 @@ have no default yet, and `cpu` and `cuda` have one (specification, section 4.1).
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import inspect
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -62,7 +62,7 @@ from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, Process
 from smdistributed.dataparallel.torch.tracing import note_group
 from smdistributed.dataparallel.trace.session import session as trace_session
 
-__all__ = ["create_process_group", "named_timeout", "register"]
+__all__ = ["create_process_group", "register"]
 
 _DEVICES = ["cpu", "cuda"]
 
@@ -73,7 +73,6 @@ class _Request(threading.local):
     """What torch was asked for while it makes a group."""
 
     backend: str = BACKEND_NAME
-    is_timeout_named: bool = False
     device_id: torch.device | None = None
 
 
@@ -95,21 +94,11 @@ def register() -> None:
             BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
         )
         _wrap_group_creation()
+        _wrap_default_timeout()
         _wrap_timeout_setter()
         _wrap_join()
         atexit.register(_leave)
         trace_session.start_from_environment()
-
-
-@contextlib.contextmanager
-def named_timeout(is_named: bool) -> Iterator[None]:
-    """Within it, groups that this thread makes have a timeout that the script named, or not."""
-    before = _request.is_timeout_named
-    _request.is_timeout_named = is_named
-    try:
-        yield
-    finally:
-        _request.is_timeout_named = before
 
 
 def _leave() -> None:
@@ -141,7 +130,7 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         options.store,
         options.group_rank,
         options.group_size,
-        _effective_timeout(options.timeout),
+        options.timeout,
         group_name=str(options.group_id),
         devices=[device for device, name in backends.items() if name == BACKEND_NAME],
         others={device: backend for device, backend in others.items() if backend is not None},
@@ -198,17 +187,6 @@ def _complete_discovery(options: Any) -> None:
     export_placement(complete_placement(placement, [text.decode() for text in identities]))
 
 
-def _effective_timeout(given: timedelta) -> timedelta:
-    """`SMDDP_TIMEOUT_SECONDS`, unless the script named a timeout (specification, section 6.6).
-
-    torch passes its default where the script named none, so that value counts as unnamed, except
-    within `named_timeout`.
-    """
-    if given == distributed_c10d.default_pg_timeout and not _request.is_timeout_named:
-        return timedelta(seconds=_settings().timeout_s)
-    return given
-
-
 def _wrap_group_creation() -> None:
     original = getattr(distributed_c10d, "_new_process_group_helper", None)
     if original is None or "backend" not in inspect.signature(original).parameters:
@@ -246,10 +224,39 @@ def _wrap_group_creation() -> None:
 def _ours_first(backend: str) -> str:
     """`"cuda:nccl,cpu:smddp"` -> `"cpu:smddp,cuda:nccl"`; strings without `smddp` as they are."""
     pairs = backend.split(",")
-    ours = [pair for pair in pairs if pair.lower().endswith(f":{BACKEND_NAME}")]
+    ours = [pair for pair in pairs if _is_ours(pair)]
     if not ours or len(ours) == len(pairs):
         return backend
     return ",".join([*ours, *(pair for pair in pairs if pair not in ours)])
+
+
+def _is_ours(pair: str) -> bool:
+    """Whether `"cpu:smddp"`, or a backend's name alone, means ours."""
+    return pair.lower().rpartition(":")[2] == BACKEND_NAME
+
+
+def _wrap_default_timeout() -> None:
+    """Let `SMDDP_TIMEOUT_SECONDS` be the timeout that a script does not name, of the meeting too.
+
+    Source: specification, section 6.6.
+    """
+    original = getattr(distributed_c10d, "_get_default_timeout", None)
+    if original is None:
+        get_logger().warning(
+            "torch %s chooses timeouts in a way that smddp does not know; SMDDP_TIMEOUT_SECONDS has"
+            " no effect. Expected torch 2.13. Pass timeout= to init_process_group instead.",
+            torch.__version__,
+        )
+        return
+
+    @functools.wraps(original)
+    def default_timeout(backend: str) -> timedelta:
+        if any(_is_ours(pair) for pair in backend.split(",")):
+            return timedelta(seconds=_settings().timeout_s)
+        result: timedelta = original(backend)
+        return result
+
+    distributed_c10d._get_default_timeout = default_timeout
 
 
 def _wrap_timeout_setter() -> None:
