@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from smdistributed._common.log import get_logger
-from smdistributed.collectives import _native
+from smdistributed.collectives import _native, arrays
+from smdistributed.collectives.arrays import Array
 
 __all__ = ["Communicator", "Exchange", "ReduceOp"]
 
 Exchange = Callable[[str, bytes], list[bytes]]
-# A contiguous array in CPU memory: NumPy, DLPack or the buffer protocol.
-Array = Any
 
 
 class ReduceOp(enum.IntEnum):
@@ -170,14 +169,14 @@ class Communicator:
         in_pointer, in_count, dtype = _native.buffer(input)
         keep = (output, input) if async_op else None
         if isinstance(output, (list, tuple)):
-            pointers, counts = self._parts("all_gather", output, dtype, writable=True)
-            _require_count("all_gather", "input", in_count, counts[self.rank])
+            parts = arrays.list_parts("all_gather", output, self.world_size, dtype, writable=True)
+            arrays.require_count("all_gather", "input", in_count, parts.counts[self.rank])
             return self._native.all_gather_ptr(
-                in_pointer, pointers, counts, dtype, async_op, timeout_s, keep
+                in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, keep
             )
         out_pointer, out_count, out_dtype = _native.buffer(output, True)
-        _require_dtype("all_gather", dtype, out_dtype)
-        _require_count("all_gather", "output", out_count, in_count * self.world_size)
+        arrays.require_dtype("all_gather", dtype, out_dtype)
+        arrays.require_count("all_gather", "output", out_count, in_count * self.world_size)
         return self._native.all_gather_into_ptr(
             in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, keep
         )
@@ -206,14 +205,24 @@ class Communicator:
         out_pointer, out_count, dtype = _native.buffer(output, True)
         keep = (output, input) if async_op else None
         if isinstance(input, (list, tuple)):
-            pointers, counts = self._parts("reduce_scatter", input, dtype, writable=False)
-            _require_count("reduce_scatter", "output", out_count, counts[self.rank])
+            parts = arrays.list_parts(
+                "reduce_scatter", input, self.world_size, dtype, writable=False
+            )
+            arrays.require_count("reduce_scatter", "output", out_count, parts.counts[self.rank])
             return self._native.reduce_scatter_ptr(
-                pointers, out_pointer, counts, dtype, op, factor, async_op, timeout_s, keep
+                parts.pointers,
+                out_pointer,
+                parts.counts,
+                dtype,
+                op,
+                factor,
+                async_op,
+                timeout_s,
+                keep,
             )
         in_pointer, in_count, in_dtype = _native.buffer(input)
-        _require_dtype("reduce_scatter", dtype, in_dtype)
-        _require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
+        arrays.require_dtype("reduce_scatter", dtype, in_dtype)
+        arrays.require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
         return self._native.reduce_scatter_from_ptr(
             in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, keep
         )
@@ -238,17 +247,15 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        in_pointers, in_counts, dtype = self._cut("input", input, input_splits, writable=False)
-        out_pointers, out_counts, out_dtype = self._cut(
-            "output", output, output_splits, writable=True
-        )
-        _require_dtype("all_to_all", dtype, out_dtype)
+        sent = arrays.cut("input", input, input_splits, self.world_size, writable=False)
+        received = arrays.cut("output", output, output_splits, self.world_size, writable=True)
+        arrays.require_dtype("all_to_all", sent.dtype, received.dtype)
         return self._native.all_to_all_ptr(
-            in_pointers,
-            in_counts,
-            out_pointers,
-            out_counts,
-            dtype,
+            sent.pointers,
+            sent.counts,
+            received.pointers,
+            received.counts,
+            sent.dtype,
             async_op,
             timeout_s,
             (output, input) if async_op else None,
@@ -273,16 +280,19 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         in_pointer, in_count, dtype = _native.buffer(input)
-        pointers: list[int] = []
-        counts: list[int] = []
-        if self.rank == root:
-            _require_root_list("gather", "output", output)
-            pointers, counts, out_dtype = self._cut("output", output, None, writable=True)
-            _require_dtype("gather", dtype, out_dtype)
+        parts = arrays.root_parts(
+            "gather",
+            "output",
+            output,
+            self.world_size,
+            dtype,
+            is_root=self.rank == root,
+            writable=True,
+        )
         return self._native.gather_ptr(
             in_pointer,
-            pointers,
-            counts,
+            parts.pointers,
+            parts.counts,
             dtype,
             root,
             in_count,
@@ -311,16 +321,19 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         out_pointer, out_count, dtype = _native.buffer(output, True)
-        pointers: list[int] = []
-        counts: list[int] = []
-        if self.rank == root:
-            _require_root_list("scatter", "input", input)
-            pointers, counts, in_dtype = self._cut("input", input, None, writable=False)
-            _require_dtype("scatter", dtype, in_dtype)
+        parts = arrays.root_parts(
+            "scatter",
+            "input",
+            input,
+            self.world_size,
+            dtype,
+            is_root=self.rank == root,
+            writable=False,
+        )
         return self._native.scatter_ptr(
-            pointers,
+            parts.pointers,
             out_pointer,
-            counts,
+            parts.counts,
             dtype,
             root,
             out_count,
@@ -490,55 +503,6 @@ class Communicator:
 
     # --- helpers ---------------------------------------------------------------------------------
 
-    def _parts(
-        self, name: str, arrays: Sequence[Array], dtype: int, *, writable: bool
-    ) -> tuple[list[int], list[int]]:
-        if len(arrays) != self.world_size:
-            raise ValueError(
-                f"{name}: a list of {len(arrays)} arrays was given; expected one per rank, "
-                f"{self.world_size}."
-            )
-        pointers, counts = [], []
-        for array in arrays:
-            pointer, count, part_dtype = _native.buffer(array, writable)
-            _require_dtype(name, dtype, part_dtype)
-            pointers.append(pointer)
-            counts.append(count)
-        return pointers, counts
-
-    def _cut(
-        self,
-        name: str,
-        array: Array | Sequence[Array],
-        splits: Sequence[int] | None,
-        *,
-        writable: bool,
-    ) -> tuple[list[int], list[int], int]:
-        if isinstance(array, (list, tuple)):
-            dtype = _native.buffer(array[0])[2] if array else _native.FLOAT32
-            pointers, counts = self._parts(name, array, dtype, writable=writable)
-            return pointers, counts, dtype
-        pointer, count, dtype = _native.buffer(array, writable)
-        if splits is None:
-            if count % self.world_size != 0:
-                raise ValueError(
-                    f"{name} has {count} elements, which {self.world_size} ranks cannot share "
-                    f"equally; expected a multiple of {self.world_size}. Pass {name}_splits."
-                )
-            splits = [count // self.world_size] * self.world_size
-        if len(splits) != self.world_size or min(splits) < 0 or sum(splits) != count:
-            raise ValueError(
-                f"{name}_splits={list(splits)} does not cut {count} elements for "
-                f"{self.world_size} ranks; expected {self.world_size} sizes >= 0 that sum to "
-                f"{count}."
-            )
-        size = _ELEMENT_BYTES[dtype]
-        pointers = []
-        for split in splits:
-            pointers.append(pointer)
-            pointer += split * size
-        return pointers, list(splits), dtype
-
     def _exchange_bytes(self, value: bytes) -> list[bytes]:
         if len(value) > _MAX_EXCHANGE_BYTES:
             raise ValueError(f"{len(value)} bytes to exchange; expected {_MAX_EXCHANGE_BYTES}.")
@@ -557,40 +521,3 @@ class Communicator:
 _MAX_EXCHANGE_BYTES = 4092
 # engine/bootstrap.h: identities, then who could attach.
 _BOOTSTRAP_EXCHANGES = 2
-
-_ELEMENT_BYTES = {
-    _native.FLOAT32: 4,
-    _native.FLOAT64: 8,
-    _native.FLOAT16: 2,
-    _native.BFLOAT16: 2,
-    _native.INT8: 1,
-    _native.INT16: 2,
-    _native.INT32: 4,
-    _native.INT64: 8,
-    _native.UINT8: 1,
-    _native.BOOL: 1,
-    _native.COMPLEX64: 8,
-    _native.COMPLEX128: 16,
-    _native.UINT16: 2,
-    _native.UINT32: 4,
-    _native.UINT64: 8,
-    _native.OPAQUE8: 1,
-}
-
-
-def _require_dtype(name: str, expected: int, given: int) -> None:
-    if given != expected:
-        raise ValueError(
-            f"{name}: input and output have different element types; expected one type. "
-            "Convert one of them."
-        )
-
-
-def _require_count(name: str, which: str, given: int, expected: int) -> None:
-    if given != expected:
-        raise ValueError(f"{name}: the {which} has {given} elements; expected {expected}.")
-
-
-def _require_root_list(name: str, which: str, array: Any) -> None:
-    if array is None:
-        raise ValueError(f"{name}: the root passed no {which}; expected an array or a list.")

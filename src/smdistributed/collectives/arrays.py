@@ -1,0 +1,184 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine needs of the arrays of a collective: addresses, counts, one element type.
+
+A collective takes one part of memory per rank either as a list of arrays or as one array that is
+cut. Both come out of here as addresses and numbers of elements, by rank, after the checks that
+concern this rank alone; what concerns all ranks is for the engine to compare. Nothing here keeps an
+array alive: the addresses are good for as long as the caller holds it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from smdistributed.collectives import _native
+
+__all__ = [
+    "Array",
+    "Parts",
+    "cut",
+    "list_parts",
+    "require_count",
+    "require_dtype",
+    "root_parts",
+]
+
+# A contiguous array in CPU memory: NumPy, DLPack or the buffer protocol.
+Array = Any
+
+_ELEMENT_BYTES = {
+    _native.FLOAT32: 4,
+    _native.FLOAT64: 8,
+    _native.FLOAT16: 2,
+    _native.BFLOAT16: 2,
+    _native.INT8: 1,
+    _native.INT16: 2,
+    _native.INT32: 4,
+    _native.INT64: 8,
+    _native.UINT8: 1,
+    _native.BOOL: 1,
+    _native.COMPLEX64: 8,
+    _native.COMPLEX128: 16,
+    _native.UINT16: 2,
+    _native.UINT32: 4,
+    _native.UINT64: 8,
+    _native.OPAQUE8: 1,
+}
+
+
+class Parts(NamedTuple):
+    """One part of memory per rank.
+
+    Attributes:
+        pointers: address of each rank's part, by rank.
+        counts: elements of each rank's part, by rank.
+        dtype: the engine's code of the element type, one for all parts.
+    """
+
+    pointers: list[int]
+    counts: list[int]
+    dtype: int
+
+
+def list_parts(
+    collective: str, arrays: Sequence[Array], world_size: int, dtype: int, *, writable: bool
+) -> Parts:
+    """Take a list of one array per rank; their sizes may differ.
+
+    Args:
+        collective: name of the call, for messages.
+        arrays: by rank.
+        world_size: number of ranks.
+        dtype: code of the element type that all must have.
+        writable: whether the engine writes into them.
+
+    Raises:
+        ValueError: another number of arrays, another element type, or an array that cannot be used.
+    """
+    if len(arrays) != world_size:
+        raise ValueError(
+            f"{collective}: a list of {len(arrays)} arrays was given; expected one per rank, "
+            f"{world_size}."
+        )
+    pointers, counts = [], []
+    for array in arrays:
+        pointer, count, part_dtype = _native.buffer(array, writable)
+        require_dtype(collective, dtype, part_dtype)
+        pointers.append(pointer)
+        counts.append(count)
+    return Parts(pointers, counts, dtype)
+
+
+def cut(
+    name: str,
+    array: Array | Sequence[Array],
+    splits: Sequence[int] | None,
+    world_size: int,
+    *,
+    writable: bool,
+) -> Parts:
+    """Cut one array into a part per rank; a list of one array per rank is taken as it is.
+
+    Args:
+        name: of the argument, for messages.
+        array: to be cut, or a list.
+        splits: elements of each part, by rank; None for equal parts. Not looked at for a list.
+        world_size: number of ranks.
+        writable: whether the engine writes into it.
+
+    Raises:
+        ValueError: the splits do not fit the array, or an array cannot be used.
+    """
+    if isinstance(array, (list, tuple)):
+        dtype = _native.buffer(array[0])[2] if array else _native.FLOAT32
+        return list_parts(name, array, world_size, dtype, writable=writable)
+    pointer, count, dtype = _native.buffer(array, writable)
+    if splits is None:
+        if count % world_size != 0:
+            raise ValueError(
+                f"{name} has {count} elements, which {world_size} ranks cannot share "
+                f"equally; expected a multiple of {world_size}. Pass {name}_splits."
+            )
+        splits = [count // world_size] * world_size
+    if len(splits) != world_size or min(splits) < 0 or sum(splits) != count:
+        raise ValueError(
+            f"{name}_splits={list(splits)} does not cut {count} elements for "
+            f"{world_size} ranks; expected {world_size} sizes >= 0 that sum to {count}."
+        )
+    size = _ELEMENT_BYTES[dtype]
+    pointers = []
+    for split in splits:
+        pointers.append(pointer)
+        pointer += split * size
+    return Parts(pointers, list(splits), dtype)
+
+
+def root_parts(
+    collective: str,
+    which: str,
+    array: Array | Sequence[Array] | None,
+    world_size: int,
+    dtype: int,
+    *,
+    is_root: bool,
+    writable: bool,
+) -> Parts:
+    """Take what only the root of a gather or scatter passes: one array in equal parts, or a list.
+
+    Args:
+        collective: name of the call, for messages.
+        which: name of the argument.
+        array: the root's; what others pass is not looked at.
+        world_size: number of ranks.
+        dtype: code of the element type that it must have.
+        is_root: whether this rank is the root.
+        writable: whether the engine writes into it.
+
+    Returns:
+        The parts; none on the other ranks.
+
+    Raises:
+        ValueError: it is None, has another element type, or cannot be cut or used.
+    """
+    if not is_root:
+        return Parts([], [], dtype)
+    if array is None:
+        raise ValueError(f"{collective}: the root passed no {which}; expected an array or a list.")
+    parts = cut(which, array, None, world_size, writable=writable)
+    require_dtype(collective, dtype, parts.dtype)
+    return parts
+
+
+def require_dtype(collective: str, expected: int, given: int) -> None:
+    """Raise `ValueError` unless the codes of two element types are equal."""
+    if given != expected:
+        raise ValueError(
+            f"{collective}: input and output have different element types; expected one type. "
+            "Convert one of them."
+        )
+
+
+def require_count(collective: str, which: str, given: int, expected: int) -> None:
+    """Raise `ValueError` unless an argument has the number of elements that it must have."""
+    if given != expected:
+        raise ValueError(f"{collective}: the {which} has {given} elements; expected {expected}.")
