@@ -78,7 +78,7 @@ def list_parts(
     if len(arrays) != world_size:
         raise ValueError(
             f"{collective}: a list of {len(arrays)} arrays was given; expected one per rank, "
-            f"{world_size}."
+            f"{world_size}. Give each rank one, if need be an empty one."
         )
     pointers, counts = [], []
     for array in arrays:
@@ -163,7 +163,10 @@ def root_parts(
     if not is_root:
         return Parts([], [], dtype)
     if array is None:
-        raise ValueError(f"{collective}: the root passed no {which}; expected an array or a list.")
+        raise ValueError(
+            f"{collective}: {which}=None on the root; expected an array or a list of one array per "
+            "rank. Pass it on the rank that is the root; the others may pass None."
+        )
     parts = cut(which, array, None, world_size, writable=writable)
     require_dtype(collective, dtype, parts.dtype)
     return parts
@@ -181,4 +184,7 @@ def require_dtype(collective: str, expected: int, given: int) -> None:
 def require_count(collective: str, which: str, given: int, expected: int) -> None:
     """Raise `ValueError` unless an argument has the number of elements that it must have."""
     if given != expected:
-        raise ValueError(f"{collective}: the {which} has {given} elements; expected {expected}.")
+        raise ValueError(
+            f"{collective}: the {which} has {given} elements; expected {expected} beside the "
+            "other argument. Change one of the two."
+        )

@@ -20,7 +20,7 @@ Exchange = Callable[[str, bytes], list[bytes]]
 
 
 class ReduceOp(enum.IntEnum):
-    """How elements are combined. AVG is for floating and complex types."""
+    """How elements are combined. AVG is for numbers; of integers it is divided towards zero."""
 
     SUM = 0
     AVG = 1
@@ -505,7 +505,10 @@ class Communicator:
 
     def _exchange_bytes(self, value: bytes) -> list[bytes]:
         if len(value) > _MAX_EXCHANGE_BYTES:
-            raise ValueError(f"{len(value)} bytes to exchange; expected {_MAX_EXCHANGE_BYTES}.")
+            raise ValueError(
+                f"{len(value)} bytes to exchange; expected at most {_MAX_EXCHANGE_BYTES}. Use a "
+                "smaller color and key."
+            )
         padded = len(value).to_bytes(4, "little") + value.ljust(_MAX_EXCHANGE_BYTES, b"\0")
         gathered = bytearray(len(padded) * self.world_size)
         self.all_gather(gathered, padded)
