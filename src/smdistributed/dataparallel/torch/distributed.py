@@ -113,6 +113,7 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
     Nothing here needs CUDA; choosing a GPU is the caller's.
 
     Raises:
+        TypeError: an argument is given by position and by name, or there are too many.
         SMDDPConfigInvalid: another backend, or a variable with a value that cannot work.
         SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet; torch's `DistStoreError` or
             `DistNetworkError` where they did not even reach rank 0's address.
@@ -272,7 +273,14 @@ def _honoured(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
             f"init_process_group() got {len(args)} positional arguments; expected at most"
             f" {len(names)}, torch's: {', '.join(names)}. Pass what you need by name."
         )
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    positional = dict(zip(names, args, strict=False))
+    for name, value in positional.items():
+        if name in kwargs:
+            raise TypeError(
+                f"init_process_group() got {name} twice, {value!r} by position and"
+                f" {kwargs[name]!r} by name; expected one of them. Leave one out."
+            )
+    given = positional | kwargs
     backend = given.get("backend")
     if (backend.lower() if isinstance(backend, str) else backend) not in _BACKENDS:
         raise SMDDPConfigInvalid(
