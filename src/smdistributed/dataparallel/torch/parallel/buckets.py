@@ -18,10 +18,10 @@ from torch import Tensor
 
 from smdistributed.dataparallel import fusion
 
-__all__ = ["Bucket", "Slot", "make_buckets"]
+__all__ = ["Bucket", "GradientSlot", "make_buckets"]
 
 
-class Slot:
+class GradientSlot:
     """A parameter's place in a bucket.
 
     Attributes:
@@ -84,7 +84,7 @@ class Bucket:
         self.index = index
         self.plan = plan
         self.slots = [
-            Slot(placement.index, *parameters[placement.index], placement.offset, self)
+            GradientSlot(placement.index, *parameters[placement.index], placement.offset, self)
             for placement in plan.placements
         ]
         self.missing = len(self.slots)
@@ -129,7 +129,7 @@ def make_buckets(
     return [Bucket(index, plan, parameters) for index, plan in enumerate(plans)]
 
 
-def _view(buffer: Tensor, slot: Slot) -> Tensor:
+def _view(buffer: Tensor, slot: GradientSlot) -> Tensor:
     parameter = slot.parameter
     # The parameter's own strides if its elements fill one block (channels_last), else contiguous.
     strides = torch.empty_like(parameter, device="meta").stride()

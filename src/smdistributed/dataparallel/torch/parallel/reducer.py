@@ -59,7 +59,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 
 from smdistributed.dataparallel import trace
 from smdistributed.dataparallel.exceptions import SMDDPMismatch, SMDDPUnsupported
-from smdistributed.dataparallel.torch.parallel.buckets import Slot, make_buckets
+from smdistributed.dataparallel.torch.parallel.buckets import GradientSlot, make_buckets
 from smdistributed.dataparallel.torch.parallel.comm_hook import CommHook, HookBucket, hook_result
 from smdistributed.dataparallel.torch.process_group import ProcessGroupSmddp
 from smdistributed.dataparallel.trace.recorder import Open
@@ -228,7 +228,7 @@ class GradientReducer:
         except RuntimeError:  # a parameter is an input of autograd.grad()
             return False
 
-    def _arrive(self, slot: Slot) -> None:
+    def _arrive(self, slot: GradientSlot) -> None:
         self.has_gradients = True
         if not self._is_armed or slot.view is None:
             return
@@ -236,7 +236,7 @@ class GradientReducer:
         with self._lock:
             self._count(slot)
 
-    def _count(self, slot: Slot) -> None:
+    def _count(self, slot: GradientSlot) -> None:
         bucket = slot.bucket
         if bucket.index < len(self._works):
             self._abandon()
@@ -431,5 +431,5 @@ def _queue_callback(callback: Callable[[], None]) -> None:
     engine.queue_callback(callback)
 
 
-def _layout(slots: Sequence[Slot]) -> list[Any]:
+def _layout(slots: Sequence[GradientSlot]) -> list[Any]:
     return [(slot.parameter.dtype, slot.parameter.device) for slot in slots]
