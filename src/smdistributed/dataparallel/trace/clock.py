@@ -26,14 +26,15 @@ bound is a half plane of (α, β), so what fits all of them is a convex polygon.
 - If no line fits, the rates were not steady, or the files are of different runs. A small excess is
   added to the error; a large one is refused.
 
-Cost: O(n log n) for n collectives of a pair of hosts.
+Cost: O(n log n) for n collectives of a pair of hosts, however many are corners of the hulls.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from smdistributed._common.errors import ConfigurationError
@@ -135,22 +136,17 @@ def fit_line(lower: Sequence[Point], upper: Sequence[Point], span: tuple[float, 
     looking at those slopes finds the best drift, and all drifts that fit, exactly.
     """
     center = (span[0] + span[1]) / 2
-    roof = _lower_hull([Point(p.at - center, p.offset) for p in upper])
-    floor = [
-        Point(p.at, -p.offset)
-        for p in _lower_hull([Point(p.at - center, -p.offset) for p in lower])
-    ]
-
-    def ceiling(drift: float) -> float:
-        return min(p.offset - drift * p.at for p in roof)
+    ceiling = _Least([Point(p.at - center, p.offset) for p in upper])
+    # The greatest value over the lower bounds is minus the least over their mirror images.
+    mirrored_ground = _Least([Point(p.at - center, -p.offset) for p in lower])
 
     def ground(drift: float) -> float:
-        return max(p.offset - drift * p.at for p in floor)
+        return -mirrored_ground(-drift)
 
     def gap(drift: float) -> float:
         return ceiling(drift) - ground(drift)
 
-    slopes = [slope for hull in (roof, floor) for slope in _slopes(hull)]
+    slopes = [*ceiling.slopes, *(-slope for slope in mirrored_ground.slopes)]
     drifts = sorted({0.0, -MAX_DRIFT, MAX_DRIFT, *(s for s in slopes if abs(s) < MAX_DRIFT)})
     # Of equals the smallest drift: a single collective fits any.
     best = max(drifts, key=lambda drift: (gap(drift), -abs(drift)))
@@ -195,9 +191,25 @@ def _turns_right(a: Point, b: Point, c: Point) -> bool:
     return (b.offset - a.offset) * (c.at - a.at) >= (c.offset - a.offset) * (b.at - a.at)
 
 
-def _slopes(hull: Sequence[Point]) -> Iterator[float]:
-    for a, b in itertools.pairwise(hull):
-        yield (b.offset - a.offset) / (b.at - a.at)
+class _Least:
+    """min(offset - drift * at) over points, as a function of the drift.
+
+    It is taken where a line of that slope touches the lower convex hull from below, between the
+    edges that are less steep and those that are steeper: found among h corners in O(log h).
+
+    Attributes:
+        slopes: of the hull's edges, ascending; the corners of the function.
+    """
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._hull = _lower_hull(points)
+        self.slopes = [
+            (b.offset - a.offset) / (b.at - a.at) for a, b in itertools.pairwise(self._hull)
+        ]
+
+    def __call__(self, drift: float) -> float:
+        corner = self._hull[bisect.bisect_left(self.slopes, drift)]
+        return corner.offset - drift * corner.at
 
 
 def _through(tie: ClockMap, known: ClockMap) -> ClockMap:

@@ -16,6 +16,7 @@ from smdistributed.dataparallel.trace.clock import (
     ClockMap,
     Line,
     Point,
+    _lower_hull,
     align_clocks,
     fit_line,
 )
@@ -209,6 +210,27 @@ def test_no_drift_leaves_a_wider_gap_than_the_one_chosen(
 
     assert gap(other) <= gap(line.drift) + 1e-6
     assert margin(line) == pytest.approx(gap(line.drift) / 2, abs=1e-6)
+
+
+def test_many_bounds_that_all_matter_are_fitted() -> None:
+    """Every bound is a corner of its convex hull.
+
+    The number is such that a fit of quadratic cost would run into the deadline of a test.
+    """
+    half, room, curvature, offset, drift = 25_000, 1_000.0, 4e-13, 77.0, 2e-5
+    moments = [1e9 * n / half for n in range(-half, half + 1)]
+    lower, upper = (
+        [Point(at, offset + drift * at + side * (room + curvature * at**2)) for at in moments]
+        for side in (-1, 1)
+    )
+    assert len(_lower_hull(upper)) == len(upper)
+    line = fit_line(lower, upper, (-1e9, 1e9))
+    assert line.excess == 0
+    assert line.offset == pytest.approx(offset)
+    # As wide is the gap of all lines that touch the curves at their middle corners.
+    assert line.drift == pytest.approx(drift, abs=2 * curvature * 1e9 / half)
+    # The steepest line that fits touches both curves and crosses the one found in the middle.
+    assert line.error == pytest.approx(2 * (room * curvature) ** 0.5 * 1e9, rel=1e-3)
 
 
 def test_only_collectives_that_wait_for_all_tie_clocks() -> None:
