@@ -25,13 +25,6 @@ summary` then says what a step spent waiting. Recording is switched on by
 Source: our choice; docs/tracing.md.
 """
 
-from smdistributed.dataparallel.trace.recorder import (
-    begin,
-    enabled,
-    end,
-    instant,
-    recorder,
-    span,
-)
+from smdistributed.dataparallel.trace.recorder import begin, end, recorder, span
 
-__all__ = ["begin", "enabled", "end", "instant", "recorder", "span"]
+__all__ = ["begin", "end", "recorder", "span"]

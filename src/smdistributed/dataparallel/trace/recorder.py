@@ -23,9 +23,7 @@ __all__ = [
     "PythonEvent",
     "Recorder",
     "begin",
-    "enabled",
     "end",
-    "instant",
     "recorder",
     "span",
 ]
@@ -41,7 +39,7 @@ class PythonEvent(NamedTuple):
         name: what the viewer writes on it.
         track: the row it stands in.
         thread: name of the thread that reported it.
-        started_ns, finished_ns: CLOCK_MONOTONIC; equal for an instant.
+        started_ns, finished_ns: CLOCK_MONOTONIC.
         args: details, shown when it is clicked on; values must be JSON's.
     """
 
@@ -115,22 +113,8 @@ class Recorder:
             return
         self._keep(opened.name, opened.track, opened.started_ns, {**opened.args, **args})
 
-    def instant(self, name: str, track: str, **args: Any) -> None:
-        """Mark this moment, for example an error."""
-        if self.is_recording:
-            now_ns = time.monotonic_ns()
-            self._keep(name, track, now_ns, args, now_ns)
-
-    def _keep(
-        self,
-        name: str,
-        track: str,
-        started_ns: int,
-        args: dict[str, Any],
-        finished_ns: int | None = None,
-    ) -> None:
-        if finished_ns is None:
-            finished_ns = time.monotonic_ns()
+    def _keep(self, name: str, track: str, started_ns: int, args: dict[str, Any]) -> None:
+        finished_ns = time.monotonic_ns()
         next(self._reported)
         if len(self._events) < self._capacity:
             thread = threading.current_thread().name
@@ -193,9 +177,3 @@ os.register_at_fork(after_in_child=recorder._forget_after_fork)
 span = recorder.span
 begin = recorder.begin
 end = recorder.end
-instant = recorder.instant
-
-
-def enabled() -> bool:
-    """Whether a recording runs; where a call is too much, read `recorder.is_recording`."""
-    return recorder.is_recording

@@ -44,18 +44,11 @@ def test_a_span_that_raises_is_kept_and_says_so(recorder: Recorder) -> None:
     assert event.args == {"error": "KeyError"}
 
 
-def test_an_instant_has_no_duration(recorder: Recorder) -> None:
-    recorder.instant("lost", "wait", rank=3)
-    [event], _ = recorder.stop()
-    assert event.started_ns == event.finished_ns
-    assert event.args == {"rank": 3}
-
-
 def test_the_first_events_are_kept_and_the_others_counted() -> None:
     recorder = Recorder()
     recorder.start(capacity=3)
     for number in range(5):
-        recorder.instant(str(number), "t")
+        recorder.end(recorder.begin(str(number), "t"))
     events, dropped = recorder.stop()
     assert [event.name for event in events] == ["0", "1", "2"]
     assert dropped == 2
@@ -66,7 +59,6 @@ def test_nothing_is_kept_while_off() -> None:
     with recorder.span("x", "t") as span:
         span.args["y"] = 1
     recorder.end(recorder.begin("x", "t"))
-    recorder.instant("x", "t")
     recorder.start()
     assert recorder.stop() == ([], 0)
 
@@ -98,17 +90,16 @@ def test_threads_report_side_by_side(recorder: Recorder) -> None:
 
 
 def test_the_functions_of_the_package_use_the_one_recorder() -> None:
-    assert not trace.enabled()
+    assert not trace.recorder.is_recording
     trace.recorder.start()
     try:
-        assert trace.enabled()
+        assert trace.recorder.is_recording
         with trace.span("a", "fill"):
             trace.end(trace.begin("b", "fill"))
-            trace.instant("c", "fill")
     finally:
         events, _ = trace.recorder.stop()
-    assert [event.name for event in events] == ["b", "c", "a"]
-    assert not trace.enabled()
+    assert [event.name for event in events] == ["b", "a"]
+    assert not trace.recorder.is_recording
 
 
 def test_a_forked_child_does_not_record() -> None:
@@ -116,7 +107,7 @@ def test_a_forked_child_does_not_record() -> None:
     try:
         child = os.fork()
         if child == 0:
-            os._exit(1 if trace.enabled() else 0)
+            os._exit(1 if trace.recorder.is_recording else 0)
         _, status = os.waitpid(child, 0)
     finally:
         trace.recorder.stop()

@@ -73,7 +73,7 @@ def test_starting_twice_is_an_error_and_the_first_goes_on(tmp_path: Path) -> Non
     sdp.start_profiler(tmp_path / "trace.json")
     with pytest.raises(SMDDPError, match=r"will write to .*Call stop_profiler\(\) first"):
         sdp.start_profiler(tmp_path / "other.json")
-    assert trace.enabled()
+    assert trace.recorder.is_recording
     sdp.stop_profiler()
     assert os.listdir(tmp_path) == ["trace.1.json"]
 
@@ -102,7 +102,7 @@ def test_a_path_that_cannot_work_is_refused_at_the_start(tmp_path: Path, name: s
     (tmp_path / "file").write_text("")
     with pytest.raises(SMDDPConfigInvalid, match=r"cannot be written to.*Give another path"):
         sdp.start_profiler(tmp_path / name)
-    assert not trace.enabled()
+    assert not trace.recorder.is_recording
 
 
 def test_an_environment_that_cannot_work_is_refused(
@@ -111,7 +111,7 @@ def test_an_environment_that_cannot_work_is_refused(
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(SMDDPConfigInvalid, match="RANK='one' is not an integer"):
         sdp.start_profiler(tmp_path / "trace.json")
-    assert not trace.enabled()
+    assert not trace.recorder.is_recording
 
 
 def test_a_trace_that_cannot_be_written_is_an_error_with_nothing_left(
@@ -124,7 +124,7 @@ def test_a_trace_that_cannot_be_written_is_an_error_with_nothing_left(
     monkeypatch.setattr(session_module, "write_rank_trace", full)
     with pytest.raises(SMDDPError, match=r"trace.1.json \(No space left on device\).*make room"):
         sdp.stop_profiler()
-    assert not trace.enabled()
+    assert not trace.recorder.is_recording
     assert os.listdir(tmp_path) == []
 
 
