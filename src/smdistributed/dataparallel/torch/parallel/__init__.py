@@ -3,7 +3,8 @@
 """The legacy `DistributedDataParallel`. Deprecated since 1.4.0; `docs/legacy_api.md` tells more.
 
     distributed     the class, a subclass of torch's
-    reducer         what happens to gradients during backward
+    reducer         what happens to gradients during backward, and when
+    averaging       how a bucket is averaged
     buckets         memory in which gradients lie and are reduced
     comm_hook       buckets as torch's communication hooks expect them
     agreement       do all ranks wrap the same model?

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to gradients during backward.
+"""What happens to gradients during backward, and when. How buckets are averaged: `averaging.py`.
 
     forward      prepare_forward()      a step is to come; checks that the last one is complete
     backward     _arrive(slot)          autograd has added to a parameter's gradient [1]
@@ -34,10 +34,7 @@ ends the step: what is missing counts as zeros, and ranks tell each other who ha
 so that a parameter nobody used keeps its `None`. With `static_graph` moreover the first step counts
 how many gradients each parameter receives; later steps wait for exactly these.
 
-**Averages** are computed by the group where it is ours: in 32 bits for 16-bit types, rounded once.
-Other groups get buckets that are divided beforehand. Inf and NaN reach all ranks either way.
-
-Source: dataparallel specification, sections 5.2, 6.1, 6.3 and 6.5.
+Source: dataparallel specification, sections 5.2, 6.1 and 6.5.
 """
 
 # torch's tensor hooks have no types.
@@ -55,12 +52,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
-from torch.distributed import AllreduceOptions, ReduceOp
 
 from smdistributed.dataparallel import trace
 from smdistributed.dataparallel.exceptions import SMDDPMismatch, SMDDPUnsupported
+from smdistributed.dataparallel.torch.parallel.averaging import Averager
 from smdistributed.dataparallel.torch.parallel.buckets import GradientSlot, make_buckets
-from smdistributed.dataparallel.torch.parallel.comm_hook import CommHook, HookBucket, hook_result
+from smdistributed.dataparallel.torch.parallel.comm_hook import CommHook
 from smdistributed.dataparallel.torch.process_group import ProcessGroupSmddp
 from smdistributed.dataparallel.trace.recorder import Open
 
@@ -98,7 +95,7 @@ class GradientReducer:
         self._bucket_cap_bytes = bucket_cap_bytes
         self._find_unused = find_unused or static_graph
         self._is_learning = static_graph
-        self._comm_hook: tuple[CommHook, Any] | None = None
+        self._averager = Averager(group)
         self._lock = threading.Lock()  # a model on several GPUs has a backward thread on each
         self.has_gradients = False
         """Gradients have arrived since this was last set to False, reduced or not."""
@@ -170,13 +167,12 @@ class GradientReducer:
         self._find_unused = self._is_learning = True
 
     def set_comm_hook(self, hook: CommHook, state: Any) -> None:
-        """Let `hook(state, bucket)` reduce instead; its result is taken as the average."""
-        if self._comm_hook is not None:
-            raise SMDDPUnsupported(
-                "register_comm_hook was called a second time; expected one hook for the life of the"
-                " wrapper, as with torch's. Combine the two hooks, or wrap the model anew."
-            )
-        self._comm_hook = (hook, state)
+        """Let `hook(state, bucket)` reduce instead; its result is taken as the average.
+
+        Raises:
+            SMDDPUnsupported: there is a hook already.
+        """
+        self._averager.set_comm_hook(hook, state)
 
     # ---- a step ----------------------------------------------------------------------------
 
@@ -273,25 +269,10 @@ class GradientReducer:
             if not slot.arrivals:
                 slot.settle()
         trace.end(self._filling, bytes=bucket.plan.used_bytes, tensors=len(bucket.slots))
-        self._works.append(self._reduce(index))
+        work = self._averager.start(bucket, len(self._buckets), self._active_ranks)
+        self._works.append(work)
         if index + 1 < len(self._buckets):
             self._filling = trace.begin(f"bucket {index + 1}", "fill")
-
-    def _reduce(self, index: int) -> Any:
-        bucket = self._buckets[index]
-        if self._comm_hook is not None:
-            hook, state = self._comm_hook
-            return hook(state, HookBucket(bucket, len(self._buckets)))
-        assert bucket.buffer is not None
-        options = AllreduceOptions()
-        options.asyncOp = True
-        if self._active_ranks is None and isinstance(self._group, ProcessGroupSmddp):
-            options.reduceOp = ReduceOp(ReduceOp.AVG)
-        else:
-            ranks = self._group.size() if self._active_ranks is None else self._active_ranks()
-            if ranks != 1:
-                bucket.buffer.mul_(1 / ranks)
-        return self._group.allreduce([bucket.buffer], options)
 
     # ---- the end of a step -----------------------------------------------------------------
 
@@ -317,35 +298,19 @@ class GradientReducer:
         used = self._is_used.fill_(1)
         for slot in unused:
             used[slot.index] = 0
-        self._all_reduce_used()
+        self._averager.maximum(used)
         for slot in unused:
             if used[slot.index]:
                 slot.parameter.grad = slot.view  # zeros here, averaged with what others have
 
-    def _all_reduce_used(self) -> None:
-        options = AllreduceOptions()
-        options.reduceOp = ReduceOp(ReduceOp.MAX)
-        options.asyncOp = True
-        self._group.allreduce([self._is_used], options).wait()
-
     def _finish(self) -> None:
         """Wait for all buckets; afterwards every gradient is an average."""
         with trace.span("wait", "wait", buckets=len(self._works)):
-            self._guarded(self._wait)
+            self._guarded(lambda: self._averager.wait(self._buckets, self._works))
         for slot in self._slots:
             if slot.arrivals and slot.parameter.grad is not slot.view:
                 slot.parameter.grad = slot.view  # another wrapper's hook has taken it
         self._reset()
-
-    def _wait(self) -> None:
-        for bucket, work in zip(self._buckets, self._works, strict=True):
-            if self._comm_hook is None:
-                work.wait()
-                continue
-            result = hook_result(work)
-            assert bucket.buffer is not None
-            if result.data_ptr() != bucket.buffer.data_ptr() or result.dtype != bucket.buffer.dtype:
-                bucket.buffer.copy_(result)
 
     def reduce_zeros(self, *, average: bool) -> None:
         """Take part in a step of other ranks, with zeros. This rank's gradients are lost.
@@ -360,10 +325,10 @@ class GradientReducer:
         for bucket in self._buckets:
             assert bucket.buffer is not None
             bucket.buffer.zero_()
-            self._works.append(self._reduce(bucket.index))
+            work = self._averager.start(bucket, len(self._buckets), self._active_ranks)
+            self._works.append(work)
         if self._find_unused:
-            self._is_used.zero_()
-            self._all_reduce_used()
+            self._averager.maximum(self._is_used.zero_())
         self._finish()
 
     # ---- when something goes wrong ---------------------------------------------------------
