@@ -5,6 +5,10 @@
 A compressor is a class with two static methods. `compress(tensor)` returns what is sent and a
 context; `decompress(tensor, context)` turns what arrives back. Scripts may bring their own.
 
+Scripts for PyTorch call these methods themselves. The wrappers for TensorFlow, which will take a
+`compression` argument, are not part of this release; `Compressor` and `resolve_compression` are for
+them.
+
 This module knows no framework. It asks two questions of a tensor through single dispatch, and each
 framework's room registers the answers for its own type; NumPy's are here.
 
@@ -35,7 +39,10 @@ _WIDE_FLOATS = frozenset(("float32", "float64", "bfloat16"))
 
 @runtime_checkable
 class Compressor(Protocol):
-    """What a member of `Compression`, or a class of the user's own, provides."""
+    """What a member of `Compression`, or a class of the user's own, provides.
+
+    The type of a `compression` argument, once `resolve_compression` has checked it.
+    """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
@@ -88,7 +95,7 @@ class Compression:
 
 
 def resolve_compression(compression: Any) -> Compressor:
-    """Returns the compressor that an argument means.
+    """Returns the compressor that a `compression` argument means.
 
     Args:
         compression: a member of `Compression`, its class, a class derived from one, any class or
