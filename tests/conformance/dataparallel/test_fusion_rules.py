@@ -19,7 +19,7 @@ from harness import run_ranks
 
 from smdistributed._common.settings import Settings
 from smdistributed.dataparallel.fusion import Bucket, TensorSpec, parse_bucket_cap, plan_buckets
-from tests.conformance.dataparallel.legacy_ranks import bucket_order
+from tests.conformance.dataparallel.legacy_ddp_ranks import bucket_order
 
 MIB = 1024 * 1024
 

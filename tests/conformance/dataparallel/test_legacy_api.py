@@ -24,7 +24,7 @@ from launchers import clean_environment
 import smdistributed.dataparallel.torch.distributed as dist
 from smdistributed.dataparallel.exceptions import SMDDPNotInitialized
 from smdistributed.dataparallel.torch.deprecation import LegacyModuleWarning
-from tests.conformance.dataparallel.legacy_ranks import (
+from tests.conformance.dataparallel.legacy_api_ranks import (
     adopts,
     explicit_place,
     positional_place,

@@ -21,7 +21,7 @@ import torch
 from harness import run_ranks
 
 from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
-from tests.conformance.dataparallel.legacy_ranks import (
+from tests.conformance.dataparallel.legacy_ddp_ranks import (
     accumulation,
     differing_models,
     joins,
