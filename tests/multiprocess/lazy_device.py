@@ -138,17 +138,17 @@ def stage(group: Any, chunk_bytes: int = CHUNK_BYTES) -> LazyDevice:
 @contextlib.contextmanager
 def staged_smddp(backend: str = "smddp", **options: Any) -> Iterator[None]:
     """As `torch_ranks.smddp`; the tensors of every group that is made inside are staged."""
-    from smdistributed.dataparallel.torch import registration
+    from smdistributed.dataparallel.torch import group_creation
 
-    class Staged(registration.ProcessGroupSmddp):
+    class Staged(group_creation.ProcessGroupSmddp):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             stage(self)
 
-    original = registration.ProcessGroupSmddp
-    registration.ProcessGroupSmddp = Staged  # type: ignore[misc]
+    original = group_creation.ProcessGroupSmddp
+    group_creation.ProcessGroupSmddp = Staged  # type: ignore[misc]
     try:
         with torch_ranks.smddp(backend, **options):
             yield
     finally:
-        registration.ProcessGroupSmddp = original  # type: ignore[misc]
+        group_creation.ProcessGroupSmddp = original  # type: ignore[misc]

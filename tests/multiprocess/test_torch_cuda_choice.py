@@ -323,11 +323,11 @@ def test_a_default_device_of_the_script_is_not_taken_for_that_of_the_tensors() -
 
 
 def smddp_has_the_cpu(rank: int, world_size: int) -> None:
-    from smdistributed.dataparallel.torch import registration
+    from smdistributed.dataparallel.torch.process_group import ProcessGroupSmddp
 
     with smddp("cuda:nccl,cpu:smddp"):
         group: Any = dist.group.WORLD
-        assert isinstance(group, registration.ProcessGroupSmddp)
+        assert isinstance(group, ProcessGroupSmddp)
         assert dist.get_backend() == "cuda:nccl,cpu:smddp"
         assert group._get_backend(CPU) is group
         if not dist.is_nccl_available():
