@@ -191,7 +191,7 @@ def accumulation(rank: int, world_size: int) -> dict[str, Any]:
 
 
 def differing_models(rank: int, world_size: int) -> dict[str, Any]:
-    """Models that differ on rank 1, one way at a time."""
+    """Models and arguments that differ on rank 1, one way at a time."""
     import smdistributed.dataparallel.torch.distributed as dist
     from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Wrapper
 
@@ -218,7 +218,15 @@ def differing_models(rank: int, world_size: int) -> dict[str, Any]:
         change: raised(Wrapper, model(change))
         for change in ("count", "shape", "dtype", "order", "frozen", "buffer")
     }
-    found["option"] = raised(Wrapper, Layers(), bucket_cap_mb=25 + rank)
+    options = {
+        "bucket_cap_mb": 25 + rank,
+        "broadcast_buffers": rank == 0,
+        "find_unused_parameters": rank == 0,
+        "gradient_accumulation_steps": 1 + rank,
+        "static_graph": rank == 0,
+    }
+    for name, value in options.items():
+        found[name] = raised(Wrapper, Layers(), **{name: value})
     found["none"] = ("", _mean_gradient(Wrapper(Layers()), rank), [])
     dist.destroy_process_group()
     return found

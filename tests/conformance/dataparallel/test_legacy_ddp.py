@@ -196,7 +196,17 @@ def test_5_2_gradient_accumulation_steps_are_checked(steps: Any) -> None:
         ("order", ("rank 0: parameter second.weight", "rank 1: parameter third.weight")),
         ("frozen", ("second.weight: float32 [2, 2] on cpu, trained", "frozen")),
         ("buffer", ("buffer extra",)),
-        ("option", ("rank 0: bucket_cap_bytes=26214400", "rank 1: bucket_cap_bytes=27262976")),
+        (
+            "bucket_cap_mb",
+            ("rank 0: bucket_cap_bytes=26214400", "rank 1: bucket_cap_bytes=27262976"),
+        ),
+        (
+            "broadcast_buffers",
+            ("rank 0: broadcast_buffers=True", "rank 1: broadcast_buffers=False"),
+        ),
+        ("find_unused_parameters", ("rank 0: find_unused_parameters=True",)),
+        ("gradient_accumulation_steps", ("rank 1: gradient_accumulation_steps=2",)),
+        ("static_graph", ("rank 1: static_graph=False",)),
     ],
 )
 def test_5_2_models_that_differ_are_found_on_all_ranks_with_the_first_difference(

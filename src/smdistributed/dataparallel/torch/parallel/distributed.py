@@ -130,7 +130,9 @@ class DistributedDataParallel(TorchDistributedDataParallel):
             _check_accumulation(gradient_accumulation_steps),
         )
         self._accumulated = 0
-        _agree(module, self._options, group)
+        arguments = dataclasses.asdict(self._options)
+        arguments["broadcast_buffers"] = bool(broadcast_buffers)
+        _agree(module, arguments, group)
         super().__init__(
             module,
             device_ids=device_ids,
@@ -355,12 +357,12 @@ def _check_accumulation(steps: Any) -> int:
     return steps
 
 
-def _agree(module: nn.Module, options: _Options, group: Any) -> None:
+def _agree(module: nn.Module, arguments: Mapping[str, Any], group: Any) -> None:
     """Compare the model and the arguments with the other ranks'."""
     if dist.get_world_size(group) == 1:
         return
     parameter = next(iter(module.parameters()), None)
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
-    lines = describe_model(module, ignored, dataclasses.asdict(options))
+    lines = describe_model(module, ignored, arguments)
     device = parameter.device if parameter is not None else torch.device("cpu")
     require_agreement(lines, group, device)
