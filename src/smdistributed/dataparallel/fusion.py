@@ -29,7 +29,7 @@ from smdistributed._common.bucket_size import ALIGNMENT_BYTES, bytes_of_mib, is_
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 
 __all__ = [
-    "Bucket",
+    "BucketPlan",
     "Placement",
     "TensorSpec",
     "parse_bucket_cap",
@@ -62,8 +62,8 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Bucket:
-    """Tensors that are reduced together.
+class BucketPlan:
+    """Tensors that are to be reduced together, and where they lie.
 
     Attributes:
         placements: in the order of the planned list.
@@ -83,7 +83,7 @@ class Bucket:
 
 def plan_buckets(
     tensors: Sequence[TensorSpec], bucket_cap_bytes: int, num_shares: int
-) -> tuple[Bucket, ...]:
+) -> tuple[BucketPlan, ...]:
     """Puts tensors into buckets, in the given order.
 
     A bucket is closed by the tensor that makes its bytes, alignment included, reach the cap. A
@@ -106,7 +106,7 @@ def plan_buckets(
             f" expected a positive multiple of {ALIGNMENT_BYTES} bytes and at least one share."
             " Derive the first from bucket_cap_mb by parse_bucket_cap."
         )
-    closed: list[Bucket] = []
+    closed: list[BucketPlan] = []
     filling: dict[tuple[str, str], _Filling] = {}
     for index, tensor in enumerate(tensors):
         key = (tensor.dtype, tensor.device)
@@ -158,9 +158,9 @@ class _Filling:
         self._placements.append(Placement(index, offset))
         self.used_bytes = offset + num_bytes
 
-    def close(self, num_shares: int) -> Bucket:
+    def close(self, num_shares: int) -> BucketPlan:
         capacity_bytes = _round_up(self.used_bytes, num_shares * ALIGNMENT_BYTES)
-        return Bucket(
+        return BucketPlan(
             placements=tuple(self._placements),
             dtype=self._dtype,
             device=self._device,

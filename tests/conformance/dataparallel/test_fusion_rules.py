@@ -18,17 +18,17 @@ import pytest
 from harness import run_ranks
 
 from smdistributed._common.settings import Settings
-from smdistributed.dataparallel.fusion import Bucket, TensorSpec, parse_bucket_cap, plan_buckets
+from smdistributed.dataparallel.fusion import BucketPlan, TensorSpec, parse_bucket_cap, plan_buckets
 from tests.conformance.dataparallel.legacy_ddp_ranks import bucket_order
 
 MIB = 1024 * 1024
 
 
-def plan(*sizes: int, cap: int = 25 * MIB, shares: int = 8) -> tuple[Bucket, ...]:
+def plan(*sizes: int, cap: int = 25 * MIB, shares: int = 8) -> tuple[BucketPlan, ...]:
     return plan_buckets([TensorSpec(f"t{i}", n, "f4") for i, n in enumerate(sizes)], cap, shares)
 
 
-def members(buckets: tuple[Bucket, ...]) -> list[list[int]]:
+def members(buckets: tuple[BucketPlan, ...]) -> list[list[int]]:
     return [[p.index for p in bucket.placements] for bucket in buckets]
 
 

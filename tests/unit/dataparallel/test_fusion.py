@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.fusion import (
-    Bucket,
+    BucketPlan,
     TensorSpec,
     parse_bucket_cap,
     plan_buckets,
@@ -28,7 +28,7 @@ def specs(*sizes: int, dtype: str = "float32") -> list[TensorSpec]:
     return [TensorSpec(f"t{i}", size, dtype) for i, size in enumerate(sizes)]
 
 
-def shape(buckets: tuple[Bucket, ...]) -> list[tuple[list[tuple[int, int]], int, int]]:
+def shape(buckets: tuple[BucketPlan, ...]) -> list[tuple[list[tuple[int, int]], int, int]]:
     """Per bucket ([(index, offset), ...], used, capacity)."""
     return [
         ([(p.index, p.offset) for p in b.placements], b.used_bytes, b.capacity_bytes)

@@ -79,7 +79,7 @@ class Bucket:
     """
 
     def __init__(
-        self, index: int, plan: fusion.Bucket, parameters: Sequence[tuple[str, Tensor]]
+        self, index: int, plan: fusion.BucketPlan, parameters: Sequence[tuple[str, Tensor]]
     ) -> None:
         self.index = index
         self.plan = plan
