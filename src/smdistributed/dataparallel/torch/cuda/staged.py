@@ -31,7 +31,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPError
-from smdistributed.dataparallel.torch import sparse
+from smdistributed.dataparallel.torch import background, sparse
 from smdistributed.dataparallel.torch.calls import Calls
 from smdistributed.dataparallel.torch.collectives import Collectives
 from smdistributed.dataparallel.torch.cuda.chunks import Layout, pieces
@@ -217,8 +217,7 @@ class StagedCollectives(Collectives):
         self._close_lanes()
 
     def _close_lanes(self) -> None:
-        self._messages.close()
-        self._lane.close()
+        background.close(self._messages, self._lane)
 
     def __del__(self) -> None:
         # A group that was dropped without being destroyed; its threads hold no reference to it.
