@@ -20,9 +20,7 @@ import threading
 import torch.distributed as dist
 
 from smdistributed._common.discovery import export_placement
-from smdistributed.collectives import _native
-from smdistributed.dataparallel.torch import shims, torch_wrappers
-from smdistributed.dataparallel.torch.cuda.lane import close_all
+from smdistributed.dataparallel.torch import background, shims, torch_wrappers
 from smdistributed.dataparallel.torch.group_creation import create_process_group, discover_placement
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
 from smdistributed.dataparallel.trace.session import session as trace_session
@@ -49,11 +47,5 @@ def register() -> None:
             BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
         )
         torch_wrappers.install()
-        atexit.register(_leave)
+        atexit.register(background.leave)
         trace_session.start_from_environment()
-
-
-def _leave() -> None:
-    """At exit: end what waits in the engine, then the threads that waited."""
-    _native.prepare_exit()
-    close_all()
