@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,20 +173,22 @@ def test_sparse_shapes_that_disagree() -> None:
         assert "(4, 4)" in text
 
 
-def absent(rank: int, world_size: int) -> Any:
+def absent(rank: int, world_size: int, folder: str) -> Any:
     with smddp(timeout_s=1.5):
         start = time.monotonic()
         result = None
         if rank != 1:
             result = raised(dist.all_reduce, torch.ones(4))
+            Path(folder, f"heard-{rank}").touch()
         took_s = time.monotonic() - start
-        while time.monotonic() - start < 4:  # stay alive, so that it is lateness and not loss
-            time.sleep(0.05)
+        # All stay until both have given up, so that it is lateness and not loss.
+        while len(os.listdir(folder)) < world_size - 1:
+            time.sleep(0.01)
         return result, took_s
 
 
-def test_a_rank_that_does_not_come_is_named_after_the_timeout() -> None:
-    outcomes = run_ranks(absent, 3)
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(tmp_path: Path) -> None:
+    outcomes = run_ranks(absent, 3, str(tmp_path))
     for rank in (0, 2):
         (name, text, bases), took_s = outcomes[rank]
         assert name == "SMDDPTimeoutError", text

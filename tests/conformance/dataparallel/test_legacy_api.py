@@ -237,6 +237,7 @@ def test_5_1_other_calls_before_init_raise(name: str) -> None:
 
 def test_5_destroy_before_init_is_harmless() -> None:
     dist.destroy_process_group()
+    assert not dist.is_initialized()
 
 
 def destroy_a_sub_group(rank: int, world_size: int) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def test_auto_needs_a_distributed_process_and_full_is_asked_for(
     assert done.stdout.strip() == expected, done.stderr
 
 
+@needs_no_cuda  # with a device, `.cuda()` succeeds in every mode
 def test_auto_is_the_default() -> None:
     done = run_python(["-c", SHOW_WHAT_IS_WRAPPED], environ=ONE_RANK)
     assert done.stdout.strip() == "cuda True", done.stderr
