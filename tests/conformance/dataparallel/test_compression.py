@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from harness import run_ranks
 
-import smdistributed.dataparallel.torch.casts  # noqa: F401 -- teaches Compression torch's tensors
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- all that a script imports
 from smdistributed.dataparallel.compression import (
     Compression,
     FP16Compression,
@@ -36,6 +37,16 @@ class Doubling(FP16Compression):
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         return FP16Compression.decompress(tensor / 2, ctx)
+
+
+def compressed(rank: int, world_size: int) -> str:
+    """In a process of its own, into which no other test has imported anything."""
+    return str(Compression.fp16.compress(torch.ones(2))[0].dtype)
+
+
+def test_the_import_of_the_backend_is_enough_for_torchs_tensors() -> None:
+    """`Compression` once refused them unless the legacy module had been imported too."""
+    assert run_ranks(compressed, 1) == ["torch.float16"]
 
 
 def test_the_alias_classes_are_the_members() -> None:

@@ -33,7 +33,6 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup, Work
 
-import smdistributed.dataparallel.torch.casts  # noqa: F401 -- Compression takes torch tensors
 from smdistributed._common.discovery import discover
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel import torch as package

@@ -7,6 +7,7 @@
     group_creation    makes the process groups that torch asks for
     torch_wrappers    around functions of torch, for what `Backend.register_backend` lacks
     shims             let scripts that were written for GPUs run without
+    casts             let `Compression` take torch tensors
 
 Registering must not make `smddp` anybody's default: given `devices`, torch fills only those that
 have no default yet, and `cpu` and `cuda` have one (specification, section 4.1).
@@ -20,7 +21,12 @@ import threading
 import torch.distributed as dist
 
 from smdistributed._common.discovery import export_placement
-from smdistributed.dataparallel.torch import background, shims, torch_wrappers
+from smdistributed.dataparallel.torch import (
+    background,
+    casts,  # noqa: F401 -- for its effect: Compression takes torch tensors
+    shims,
+    torch_wrappers,
+)
 from smdistributed.dataparallel.torch.group_creation import create_process_group, discover_placement
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
 from smdistributed.dataparallel.trace.session import session as trace_session
