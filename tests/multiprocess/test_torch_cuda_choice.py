@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -130,12 +130,14 @@ Decide = Callable[..., list[int]]
 
 
 @pytest.fixture
-def decide(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Decide:
+def decide(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Decide]:
     """Make a group in a process that has made none; returns the levels of what it logs."""
+    from smdistributed.dataparallel.torch import notices
     from smdistributed.dataparallel.torch.cuda import create
     from smdistributed.dataparallel.torch.cuda.choice import RankReport
 
-    monkeypatch.setattr(create, "_is_sharing_known", False)
+    monkeypatch.setenv("RANK", "0")
+    notices.forget()
     monkeypatch.setattr(create, "_stage", lambda group, communicator: object())
     caplog.set_level(logging.INFO, logger="smdistributed")
 
@@ -149,7 +151,8 @@ def decide(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
         assert all("group 'some': CUDA tensors pass" in text for text in caplog.messages)
         return [record.levelno for record in caplog.records]
 
-    return made
+    yield made
+    notices.forget()
 
 
 def test_a_shared_gpu_is_a_warning_once_per_process_and_information_afterwards(
@@ -161,7 +164,10 @@ def test_a_shared_gpu_is_a_warning_once_per_process_and_information_afterwards(
     assert decide(0, "bb") == [logging.INFO]
 
 
-def test_rank_zero_of_a_later_group_does_not_warn_again_for_the_job(decide: Decide) -> None:
+def test_rank_zero_of_a_later_group_does_not_warn_again_for_the_job(
+    decide: Decide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
     assert decide(1, "aa") == []  # rank 0 of that group, another process, warned
     assert decide(0, "aa") == [logging.INFO]
 

@@ -26,6 +26,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.torch import notices
 from smdistributed.dataparallel.torch.cuda.choice import Choice, RankReport, choose
 from smdistributed.dataparallel.torch.cuda.device import CudaDevice
 from smdistributed.dataparallel.torch.cuda.staged import StagedCollectives
@@ -33,8 +34,6 @@ from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.other_backends import create_nccl
 
 __all__ = ["CudaPath", "CudaRequest"]
-
-_is_sharing_known = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,25 +125,17 @@ def _share_a_device(reports: Sequence[RankReport]) -> bool:
 
 def _tell(choice: Choice, group: Any, *, is_shared: bool) -> None:
     """Rank 0 logs the choice; a shared device is a warning the first time (section 3.4)."""
-    global _is_sharing_known
-    level = logging.INFO
-    if choice.path == "staged" and is_shared:
-        level = logging.INFO if _is_sharing_known else logging.WARNING
-        _is_sharing_known = True  # on every rank, so that a later sub-group does not repeat it
-    if group.rank() != 0:
+    what = {
+        "nccl": "CUDA tensors go to NCCL",
+        "staged": "CUDA tensors pass through host memory and are reduced there",
+        "none": "no CUDA tensors",
+    }
+    message = f"smddp group '{group.getGroupName()}': {what[choice.path]}: {choice.reason}"
+    # Asked on every rank, so that rank 0 of a later group does not warn again for the job.
+    if choice.path == "staged" and is_shared and notices.warn_once("shared device", message):
         return
-    log, name = get_logger(), group.getGroupName()
-    if choice.path == "nccl":
-        log.info("smddp group '%s': CUDA tensors go to NCCL: %s", name, choice.reason)
-    elif choice.path == "staged":
-        log.log(
-            level,
-            "smddp group '%s': CUDA tensors pass through host memory and are reduced there: %s",
-            name,
-            choice.reason,
-        )
-    else:
-        log.debug("smddp group '%s': no CUDA tensors: %s", name, choice.reason)
+    if group.rank() == 0:
+        get_logger().log(logging.DEBUG if choice.path == "none" else logging.INFO, message)
 
 
 def _delegate(group: Any, request: CudaRequest) -> Any:

@@ -40,7 +40,8 @@ from smdistributed._common.discovery import discover
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
-from smdistributed.dataparallel.torch.shims import calls, ddp, mapping, notices, questions, streams
+from smdistributed.dataparallel.torch import notices
+from smdistributed.dataparallel.torch.shims import calls, ddp, mapping, questions, streams
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["install", "uninstall"]

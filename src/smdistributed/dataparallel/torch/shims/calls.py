@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from smdistributed.dataparallel.torch.shims.notices import inform_once
+from smdistributed.dataparallel.torch.notices import inform_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["chosen_index", "forget", "install", "stands_in"]

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from smdistributed.dataparallel.torch.notices import warn_once
 from smdistributed.dataparallel.torch.shims.calls import stands_in
-from smdistributed.dataparallel.torch.shims.notices import warn_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["install"]

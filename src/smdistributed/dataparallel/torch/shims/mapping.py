@@ -40,7 +40,7 @@ from torch.jit import _builtins
 from torch.storage import TypedStorage, UntypedStorage
 from torch.utils import _device
 
-from smdistributed.dataparallel.torch.shims.notices import inform_once
+from smdistributed.dataparallel.torch.notices import inform_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["install", "on_cpu"]

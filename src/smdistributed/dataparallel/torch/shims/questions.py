@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
+from smdistributed.dataparallel.torch.notices import inform_once
 from smdistributed.dataparallel.torch.shims.calls import chosen_index
-from smdistributed.dataparallel.torch.shims.notices import inform_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["DeviceProperties", "UserFiles", "install"]

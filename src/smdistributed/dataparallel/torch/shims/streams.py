@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.cuda import memory, random, streams
 
-from smdistributed.dataparallel.torch.shims.notices import inform_once
+from smdistributed.dataparallel.torch.notices import inform_once
 from smdistributed.dataparallel.torch.shims.patches import Patches
 
 __all__ = ["HostEvent", "HostStream", "install"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from smdistributed._common.log import get_logger
-from smdistributed.dataparallel.torch.shims import notices
+from smdistributed.dataparallel.torch import notices
 
 
 @pytest.fixture(autouse=True)

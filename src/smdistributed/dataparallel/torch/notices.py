@@ -16,14 +16,14 @@ _lock = threading.Lock()
 _said: set[str] = set()
 
 
-def inform_once(key: str, message: str) -> None:
-    """Logs `message` at INFO, unless something was said under this key before."""
-    _say_once(key, logging.INFO, message)
+def inform_once(key: str, message: str) -> bool:
+    """Logs `message` at INFO, unless something was said under this key before: then False."""
+    return _say_once(key, logging.INFO, message)
 
 
-def warn_once(key: str, message: str) -> None:
-    """Logs `message` as a warning, unless something was said under this key before."""
-    _say_once(key, logging.WARNING, message)
+def warn_once(key: str, message: str) -> bool:
+    """Logs `message` as a warning, unless something was said under this key before: then False."""
+    return _say_once(key, logging.WARNING, message)
 
 
 def forget() -> None:
@@ -32,12 +32,13 @@ def forget() -> None:
         _said.clear()
 
 
-def _say_once(key: str, level: int, message: str) -> None:
+def _say_once(key: str, level: int, message: str) -> bool:
     if key in _said:  # without the lock: this is on the way of every `.cuda()`
-        return
+        return False
     with _lock:
         if key in _said:
-            return
+            return False
         _said.add(key)
     is_first_rank = os.environ.get("RANK", "0") == "0"
     get_logger().log(level if is_first_rank else logging.DEBUG, message)
+    return True
