@@ -66,9 +66,6 @@ class Device(Protocol):
     def wait(self, event: Event) -> None:
         """What the caller queues on its current stream from now on starts after `event`."""
 
-    def synchronize(self) -> None:
-        """Block until the device has done everything that is queued on it."""
-
     def pinned(self, nbytes: int) -> Tensor:
         """Host memory for asynchronous copies: uint8, shape `[nbytes]`."""
 
@@ -124,9 +121,6 @@ class CudaDevice:
 
     def wait(self, event: Any) -> None:
         _cuda.current_stream(self._device).wait_event(event)
-
-    def synchronize(self) -> None:
-        _cuda.synchronize(self._device)
 
     def pinned(self, nbytes: int) -> Tensor:
         # Named, since the script may have made a GPU its default device.
