@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["ACCUMULATION_ADVICE", "DEPRECATION_TEXT", "LegacyModuleWarning", "warn_once"]
+__all__ = ["ACCUMULATION_ADVICE", "DEPRECATION_TEXT", "LegacyModuleWarning", "warn_legacy"]
 
 DEPRECATION_TEXT = """\
 smdistributed.dataparallel.torch.dist is deprecated in the SageMaker distributed data parallel library v1.4.0+.
@@ -40,7 +40,7 @@ class LegacyModuleWarning(DeprecationWarning):
     """A part of the legacy modules is used; the text names what takes its place."""
 
 
-def warn_once(text: str) -> None:
+def warn_legacy(text: str) -> None:
     """Warn the line of the user's program that called the library, the first time in a process."""
     if text in _told:
         return

@@ -43,7 +43,7 @@ from smdistributed.dataparallel.torch.default_group import (
     require_initialized,
     resolve_group,
 )
-from smdistributed.dataparallel.torch.deprecation import DEPRECATION_TEXT, warn_once
+from smdistributed.dataparallel.torch.deprecation import DEPRECATION_TEXT, warn_legacy
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
 from smdistributed.dataparallel.torch.registration import register
 
@@ -117,7 +117,7 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
         SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet; torch's `DistStoreError` or
             `DistNetworkError` where they did not even reach rank 0's address.
     """
-    warn_once(DEPRECATION_TEXT)
+    warn_legacy(DEPRECATION_TEXT)
     options = _honoured(args, kwargs)
     if dist.is_initialized():
         _adopt()

@@ -21,7 +21,7 @@ def test_once_per_text() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for text in ("first", "second", "first"):
-            deprecation.warn_once(text)
+            deprecation.warn_legacy(text)
     assert [str(w.message) for w in caught] == ["first", "second"]
     assert {w.category for w in caught} == {deprecation.LegacyModuleWarning}
 
@@ -30,7 +30,7 @@ def test_it_points_at_the_line_outside_of_the_library() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         line = inspect.stack()[0].lineno + 1
-        deprecation.warn_once("here")
+        deprecation.warn_legacy("here")
     assert caught[0].filename == __file__
     assert caught[0].lineno == line
 
@@ -40,7 +40,7 @@ def test_pythons_default_filters_show_it_and_a_users_filter_hides_it() -> None:
         warnings.resetwarnings()
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
-        deprecation.warn_once("shown")
+        deprecation.warn_legacy("shown")
         warnings.filterwarnings("ignore", category=deprecation.LegacyModuleWarning)
-        deprecation.warn_once("hidden")
+        deprecation.warn_legacy("hidden")
     assert [str(w.message) for w in caught] == ["shown"]

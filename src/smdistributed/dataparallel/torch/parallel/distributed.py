@@ -39,7 +39,7 @@ from smdistributed.dataparallel.torch.default_group import require_initialized, 
 from smdistributed.dataparallel.torch.deprecation import (
     ACCUMULATION_ADVICE,
     DEPRECATION_TEXT,
-    warn_once,
+    warn_legacy,
 )
 from smdistributed.dataparallel.torch.parallel.agreement import describe_model, require_agreement
 from smdistributed.dataparallel.torch.parallel.join import ShadowSteps
@@ -119,7 +119,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         check_reduction: bool = False,
         static_graph: bool = False,
     ) -> None:
-        warn_once(DEPRECATION_TEXT)
+        warn_legacy(DEPRECATION_TEXT)
         require_initialized("DistributedDataParallel")
         group = resolve_group(process_group)
         cap_bytes = parse_bucket_cap(bucket_cap_mb, process_settings().bucket_cap_bytes)
@@ -353,7 +353,7 @@ def _check_accumulation(steps: Any) -> int:
             f"gradient_accumulation_steps={steps!r} is not allowed; expected a whole number of at"
             " least 1, or None. Pass the number of backwards between two optimizer steps."
         )
-    warn_once(ACCUMULATION_ADVICE)
+    warn_legacy(ACCUMULATION_ADVICE)
     return steps
 
 
