@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 
-from smdistributed.dataparallel.exceptions import SMDDPNotInitialized
-
 __all__ = ["get_local_rank", "get_rank", "get_world_size"]
 
 
@@ -41,10 +39,7 @@ def get_local_rank() -> int:
 
 
 def _require_initialized(name: str) -> None:
-    import torch.distributed as dist
+    # Here, since it imports torch, which must not be needed to import a package of ours.
+    from smdistributed.dataparallel.torch.default_group import require_initialized
 
-    if not dist.is_initialized():
-        raise SMDDPNotInitialized(
-            f"{name}() was called before the process group exists; it needs one. Call"
-            " torch.distributed.init_process_group(backend='smddp') first."
-        )
+    require_initialized(f"{name}()")

@@ -153,7 +153,6 @@ def get_rank(group: Group = group.WORLD) -> int:
 
 def get_local_rank() -> int:
     """Rank of this process among those on its host; the GPU it should use."""
-    require_initialized("get_local_rank()")
     return package.get_local_rank()
 
 
