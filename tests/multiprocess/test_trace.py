@@ -225,6 +225,64 @@ def test_a_script_that_raises_leaves_its_trace(tmp_path: Path) -> None:
     assert _merged(tmp_path / "trace.json")["smddp"]["missing_ranks"] == []
 
 
+WAITS_IN_CPP = {
+    "future": """
+    ender.start()
+    dist.all_reduce(torch.ones(8), async_op=True).get_future().wait()
+    """,
+    "DistributedDataParallel": """
+    module.bias.register_hook(lambda gradient: ender.start())
+    model(torch.ones(4, 8)).sum().backward()
+    """,
+}
+
+
+@pytest.mark.parametrize("wait", WAITS_IN_CPP)
+def test_a_rank_that_waits_inside_torch_leaves_its_trace(tmp_path: Path, wait: str) -> None:
+    # Rank 0 waits for a rank that takes part in nothing any more. No handler in Python would run
+    # before the launcher's SIGKILL.
+    rest = """
+    import threading
+
+    def end_this_rank():
+        time.sleep(1)  # to let it get into the wait
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    module = torch.nn.Linear(8, 8)
+    model = torch.nn.parallel.DistributedDataParallel(module)
+    if dist.get_rank() == 1:
+        time.sleep(600)
+    ender = threading.Thread(target=end_this_rank)
+    """
+    done = _launch(tmp_path, rest + WAITS_IN_CPP[wait], "--trace", "trace.json")
+    assert done.returncode == 128 + 15, done.stderr
+    assert "rank 0 (pid" in done.stderr
+    assert "was killed by SIGTERM" in done.stderr
+    assert _merged(tmp_path / "trace.json")["smddp"]["missing_ranks"] == []
+
+
+def test_a_signal_while_the_trace_is_written_does_not_lose_it(tmp_path: Path) -> None:
+    rest = """
+    from smdistributed.dataparallel.trace import session
+
+    write = session.write_rank_trace
+
+    def write_slowly(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+        write(*arguments)
+
+    dist.barrier()
+    if dist.get_rank() == 0:
+        session.write_rank_trace = write_slowly
+        sys.exit(1)
+    time.sleep(600)
+    """
+    done = _launch(tmp_path, rest, "--trace", "trace.json")
+    assert done.returncode == 128 + 15, done.stderr
+    assert _merged(tmp_path / "trace.json")["smddp"]["missing_ranks"] == []
+
+
 def test_the_status_of_a_rank_that_is_ended_by_a_signal_stays(tmp_path: Path) -> None:
     rest = """
     dist.barrier()

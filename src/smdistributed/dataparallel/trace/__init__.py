@@ -15,6 +15,7 @@ summary` then says what a step spent waiting. Recording is switched on by
 
     recorder    holds what is reported, in bounded memory
     session     starts and ends a recording; the files' names
+    termination last words of a process that gets SIGTERM
     chrome      what was recorded, as Chrome trace events
     files       reads and writes trace files, checks them
     clock       puts the clocks of several hosts on one

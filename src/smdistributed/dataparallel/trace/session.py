@@ -12,12 +12,10 @@ import atexit
 import dataclasses
 import multiprocessing.util
 import os
-import signal
 import socket
 import tempfile
 import threading
 import time
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -33,6 +31,7 @@ from smdistributed.dataparallel.trace.chrome import document_events
 from smdistributed.dataparallel.trace.files import write_rank_trace
 from smdistributed.dataparallel.trace.model import REDUCTIONS, Operation, RankInfo
 from smdistributed.dataparallel.trace.recorder import CAPACITY, recorder
+from smdistributed.dataparallel.trace.termination import TerminationWatch
 
 __all__ = ["Session", "session"]
 
@@ -61,6 +60,7 @@ class Session:
         self._job = ""
         self._groups: dict[str, list[int]] = {}
         self._ends_with_process = False
+        self._termination = TerminationWatch(self._stop_or_log)
 
     def start(
         self, path: str | os.PathLike[str], append_rank: bool = True, *, at_exit: bool = False
@@ -199,33 +199,21 @@ class Session:
         # but run these; `torch.multiprocessing.spawn` starts such ranks.
         multiprocessing.util.Finalize(None, self._finish_at_exit, exitpriority=0)
         atexit.register(self._finish_at_exit, os.getpid())
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        ):
-            # A launcher sends it to the other ranks when one has failed: then most of all is the
-            # trace wanted.
-            signal.signal(signal.SIGTERM, self._finish_and_die)
+        # A launcher sends SIGTERM to the other ranks when one has failed: then most of all is the
+        # trace wanted.
+        self._termination.start()
 
     def _finish_at_exit(self, pid: int | None = None) -> None:
         if pid is not None and pid != os.getpid():
             return  # a forked child that leaves through sys.exit()
+        self._stop_or_log()
+        self._termination.stop()
+
+    def _stop_or_log(self) -> None:
         try:
             self.stop()
         except SMDDPError as error:
             get_logger().error("%s", error)
-
-    def _finish_and_die(self, number: int, _: types.FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        # Not with the lock: the signal may have come while this very thread holds it.
-        if self._lock.acquire(blocking=False):
-            try:
-                self._finish()
-            except SMDDPError as error:
-                get_logger().error("%s", error)
-            finally:
-                self._lock.release()
-        os.kill(os.getpid(), number)
 
     def _forget_after_fork(self) -> None:
         self._lock = threading.Lock()
