@@ -239,9 +239,12 @@ def stalls(rank: int, world_size: int) -> tuple[str, str, list[str]] | None:
     import smdistributed.dataparallel.torch.distributed as dist
     from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Wrapper
 
-    dist.init_process_group(timeout=timedelta(seconds=2))
+    dist.init_process_group(timeout=TIMEOUT)
     store = native.distributed_c10d._get_default_store()
     ddp = Wrapper(Layers())
+    # Not from the beginning: on a busy machine the ranks do not come so close together.
+    dist.barrier()
+    native.distributed_c10d._set_pg_timeout(timedelta(seconds=2))
 
     def train() -> None:
         for _ in range(2 - rank):
