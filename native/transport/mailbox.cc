@@ -28,10 +28,14 @@ void Mailbox::send(int peer, const FrameHeader& header, const void* payload, Sen
 }
 
 void Mailbox::post(Receive& receive) {
-  for (int peer = 0; peer < static_cast<int>(transports_.size()); ++peer) {
+  const auto expectFrom = [this](int peer) {
     Transport* transport = transports_[static_cast<std::size_t>(peer)];
-    if (transport == nullptr || (receive.peer != kAnyPeer && receive.peer != peer)) continue;
-    transport->expect(peer);
+    if (transport != nullptr) transport->expect(peer);
+  };
+  if (receive.peer == kAnyPeer) {
+    for (int peer = 0; peer < static_cast<int>(transports_.size()); ++peer) expectFrom(peer);
+  } else {
+    expectFrom(receive.peer);
   }
   std::lock_guard lock(mutex_);
   const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
