@@ -34,7 +34,7 @@ inline constexpr int kNumDTypes = 16;
 
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
-  kAvg = 1,  // sum divided by the number of ranks; floating and complex types only
+  kAvg = 1,  // the sum divided by the number of ranks: of integers towards zero, of bool not at all
   kMin = 2,
   kMax = 3,
   kProduct = 4,
