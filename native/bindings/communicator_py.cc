@@ -220,7 +220,7 @@ class PyCommunicator {
       return start(mode);
     });
     if (call.isAsync)
-      return nb::cast(new PyWork(std::move(work), errors_, call.owner),
+      return nb::cast(new PyWork(std::move(work), communicator_, errors_, call.owner),
                       nb::rv_policy::take_ownership);
     if (work->error()) errors_->raise(*work->error());
     return result(*work);

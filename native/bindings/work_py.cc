@@ -8,6 +8,8 @@
 namespace smd::bindings {
 namespace {
 
+using Drive = engine::Communicator::Drive;
+
 // Objects whose operation ended on a thread that does not hold the GIL; dropped by the next one
 // that does. Taking the GIL for it would make every asynchronous operation wait for the
 // interpreter.
@@ -36,9 +38,10 @@ void clearGraveyard() {
 
 }  // namespace
 
-PyWork::PyWork(std::shared_ptr<engine::Work> work, std::shared_ptr<ErrorClasses> errors,
-               nb::object owner)
-    : work_(std::move(work)), errors_(std::move(errors)) {
+PyWork::PyWork(std::shared_ptr<engine::Work> work,
+               const std::shared_ptr<engine::Communicator>& communicator,
+               std::shared_ptr<ErrorClasses> errors, nb::object owner)
+    : work_(std::move(work)), communicator_(communicator), errors_(std::move(errors)) {
   clearGraveyard();
   if (!owner.is_none() && !work_->isCompleted()) {
     work_->onCompletion([object = owner.release().ptr()] { bury(object); });
@@ -52,18 +55,15 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
       const double limit = nb::cast<double>(timeoutSeconds);
       if (limit > 0) end = Clock::now() + nanoseconds(static_cast<std::int64_t>(limit * 1e9));
     }
-    bool isDone;
-    bool isInterrupted = false;
+    Drive result = Drive::kDone;
     {
       nb::gil_scoped_release release;
-      isDone = work_->waitUntil(end, [&isInterrupted] {
-        nb::gil_scoped_acquire acquire;
-        isInterrupted = PyErr_CheckSignals() != 0;
-        return isInterrupted;
-      });
+      if (const auto communicator = communicator_.lock()) {
+        result = communicator->wait(*work_, end);
+      }  // else it has been closed, which completes its operations
     }
-    if (isInterrupted) throw nb::python_error();
-    if (!isDone) {
+    if (result == Drive::kInterrupted) throw nb::python_error();
+    if (result == Drive::kNotYet) {
       errors_->raise(
           Error(ErrorKind::kTimeout,
                 describe(work_->signature()) +
@@ -107,6 +107,8 @@ void registerWork(nb::module_& module) {
           [](nb::object self, nb::object function) { PyWork::addDoneCallback(self, function); },
           nb::arg("fn"),
           "Calls ``fn(work)`` once the operation is complete: at once, or on the progress thread.")
+      .def_prop_ro("is_small", &PyWork::isSmall,
+                   "So small that waking a thread for it takes longer than the operation.")
       .def_prop_ro("source", &PyWork::source, "Rank that sent, of a completed receive; else -1.");
 }
 

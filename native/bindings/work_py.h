@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "bindings/python_errors.h"
-#include "engine/work.h"
+#include "engine/communicator.h"
 
 namespace smd::bindings {
 
@@ -21,17 +21,20 @@ class ErrorOrNone : public nb::object {
 class PyWork {
  public:
   // `owner` keeps the buffers alive until the operation is complete, even if the handle is dropped.
-  PyWork(std::shared_ptr<engine::Work> work, std::shared_ptr<ErrorClasses> errors,
-         nb::object owner);
+  PyWork(std::shared_ptr<engine::Work> work,
+         const std::shared_ptr<engine::Communicator>& communicator,
+         std::shared_ptr<ErrorClasses> errors, nb::object owner);
 
   void wait(nb::handle timeoutSeconds) const;
   bool isCompleted() const { return work_->isCompleted(); }
   ErrorOrNone exception() const;
   int source() const { return work_->source(); }
+  bool isSmall() const { return work_->isSmall; }
   static void addDoneCallback(nb::object self, nb::object function);
 
  private:
   std::shared_ptr<engine::Work> work_;
+  std::weak_ptr<engine::Communicator> communicator_;
   std::shared_ptr<ErrorClasses> errors_;
 };
 

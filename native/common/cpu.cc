@@ -41,9 +41,10 @@ void raiseTo(std::atomic<int>& value, int candidate) {
   }
 }
 
-// Trials on two cores: a flag travels in 0.04-0.3 us, so a peer that is not there after some tens
-// of microseconds is late for a reason and the processor is better used otherwise.
-constexpr SpinBudget kDedicated{2000, 50};
+// About half a millisecond. Two ranks that compute the same step come to its end up to some 100 us
+// apart, and one that has slept is late by as much: for the next operation the other sleeps then,
+// and so on in turns. (Tiny model, two ranks: with a tenth of this, steps took 1.4 times as long.)
+constexpr SpinBudget kDedicated{10000, 50};
 constexpr SpinBudget kShared{0, 40};
 // Where the other thread of the processor computes, offering it costs a whole slice: the kernel
 // puts a thread that yields last. One that sleeps and is woken comes back first.

@@ -26,10 +26,9 @@ InterruptCheck interruptCheck;
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
 constexpr int kPollsPerCheck = 64;
-// An asynchronous operation is tried on the caller's thread for this many polls (some microseconds)
-// before the progress thread takes over, but only if it is small: a large one would keep the caller
-// from computing.
-constexpr int kInlinePolls = 400;
+// An asynchronous operation of so many bytes is tried on the caller's thread while that may spin
+// (some 100 us, what a hand-over to the progress thread and back costs) before the progress thread
+// takes over. A larger one would keep the caller from computing.
 constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
 
@@ -216,8 +215,9 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
       request.kind == OpKind::kReduceScatter) {
     kernels::reduceOrThrow(request.op, request.dtype);
   }
-  const bool runsInlineFirst = mode == Mode::kBlocking || isSmall(request);
+  const bool isBrief = mode == Mode::kAsync;
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
+  work->isSmall = isSmall(work->context.request);
   algorithms::premultiply(work->context, work->scratch);
 
   std::unique_lock lock(mutex_);
@@ -231,38 +231,66 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     return work;
   }
   queue_.push_back(work);
-  if (queue_.size() == 1 && driver_ == Driver::kNone && runsInlineFirst) {
-    driver_ = Driver::kInline;
-    lock.unlock();
-    bool isDone;
-    try {
-      isDone = driveInline(*work, mode == Mode::kAsync);
-    } catch (const Interrupted&) {
-      lock.lock();
-      queue_.pop_front();
-      driver_ = Driver::kNone;
-      if (!queue_.empty()) handOver(lock);
-      throw;
-    }
-    lock.lock();
-    driver_ = Driver::kNone;
-    if (isDone) queue_.pop_front();
-    if (!queue_.empty()) handOver(lock);
+  if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || !isBrief)) {
+    const Drive result = driveQueue(lock, *work, {.isBrief = isBrief});
+    if (!isBrief && result == Drive::kInterrupted) giveUp(*work);
     return work;
   }
   if (driver_ == Driver::kNone) handOver(lock);
   if (lock.owns_lock()) lock.unlock();
-  if (mode == Mode::kBlocking) {
-    // The progress thread watches the deadline; this one only sleeps.
-    if (!work->waitUntil(TimePoint::max(), interruptCheck)) {
-      fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
-      // The progress thread may be in the middle of this operation: the caller's buffers are in use
-      // until it has seen the error.
-      work->waitUntil(TimePoint::max(), nullptr);
-      throw Interrupted{};
-    }
+  if (mode == Mode::kBlocking && wait(*work, TimePoint::max()) == Drive::kInterrupted) {
+    giveUp(*work);
   }
   return work;
+}
+
+// The user has interrupted a call that does not return before `work` is complete.
+void Communicator::giveUp(Work& work) {
+  fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+  // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
+  // has seen the error.
+  work.waitUntil(TimePoint::max(), nullptr);
+  throw Interrupted{};
+}
+
+Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
+  if (work.isCompleted()) return Drive::kDone;
+  std::unique_lock lock(mutex_);
+  // A thread that waits takes over from the progress thread, and so is woken by the peer itself.
+  const bool isQueued = work.context.signature.sequence != 0;
+  if (isQueued && !work.isCompleted() && driver_ == Driver::kProgress && !isStepping_) {
+    return driveQueue(lock, work, {.end = end});
+  }
+  lock.unlock();
+  bool isInterrupted = false;
+  const bool isDone = work.waitUntil(end, [&isInterrupted] {
+    isInterrupted = interruptCheck && interruptCheck();
+    return isInterrupted;
+  });
+  if (isInterrupted) return Drive::kInterrupted;
+  return isDone ? Drive::kDone : Drive::kNotYet;
+}
+
+// The caller holds the lock, which is let go of, and nobody drives. `work` is in the queue.
+Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock, const Work& work,
+                                             const Until& until) {
+  driver_ = Driver::kInline;
+  Drive result = Drive::kDone;
+  while (result == Drive::kDone && !work.isCompleted()) {
+    const std::shared_ptr<Work> first = queue_.front();
+    lock.unlock();
+    if (first->trace) first->trace->isDrivenByProgress = false;
+    result = driveInline(*first, until);
+    lock.lock();
+    if (result == Drive::kDone) queue_.pop_front();
+  }
+  driver_ = Driver::kNone;
+  if (!queue_.empty()) {
+    handOver(lock);
+  } else {
+    lock.unlock();
+  }
+  return result;
 }
 
 void Communicator::handOver(std::unique_lock<std::mutex>& lock) {
@@ -318,7 +346,11 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
           ? algorithms::runSend(work->context)
           : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
   if (mode == Mode::kBlocking) {
-    driveInline(*work, false);
+    if (driveInline(*work, {}) == Drive::kInterrupted) {
+      fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+      finish(*work, groupError());
+      throw Interrupted{};
+    }
     return work;
   }
   // Posting happens here and now, so that receives match in the order of the calls.
@@ -386,17 +418,17 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   work.complete(std::move(error));
 }
 
-bool Communicator::driveInline(Work& work, bool stopEarly) {
+Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   const SpinBudget budget = callerSpinBudget();
   const int limit = budget.spins + budget.yields;
   int polls = 0;
   int untilCheck = kPollsPerCheck;
   for (;;) {
-    if (step(work)) return true;
-    if (stopEarly && (polls >= kInlinePolls || polls >= budget.spins)) return false;
+    if (step(work)) return Drive::kDone;
+    if (until.isBrief && polls >= budget.spins) return Drive::kNotYet;
     if (--untilCheck == 0) {
       untilCheck = kPollsPerCheck;
-      if (stepOrDiagnose(work)) return true;
+      if (stepOrDiagnose(work)) return Drive::kDone;
     }
     if (polls < budget.spins) {
       cpuRelax();
@@ -413,17 +445,16 @@ bool Communicator::driveInline(Work& work, bool stopEarly) {
     doorbell.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t seen = doorbell.rings.load(std::memory_order_seq_cst);
     const bool isDone = stepOrDiagnose(work);
-    if (!isDone) {
-      const nanoseconds left = work.deadline - Clock::now();
+    const TimePoint now = Clock::now();
+    const bool isTooLate = now >= until.end;
+    if (!isDone && !isTooLate) {
+      const nanoseconds left = std::min(work.deadline, until.end) - now;
       futexWait(doorbell.rings, seen, std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep));
     }
     doorbell.sleepers.fetch_sub(1, std::memory_order_relaxed);
-    if (isDone) return true;
-    if (interruptCheck && interruptCheck()) {
-      fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
-      finish(work, groupError());
-      throw Interrupted{};
-    }
+    if (isDone) return Drive::kDone;
+    if (isTooLate) return Drive::kNotYet;
+    if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
     polls = budget.spins;
   }
 }
@@ -447,10 +478,12 @@ Advancing::Result Communicator::advance() {
   // Called with the lock, which is let go of meanwhile.
   std::unique_lock lock(mutex_);
   const auto drive = [&](const std::shared_ptr<Work>& work) {
+    isStepping_ = true;
     lock.unlock();
     if (work->trace) work->trace->isDrivenByProgress = true;
     const bool isDone = stepOrDiagnose(*work);
     lock.lock();
+    isStepping_ = false;
     moved = moved || isDone;
     return isDone;
   };

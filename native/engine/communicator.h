@@ -54,6 +54,10 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Starts an operation. kBlocking: returns when it is complete (throws Interrupted if the user
   // interrupts); its error, if any, is in the Work. `timeout` zero: the communicator's.
   std::shared_ptr<Work> collective(algorithms::Request request, Mode mode, nanoseconds timeout);
+  // Waits for an operation of this communicator, until `end` at most. Where the progress thread has
+  // it, and is asleep, the calling thread takes it over.
+  enum class Drive { kDone, kNotYet, kInterrupted };
+  Drive wait(Work& work, TimePoint end);
   // peer: transport::kAnyPeer for a receive from whoever sends first.
   std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
                              std::uint64_t tag, Mode mode, nanoseconds timeout);
@@ -88,8 +92,14 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                                          DType dtype, int peer, std::uint64_t tag, Mode mode,
                                          nanoseconds timeout);
 
-  // Drive one operation on the calling thread until it completes or `stopEarly` polls have passed.
-  bool driveInline(Work& work, bool stopEarly);
+  // When the calling thread stops driving an operation that is not complete.
+  struct Until {
+    bool isBrief = false;  // it may spin, but not sleep
+    TimePoint end = TimePoint::max();
+  };
+  Drive driveInline(Work& work, const Until& until);
+  Drive driveQueue(std::unique_lock<std::mutex>& lock, const Work& work, const Until& until);
+  void giveUp(Work& work);
   bool step(Work& work);
   bool stepOrDiagnose(Work& work);
   void checkForStrays(const Work& work);
@@ -128,6 +138,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   std::mutex mutex_;  // guards what follows
   enum class Driver { kNone, kInline, kProgress } driver_ = Driver::kNone;
+  bool isStepping_ = false;  // the progress thread is inside an operation, without the lock
   std::deque<std::shared_ptr<Work>> queue_;       // collectives, the first one under way
   std::list<std::shared_ptr<Work>> independent_;  // asynchronous sends and receives
   std::uint64_t sequence_ = 0;

@@ -27,6 +27,8 @@ class Work {
   const std::optional<Error>& error() const { return error_; }
   int source() const { return source_; }
   const Signature& signature() const { return context.signature; }
+  // So small that waking a thread for it takes longer than the operation.
+  bool isSmall = false;
 
   // Sleeps until completion or the deadline; returns isCompleted(). Looks at `interrupted` now and
   // then and returns early if it says so.

@@ -11,6 +11,8 @@ absolute over the steps run here. Between ranks there is no tolerance: bits must
 from __future__ import annotations
 
 import copy
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +183,49 @@ def comm_hook(rank: int, world_size: int, name: str) -> None:
 @pytest.mark.parametrize("name", ["own", "allreduce", "fp16", "wrapped", "powerSGD"])
 def test_comm_hooks(name: str) -> None:
     run_ranks(comm_hook, 2, name)
+
+
+def late_peer(rank: int, world_size: int) -> None:
+    """The other rank comes long after this one has stopped spinning."""
+    with smddp():
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(nn.Linear(5, 2))
+        threads = []
+
+        def hook(state, bucket):  # type: ignore[no-untyped-def]
+            work = dist.all_reduce(bucket.buffer(), async_op=True)
+            assert work is not None
+
+            def halve(future):  # type: ignore[no-untyped-def]
+                threads.append(threading.current_thread())
+                return future.value()[0] / world_size
+
+            return work.get_future().then(halve)
+
+        ddp.register_comm_hook(None, hook)
+        for step in range(4):
+            ddp.zero_grad()
+            loss = ddp(torch.full((1, 5), float(rank + 1))).sum()
+            if step % world_size == rank:
+                time.sleep(0.2)
+            loss.backward()
+            torch.testing.assert_close(ddp.module.weight.grad, torch.full((2, 5), 1.5))
+        # No other thread had to be woken for the callbacks.
+        assert set(threads) == {threading.current_thread()}
+        assert len(threads) == 4
+
+        # The wait of the callback raises what the operation did, in backward().
+        loss = ddp(torch.ones(1, 5)).sum()
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="no more steps"):
+                loss.backward()
+        else:
+            time.sleep(0.2)
+            dist.group.WORLD.abort("no more steps")  # type: ignore[union-attr]
+
+
+def test_futures_asked_for_in_backward_complete_on_its_thread() -> None:
+    run_ranks(late_peer, 2)
 
 
 def builtin_hook(rank: int, world_size: int) -> None:

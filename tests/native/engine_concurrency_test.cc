@@ -68,7 +68,9 @@ TEST_P(Mixed, OperationsOfAllKindsInARandomOrder) {
       };
       std::vector<Pending> pending;
       const auto finish = [&](std::size_t index) {
-        waitFor(*pending[index].work);
+        Work& work = *pending[index].work;
+        if (whim() % 2 == 0) world.of(rank).wait(work, Clock::now() + kPatience);
+        waitFor(work);
         requireNone(errorOf(*pending[index].work));
         requireNone(pending[index].buffers->problem());
         pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(index));
@@ -104,6 +106,46 @@ TEST_P(Mixed, ManyInFlight) {
       works.push_back(world.of(rank).collective(buffers.back()->request(), Mode::kAsync, {}));
     }
     for (std::size_t i = 0; i < works.size(); ++i) {
+      world.at(rank, "operation " + std::to_string(i));
+      waitFor(*works[i]);
+      requireNone(errorOf(*works[i]) + buffers[i]->problem());
+    }
+  });
+}
+
+// Waiting threads take the queue over from the progress thread and from each other, and give it back
+// when they have waited long enough.
+TEST_P(Mixed, SeveralThreadsWaitForALittleWhile) {
+  constexpr std::size_t kOperations = kIsSlow ? 40 : 150;
+  constexpr std::size_t kThreads = 3;
+  World world(options());
+  std::vector<Plan> plans;
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    plans.emplace_back(PlanOptions{.count = i % 4 == 0 ? 90001 : i * 9, .salt = i}, size());
+  }
+  world.run([&](int rank) {
+    std::vector<std::unique_ptr<Buffers>> buffers;
+    std::vector<std::shared_ptr<Work>> works;
+    for (const Plan& plan : plans) buffers.push_back(std::make_unique<Buffers>(plan, rank));
+    std::mt19937 whim(static_cast<unsigned>(rank));
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      works.push_back(world.of(rank).collective(buffers[i]->request(), Mode::kAsync, {}));
+      if (i % 10 != 9) continue;
+      std::vector<std::thread> threads;
+      for (std::size_t t = 0; t < kThreads; ++t) {
+        const nanoseconds patience(whim() % 500'000);
+        threads.emplace_back([&, t, patience] {
+          for (std::size_t k = i - t * 3 + 1; k-- > i - t * 3 - 2;) {
+            using Drive = Communicator::Drive;
+            while (world.of(rank).wait(*works[k], Clock::now() + patience) != Drive::kDone) {
+              SMD_REQUIRE(Clock::now() < works[k]->deadline + kPatience);
+            }
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    for (std::size_t i = 0; i < kOperations; ++i) {
       world.at(rank, "operation " + std::to_string(i));
       waitFor(*works[i]);
       requireNone(errorOf(*works[i]) + buffers[i]->problem());

@@ -421,6 +421,34 @@ TEST_P(Failures, AnInterruptedCallReturnsAndTheOthersAreTold) {
   }
 }
 
+// Waiting is not the operation: who is interrupted in it, or waits long enough, leaves it under way.
+TEST_P(Failures, AnInterruptedOrEndedWaitLeavesTheOperationUnderWay) {
+  using Drive = Communicator::Drive;
+  World world(options(2));
+  const Plan plan({.count = 200000}, 2);
+  std::atomic<std::thread::id> user{};
+  std::atomic<bool> hasWaited{false};
+  setInterruptCheck([&] { return std::this_thread::get_id() == user.load(); });
+  world.run([&](int rank) {
+    Buffers buffers(plan, rank);
+    if (rank == 1) {
+      while (!hasWaited.load()) std::this_thread::yield();
+    }
+    const auto work = world.of(rank).collective(buffers.request(), Mode::kAsync, {});
+    if (rank == 0) {
+      EXPECT_EQ(world.of(0).wait(*work, Clock::now() + milliseconds(20)), Drive::kNotYet);
+      user = std::this_thread::get_id();
+      EXPECT_EQ(world.of(0).wait(*work, TimePoint::max()), Drive::kInterrupted);
+      user = std::thread::id();
+      hasWaited = true;
+      EXPECT_EQ(world.of(0).wait(*work, Clock::now() + kPatience), Drive::kDone);
+    }
+    waitFor(*work);
+    requireNone(errorOf(*work) + buffers.problem());
+  });
+  setInterruptCheck({});
+}
+
 INSTANTIATE_TEST_SUITE_P(Engine, Failures,
                          ::testing::Values(TransportChoice::kSharedMemory, TransportChoice::kTcp),
                          [](const auto& each) {

@@ -84,6 +84,10 @@ class Work:
         """
 
     @property
+    def is_small(self) -> bool:
+        """So small that waking a thread for it takes longer than the operation."""
+
+    @property
     def source(self) -> int:
         """Rank that sent, of a completed receive; else -1."""
 

@@ -6,6 +6,12 @@ What callers ask of a handle (zero-copy trials, section 2): `dist.*` and functio
 `wait`, DDP takes `get_future` and waits for it in C++. Hence the future, which costs more than a
 small collective, exists only if it is asked for.
 
+DDP waits for its futures at the end of backward, in a callback that autograd calls. The future of a
+small operation that is asked for inside a backward is therefore completed in a callback that comes
+before that one, on the same thread: it waits natively, drives the operation itself, and no other
+thread has to be woken, which takes longer than the operation. (A large one may be complete long
+before, and a callback of an inner backward, of activation checkpointing, would wait too early.)
+
 Errors keep their class where Python waits. A future cannot carry a Python exception into C++:
 `Future.set_exception` completes it *successfully* with an exception object inside, which crashes
 DDP. An error therefore becomes a child made by `then`, whose callback raises.
@@ -13,6 +19,7 @@ DDP. An error therefore becomes a child made by `then`, whose callback raises.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -27,12 +34,16 @@ from smdistributed.dataparallel.trace import recorder
 
 __all__ = ["COMPLETED", "AllOf", "EngineWork", "SmddpWork"]
 
+_completing = threading.Lock()
+
 
 class EngineWork(Protocol):
     """What we use of the engine's work handle."""
 
     @property
     def source(self) -> int: ...
+    @property
+    def is_small(self) -> bool: ...
     def wait(self, timeout_s: float | None = None) -> None: ...
     def is_completed(self) -> bool: ...
     def exception(self) -> BaseException | None: ...
@@ -54,6 +65,8 @@ class SmddpWork(TorchWork):
     _finish_lock: threading.Lock | None = None
     # One future for the life of the handle: C++ keeps references into its value (DDP's join).
     _future: torch.futures.Future[list[Tensor]] | None = None
+    _ready: torch.futures.Future[Any] | None = None  # completes the future; taken by who does that
+    _completes_now = False  # a thread waits in `_complete_now`
 
     def __init__(
         self,
@@ -123,11 +136,37 @@ class SmddpWork(TorchWork):
                 self._run_finish()
             future.set_result(list(self._result))
             return future
+        self._ready = future
         checked = future.then(self._value_or_raise)
         # The engine calls back in any case, on its progress thread, which must not run what users
         # chain to the future.
-        self._engine_work.add_done_callback(lambda _: run_soon(lambda: future.set_result(None)))
+        self._engine_work.add_done_callback(self._complete_soon)
+        if self._engine_work.is_small and torch._C._current_graph_task_id() != -1:
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._complete_now)
         return checked
+
+    def _complete_soon(self, _: Any) -> None:
+        if not self._completes_now:
+            run_soon(self._complete)
+
+    def _complete_now(self) -> None:
+        """Complete the future on this thread, as soon as the operation is."""
+        self._completes_now = True
+        try:
+            with contextlib.suppress(Exception):  # whoever waits for the future gets it
+                self.wait()
+        except BaseException:  # Ctrl-C
+            self._completes_now = False
+            self._engine_work.add_done_callback(self._complete_soon)
+            raise
+        self._complete()
+
+    def _complete(self) -> None:
+        with _completing:
+            ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.set_result(None)
 
     def _value_or_raise(self, _: torch.futures.Future[Any]) -> list[Tensor]:
         self.wait()  # complete by now: returns at once or raises
@@ -181,6 +220,7 @@ class AllOf:
     """Several engine works as one: complete when all are, failed with the first error."""
 
     source = -1
+    is_small = False
 
     def __init__(self, works: Sequence[EngineWork]) -> None:
         self._works = list(works)

@@ -41,6 +41,7 @@ class Pending:
         self._ready: Event | None = None
         self._error: BaseException | None = None
         self.source = -1
+        self.is_small = False
 
     def complete(self, ready: Event | None, source: int = -1) -> None:
         """The host's part is done; the tensors are right after `ready`.
