@@ -113,8 +113,8 @@ TEST_P(Mixed, ManyInFlight) {
   });
 }
 
-// Waiting threads take the queue over from the progress thread and from each other, and give it back
-// when they have waited long enough.
+// Waiting threads take the queue over from the progress thread and from each other, and give it
+// back when they have waited long enough.
 TEST_P(Mixed, SeveralThreadsWaitForALittleWhile) {
   constexpr std::size_t kOperations = kIsSlow ? 40 : 150;
   constexpr std::size_t kThreads = 3;

@@ -421,7 +421,8 @@ TEST_P(Failures, AnInterruptedCallReturnsAndTheOthersAreTold) {
   }
 }
 
-// Waiting is not the operation: who is interrupted in it, or waits long enough, leaves it under way.
+// Waiting is not the operation: who is interrupted in it, or waits long enough, leaves it under
+// way.
 TEST_P(Failures, AnInterruptedOrEndedWaitLeavesTheOperationUnderWay) {
   using Drive = Communicator::Drive;
   World world(options(2));
