@@ -21,7 +21,10 @@ class SMDDPError(_errors.SmdistributedError):
 
 
 class SMDDPTimeoutError(SMDDPError, _errors.CollectiveTimeoutError, TimeoutError):
-    """A collective or the start of the job waited longer than `SMDDP_TIMEOUT_SECONDS`."""
+    """A collective, or ranks that make a group, waited longer than `SMDDP_TIMEOUT_SECONDS`.
+
+    Where a rank does not even reach rank 0's address, torch's own `DistStoreError` says so.
+    """
 
 
 class SMDDPNotInitialized(SMDDPError, RuntimeError):
