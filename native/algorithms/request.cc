@@ -69,6 +69,25 @@ Signature signatureOf(const Request& request) {
   return signature;
 }
 
+bool touches(const Request& request, const std::byte* begin, std::uint64_t bytes) {
+  const std::uint64_t element = elementSize(request.dtype);
+  const auto overlaps = [&](const std::byte* buffer, std::uint64_t count) {
+    const auto from = reinterpret_cast<std::uintptr_t>(buffer);
+    const auto at = reinterpret_cast<std::uintptr_t>(begin);
+    return from < at + bytes && at < from + count * element;
+  };
+  if (overlaps(request.input, request.count) || overlaps(request.output, request.count)) {
+    return true;
+  }
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    if (overlaps(request.inputs[i], request.inputCounts[i])) return true;
+  }
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    if (overlaps(request.outputs[i], request.outputCounts[i])) return true;
+  }
+  return false;
+}
+
 void premultiply(Context& context, std::vector<std::byte>& scratch) {
   Request& request = context.request;
   if (request.op != ReduceOp::kPremulSum) return;

@@ -50,6 +50,9 @@ std::uint64_t agreedBytes(const Request& request);
 // What the ranks must agree on, in one signature (sequence number not yet set).
 Signature signatureOf(const Request& request);
 
+// Whether any byte of [begin, begin + bytes) is in one of its buffers.
+bool touches(const Request& request, const std::byte* begin, std::uint64_t bytes);
+
 // Lives as long as the operation.
 struct Context {
   Request request;

@@ -20,7 +20,7 @@ using algorithms::Request;
 using Addresses = std::vector<std::uintptr_t>;
 using Counts = std::vector<std::uint64_t>;
 
-// All communicators, for prepare_exit().
+// All communicators, for prepare_exit() and is_in_use().
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<engine::Communicator>> communicators;
@@ -30,10 +30,26 @@ Registry& registry() {
   return *instance;
 }
 
+std::vector<std::shared_ptr<engine::Communicator>> liveCommunicators() {
+  std::vector<std::shared_ptr<engine::Communicator>> live;
+  std::lock_guard lock(registry().mutex);
+  for (auto& weak : registry().communicators) {
+    if (auto communicator = weak.lock()) live.push_back(std::move(communicator));
+  }
+  return live;
+}
+
 const std::byte* input(std::uintptr_t address) {
   return reinterpret_cast<const std::byte*>(address);
 }
 std::byte* output(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+bool isInUse(std::uintptr_t address, std::size_t bytes) {
+  const auto communicators = liveCommunicators();
+  return std::any_of(communicators.begin(), communicators.end(), [&](const auto& communicator) {
+    return communicator->isInUse(input(address), bytes);
+  });
+}
 
 nanoseconds toDuration(double seconds) {
   if (!(seconds > 0)) return nanoseconds(0);
@@ -296,14 +312,7 @@ std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesE
 
 void prepareExit() {
   nb::gil_scoped_release release;
-  std::vector<std::shared_ptr<engine::Communicator>> open;
-  {
-    std::lock_guard lock(registry().mutex);
-    for (auto& weak : registry().communicators) {
-      if (auto communicator = weak.lock()) open.push_back(std::move(communicator));
-    }
-    registry().communicators.clear();
-  }
+  std::vector<std::shared_ptr<engine::Communicator>> open = liveCommunicators();
   for (auto& communicator : open) communicator->close();
   open.clear();
   engine::ProgressThread::process().shutdown();
@@ -525,6 +534,10 @@ void registerCommunicator(nb::module_& module) {
           nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag") = 0,
           SMD_CALL_ARGS,
           "peer -1: whoever sends first. The blocking form returns the sender's rank.");
+  module.def("is_in_use", &isInUse, nb::arg("address"), nb::arg("nbytes"),
+             nb::call_guard<nb::gil_scoped_release>(),
+             "Whether an operation of this process that is not complete reads or writes there.\n\n"
+             "Sends and receives in which another thread blocks are not counted.");
 }
 
 }  // namespace smd::bindings

@@ -142,6 +142,16 @@ std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(std::
   return arena_->allocate(bytes);
 }
 
+bool Communicator::isInUse(const std::byte* begin, std::size_t bytes) {
+  if (isForkedChild(generation_)) return false;
+  const auto usesIt = [begin, bytes](const std::shared_ptr<Work>& work) {
+    return !work->isCompleted() && algorithms::touches(work->context.request, begin, bytes);
+  };
+  const std::lock_guard lock(mutex_);
+  return std::any_of(queue_.begin(), queue_.end(), usesIt) ||
+         std::any_of(independent_.begin(), independent_.end(), usesIt);
+}
+
 Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
   return select(kind, payloadBytes, {size_, allLocal_ && memory_.has_value(), arena_ != nullptr},
                 overrides_);

@@ -69,6 +69,10 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // had: one rank, several hosts, TCP, no room, a group that is closed or has failed.
   std::shared_ptr<transport::shm::SharedBuffer> allocateShared(std::size_t bytes);
 
+  // Whether a collective, or an asynchronous send or receive, that is not complete reads or writes
+  // any byte of [begin, begin + bytes). False in a forked child: nothing is under way there.
+  bool isInUse(const std::byte* begin, std::size_t bytes);
+
   // What would be chosen, and why.
   Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
 

@@ -185,6 +185,13 @@ class Communicator:
         peer -1: whoever sends first. The blocking form returns the sender's rank.
         """
 
+def is_in_use(address: int, nbytes: int) -> bool:
+    """
+    Whether an operation of this process that is not complete reads or writes there.
+
+    Sends and receives in which another thread blocks are not counted.
+    """
+
 def start_trace(capacity: int = 65536) -> None:
     """
     Records what the operations of this process do, up to ``capacity`` of them.
