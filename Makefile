@@ -14,10 +14,11 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV ?= .venv
 JOBS ?= $(shell nproc)
-# Passed on, e.g. `make test PYTEST_ARGS='-k all_reduce'`, `make bench BENCH_ARGS=--quick`.
+# Passed on, e.g. `make test PYTEST_ARGS='-k all_reduce'`, `make bench BENCH_ARGS=--targets`.
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+SOAK_MINUTES ?= 30
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -95,6 +96,10 @@ test-python: env  ## run the Python tests only (PYTEST_ARGS='-k name')
 .PHONY: test-torch
 test-torch: env  ## run all of torch's own distributed test-suite against smddp, beside Gloo (long)
 	@TORCH_SUITE=full $(BIN)/python -m pytest tests/conformance/torch_distributed $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: env  ## random collectives on 4 ranks for half an hour (SOAK_MINUTES=5): results, and what grows
+	@$(BIN)/smddprun -np 4 $(BIN)/python -m tests.soak.run --minutes $(SOAK_MINUTES)
 
 .PHONY: lint
 lint: $(STAMPS)/package $(STAMPS)/dev  ## format, lint, types, spelling, layer rules, licence headers
