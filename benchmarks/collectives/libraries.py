@@ -103,14 +103,29 @@ def is_oversubscribed(ranks: int) -> bool:
 LIBRARIES: Sequence[Library] = (
     Library(
         name="smddp-torch",
-        label="smddp (through torch)",
+        label="smddp (torch, recurring tensors)",
         adapter="adapters.smddp_torch:SmddpTorchAdapter",
         own=True,
     ),
     Library(
+        name="smddp-torch-foreign",
+        label="smddp (torch, not adopted)",
+        adapter="adapters.smddp_torch:SmddpTorchForeignAdapter",
+        settings="defaults; tensors made by torch.from_numpy, whose memory stays where it is",
+        own=True,
+    ),
+    Library(
+        name="smddp-shared",
+        label="smddp (engine, shared buffers)",
+        adapter="adapters.smddp_direct:SmddpSharedAdapter",
+        settings="defaults; buffers from allocate_shared",
+        own=True,
+    ),
+    Library(
         name="smddp-direct",
-        label="smddp (engine, NumPy)",
+        label="smddp (engine, staged)",
         adapter="adapters.smddp_direct:SmddpDirectAdapter",
+        settings="defaults; ordinary NumPy arrays",
         own=True,
     ),
     Library(
@@ -141,6 +156,12 @@ LIBRARIES: Sequence[Library] = (
         environment="intelmpi",
         mpiexec=(),
     ),
+    Library(
+        name="deepspeed",
+        label="DeepSpeed, shared memory",
+        adapter="adapters.deepspeed_shm:DeepSpeedShmAdapter",
+        settings="defaults; its operation is called directly, without deepspeed.comm around it",
+    ),
     # With more ranks than CPUs a user can ask two of the MPIs to give the CPU away while they wait.
     # It helps some sizes and harms others, so both settings are measured. MPICH does it by default.
     Library(
@@ -170,4 +191,4 @@ LIBRARIES: Sequence[Library] = (
         only_oversubscribed=True,
     ),
 )
-FLOOR_VARIANTS = ("staged", "staged_rs", "ideal", "memcpy2")
+FLOOR_VARIANTS = ("staged", "staged_rs", "ideal", "ideal_nt", "memcpy2")

@@ -7,16 +7,32 @@ ranks is a whole number of at most 7 * 36 = 252, which float32, float16 and bflo
 exactly: results are compared bit for bit, whatever the order of the additions.
 
 NumPy has no bfloat16; such buffers travel as ``uint16`` bit patterns.
+
+Buffers are seen as NumPy arrays, or through what an adapter puts before its own memory: an
+``ArrayLike`` is read and written in slices.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from cases import Case
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ArrayLike(Protocol):
+    """What filling and checking needs of a buffer; a slice may be a view or a copy."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    def __getitem__(self, index: slice, /) -> Array: ...
+
+    def __setitem__(self, index: slice, value: Any, /) -> None: ...
+
 
 NUMPY_DTYPES: dict[str, type[np.generic]] = {
     "f32": np.float32,
@@ -33,18 +49,18 @@ def _pattern(first: int, count: int, factor: int, dtype: str) -> Array:
     return np.tile(bits.astype(NUMPY_DTYPES[dtype]), count // 7 + 1)[:count]
 
 
-def fill_inputs(case: Case, rank: int, source: Array, output: Array) -> None:
+def fill_inputs(case: Case, rank: int, source: ArrayLike, output: ArrayLike) -> None:
     """Write the input pattern of ``rank`` into ``source`` and zeros into ``output``, in place."""
     output[:] = 0
     if case.collective == "broadcast" and rank != 0:
         source[:] = 0
     else:
         for begin in range(0, source.size, _PIECE):
-            piece = source[begin : begin + _PIECE]
-            piece[:] = _pattern(begin, piece.size, rank + 1, case.dtype)
+            count = min(_PIECE, source.size - begin)
+            source[begin : begin + count] = _pattern(begin, count, rank + 1, case.dtype)
 
 
-def _find_difference(name: str, got: Array, first: int, factor: int, dtype: str) -> str | None:
+def _find_difference(name: str, got: ArrayLike, first: int, factor: int, dtype: str) -> str | None:
     for begin in range(0, got.size, _PIECE):
         piece = got[begin : begin + _PIECE]
         expected = _pattern(first + begin, piece.size, factor, dtype)
@@ -57,7 +73,7 @@ def _find_difference(name: str, got: Array, first: int, factor: int, dtype: str)
     return None
 
 
-def find_error(case: Case, rank: int, source: Array, output: Array) -> str | None:
+def find_error(case: Case, rank: int, source: ArrayLike, output: ArrayLike) -> str | None:
     """What is wrong in the buffers of ``rank`` after one call; ``None`` if all is right."""
     chunk = case.num_elements // case.ranks
     everyone = case.ranks * (case.ranks + 1) // 2
@@ -84,7 +100,7 @@ def find_error(case: Case, rank: int, source: Array, output: Array) -> str | Non
     return None
 
 
-def fill_zeros(source: Array, output: Array) -> None:
+def fill_zeros(source: ArrayLike, output: ArrayLike) -> None:
     """Zeros for the timed calls: repeated in-place sums of anything else would reach infinity."""
     source[:] = 0
     output[:] = 0

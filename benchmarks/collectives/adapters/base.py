@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from cases import Case
-from operands import NUMPY_DTYPES, Array
+from operands import NUMPY_DTYPES, Array, ArrayLike
 
 
 class Unsupported(Exception):
@@ -24,7 +24,8 @@ class Adapter(ABC):
     """One rank's view of one library.
 
     Buffers are allocated the way a user of the library would (``allocate``); the harness sees them
-    through a NumPy array on the same memory. All calls block until the result is there.
+    through a NumPy array on the same memory, or through what stands for one. All calls block until
+    the result is there.
     """
 
     rank: int
@@ -50,7 +51,10 @@ class Adapter(ABC):
     def stop(self) -> None:
         """Leave the group."""
 
-    def allocate(self, num_elements: int, dtype: str) -> tuple[Any, Array]:
-        """``(buffer of the library, NumPy array on the same memory)``; uninitialised."""
+    def allocate(self, num_elements: int, dtype: str) -> tuple[Any, ArrayLike]:
+        """``(buffer of the library, its elements for NumPy)``; uninitialised.
+
+        Raises ``Unsupported``.
+        """
         array: Array = np.empty(num_elements, NUMPY_DTYPES[dtype])
         return array, array

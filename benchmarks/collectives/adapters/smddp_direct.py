@@ -8,7 +8,9 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 from cases import REDUCING, Case
+from operands import NUMPY_DTYPES, ArrayLike
 
 from adapters.base import Adapter, Unsupported
 from smdistributed import collectives
@@ -74,3 +76,17 @@ class SmddpDirectAdapter(Adapter):
             communicator.send(array, 0)
 
         return (ping, pong, lambda: None)[min(self.rank, 2)]
+
+
+class SmddpSharedAdapter(SmddpDirectAdapter):
+    """The same on memory that the engine has allocated, where collectives need no copy."""
+
+    def allocate(self, num_elements: int, dtype: str) -> tuple[Any, ArrayLike]:
+        if num_elements == 0:
+            return super().allocate(num_elements, dtype)
+        numpy_dtype = NUMPY_DTYPES[dtype]
+        memory = self._communicator.allocate_shared(num_elements * np.dtype(numpy_dtype).itemsize)
+        if memory is None:
+            raise Unsupported("there is no memory to share, as with one rank or across hosts")
+        array = memory.view(numpy_dtype)
+        return array, array

@@ -12,11 +12,34 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cases import Case
-from operands import Array
+from operands import Array, ArrayLike
 
 from adapters.base import Adapter
 
-_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+class TensorElements:
+    """A tensor for NumPy, element by element of its bits, without NumPy ever seeing its memory.
+
+    ``Tensor.numpy()`` would fix the tensor to its place, and smddp could not move it into shared
+    memory, as it does with those of a training script.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+        self.size = tensor.numel()
+
+    def __getitem__(self, index: slice) -> Array:
+        """A copy of a slice."""
+        return self._tensor[index].clone().numpy()
+
+    def __setitem__(self, index: slice, value: Any) -> None:
+        """Write an array, or one number for all."""
+        if isinstance(value, int):
+            self._tensor[index].fill_(value)
+        else:
+            self._tensor[index].copy_(torch.from_numpy(value))
 
 
 class TorchAdapter(Adapter):
@@ -37,10 +60,9 @@ class TorchAdapter(Adapter):
     def barrier(self) -> None:
         dist.barrier()
 
-    def allocate(self, num_elements: int, dtype: str) -> tuple[Any, Array]:
-        tensor = torch.empty(num_elements, dtype=_DTYPES[dtype])
-        bits = tensor.view(torch.uint16) if dtype == "bf16" else tensor
-        return tensor, bits.numpy()
+    def allocate(self, num_elements: int, dtype: str) -> tuple[Any, ArrayLike]:
+        tensor = torch.empty(num_elements, dtype=DTYPES[dtype])
+        return tensor, TensorElements(tensor)
 
     def bind(self, case: Case, source: Any, output: Any) -> Callable[[], object]:
         name, rank = case.collective, self.rank
