@@ -14,6 +14,13 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]], text_columns: i
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines)) + "\n"
 
 
+def number(value: float) -> str:
+    """Three significant digits, no exponent: ``0.91``, ``17.2``, ``4649``."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
 def machine_words(machine: dict[str, Any]) -> str:
     """Processor, memory and kernel, from the ``environment`` of a result file."""
     extensions = ", ".join(machine["vector_extensions"]) or "no vector extensions"

@@ -16,23 +16,28 @@ from cases import COLLECTIVES, ITEM_SIZES, size_name
 from core_state import COMPARABLE_TAGS, main_tag
 from figures import paired_ratios
 from libraries import LIBRARIES
-from page_parts import machine_words, package_words, table
+from page_parts import machine_words, number, package_words, table
 from result_files import read_for_report
+from target_page import target_page
 
 HERE = Path(__file__).resolve().parent
 OWN = tuple(library.name for library in LIBRARIES if library.own)
 # One colour per library, distinct for colour-blind readers; ours are the strong ones.
 COLOURS = {
     "smddp-torch": "#d55e00",
+    "smddp-torch-foreign": "#f0a070",
+    "smddp-shared": "#8c2d04",
     "smddp-direct": "#e69f00",
     "gloo": "#0072b2",
     "openmpi": "#009e73",
     "mpich": "#cc79a7",
     "intelmpi": "#56b4e9",
+    "deepspeed": "#f0e442",
     "openmpi-yield": "#6fc9a6",
     "intelmpi-yield": "#a9d7f2",
     "floor-staged": "#444444",
     "floor-staged_rs": "#888888",
+    "floor-ideal": "#000000",
 }
 
 Record = dict[str, Any]
@@ -44,21 +49,21 @@ class Results:
 
     def __init__(self, content: dict[str, Any]) -> None:
         self.content = content
-        self._rows: dict[tuple[str, str, int, int], Row] = {}
+        self.by_case: dict[tuple[str, str, int, int], Row] = {}
         for record in content["results"]:
             key = tuple(record[name] for name in ("collective", "dtype", "ranks", "size_bytes"))
-            self._rows.setdefault(key, {})[record["library"]] = record
+            self.by_case.setdefault(key, {})[record["library"]] = record
 
     def sections(self, collective: str) -> list[tuple[str, int]]:
         """``(dtype, ranks)`` that were measured for ``collective``, in reading order."""
-        found = {(key[1], key[2]) for key in self._rows if key[0] == collective}
+        found = {(key[1], key[2]) for key in self.by_case if key[0] == collective}
         return sorted(found, key=lambda pair: (list(ITEM_SIZES).index(pair[0]), pair[1]))
 
     def rows(self, collective: str, dtype: str, ranks: int) -> list[tuple[int, Row]]:
         """``(size_bytes, records by library)`` in ascending size."""
         wanted = (collective, dtype, ranks)
         return sorted(
-            ((key[3], row) for key, row in self._rows.items() if key[:3] == wanted),
+            ((key[3], row) for key, row in self.by_case.items() if key[:3] == wanted),
             key=lambda pair: pair[0],
         )
 
@@ -74,13 +79,6 @@ class Results:
 def tag_of_case(row: Row) -> str | None:
     """The core state in which most turns of the case took place, among those that compare."""
     return main_tag(record["by_tag"] for record in row.values())
-
-
-def number(value: float) -> str:
-    """Three significant digits, no exponent: ``0.91``, ``17.2``, ``4649``."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def time_table(results: Results, rows: Sequence[tuple[int, Row]]) -> str:
@@ -306,8 +304,16 @@ Core states found by {content["probes"]} probes in this run; only turns of one s
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write all pages; all_reduce on the main page, every other collective on its own."""
+    """Write all pages; all_reduce on the main page, every other collective on its own.
+
+    A run of the cases that the targets need has too few sizes for these: it gives their page alone.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    text = target_page(results.content, results.by_case)
+    if results.content.get("extent") == "targets" and text is not None:
+        page = folder / "targets.md"
+        page.write_text(text)
+        return [page]
     measured = [name for name in COLLECTIVES if results.sections(name)]
     pages = []
     others = [name for name in measured if name != "all_reduce"]

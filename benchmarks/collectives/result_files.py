@@ -21,10 +21,13 @@ import environment
 DOCS_FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 
-def default_path(benchmark: Path, *, is_quick: bool) -> Path:
-    """Where the results of today on this machine go, for the benchmark in this folder."""
-    kind = "_quick" if is_quick else ""
-    name = f"{date.today().isoformat()}_{environment.machine_class()}{kind}.json"
+def default_path(benchmark: Path, extent: str) -> Path:
+    """Where the results of today on this machine go, for the benchmark in this folder.
+
+    ``extent`` says what is measured: ``full``, or a word that goes into the name.
+    """
+    suffix = "" if extent == "full" else f"_{extent}"
+    name = f"{date.today().isoformat()}_{environment.machine_class()}{suffix}.json"
     return benchmark / "results" / name
 
 

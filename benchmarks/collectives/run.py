@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import environment
+import targets
 from adapters.floor import FloorGroup, FloorProgram
 from cases import (
     COLLECTIVES,
@@ -308,6 +309,7 @@ class Run:
             "schema": SCHEMA_VERSION,
             "date": date.today().isoformat(),
             "command": self._arguments.command,
+            "extent": self._arguments.extent,
             "rounds": self._arguments.rounds,
             "environment": environment.describe(),
             "core_states": states.to_json(),
@@ -353,6 +355,9 @@ def _fits_memory(case: Case, groups: int) -> bool:
 
 
 def _cases(arguments: argparse.Namespace, ranks: int) -> Iterator[Case]:
+    if arguments.targets:
+        yield from targets.cases(ranks)
+        return
     for collective in arguments.collectives:
         if collective == "send_recv" and ranks < 2:
             continue
@@ -381,6 +386,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="a subset in about 3 minutes (default)"
     )
     extent.add_argument("--full", action="store_true", help="everything, in some hours")
+    extent.add_argument(
+        "--targets", action="store_true", help="what the targets need, in some 15 minutes"
+    )
     parser.add_argument("--collectives", type=names(COLLECTIVES), metavar="NAME,...")
     parser.add_argument("--dtypes", type=names(tuple(ITEM_SIZES)), metavar="NAME,...")
     parser.add_argument("--sizes", type=sizes, metavar="SIZE,...", help="such as 4,64K,25M")
@@ -401,18 +409,23 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     arguments = parser.parse_args(argv)
-    arguments.quick = not arguments.full
     full = arguments.full
+    arguments.quick = not (full or arguments.targets)
+    arguments.extent = "full" if full else "targets" if arguments.targets else "quick"
+    given = [name for name in ("collectives", "dtypes", "sizes") if getattr(arguments, name)]
+    if arguments.targets and given:
+        parser.error(f"--targets has cases of its own; leave out --{', --'.join(given)}")
     arguments.collectives = arguments.collectives or (list(COLLECTIVES) if full else ["all_reduce"])
     arguments.dtypes = arguments.dtypes or list(ITEM_SIZES)
     arguments.sizes = arguments.sizes or list(FULL_SIZES if full else QUICK_SIZES)
-    arguments.ranks = arguments.ranks or ([1, 2, 4, 8] if full else [2, 4])
-    arguments.rounds = arguments.rounds or (9 if full else 5)
-    arguments.turn_ms = arguments.turn_ms or (25.0 if full else 15.0)
+    default_ranks = [1, 2, 4, 8] if full else [2, 4, 8] if arguments.targets else [2, 4]
+    arguments.ranks = arguments.ranks or default_ranks
+    arguments.rounds = arguments.rounds or (5 if arguments.quick else 9)
+    arguments.turn_ms = arguments.turn_ms or (15.0 if arguments.quick else 25.0)
     chosen = arguments.libraries or [*library_names, "floor"]
     arguments.floor = "floor" in chosen
     arguments.libraries = [library for library in LIBRARIES if library.name in chosen]
-    arguments.out = arguments.out or default_path(HERE, is_quick=not full)
+    arguments.out = arguments.out or default_path(HERE, arguments.extent)
     arguments.command = published_command(HERE, argv, ("--out", "--reference-floor"))
     return arguments
 

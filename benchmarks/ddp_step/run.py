@@ -304,7 +304,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     arguments.rounds = arguments.rounds or (5 if arguments.quick else 21)
     arguments.turn_ms = arguments.turn_ms or (200.0 if arguments.quick else 400.0)
-    arguments.out = arguments.out or result_files.default_path(HERE, is_quick=arguments.quick)
+    arguments.out = arguments.out or result_files.default_path(
+        HERE, "quick" if arguments.quick else "full"
+    )
     arguments.command = result_files.published_command(HERE, argv)
     return arguments
 
