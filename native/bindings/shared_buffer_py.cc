@@ -81,8 +81,7 @@ void registerSharedBuffer(nb::module_& module) {
       module, "SharedBuffer", nb::type_slots(slots),
       "Bytes in memory that all ranks of a host can reach: uint8, on a page boundary.\n\n"
       "For torch.from_dlpack() and numpy.frombuffer(); the memory lives as long as anything made\n"
-      "from it, also after the communicator is closed. In a forked child it is not mapped:\n"
-      "touching it there ends the child.")
+      "from it, also after the communicator is closed. A forked child has a copy of its own.")
       .def_prop_ro("nbytes", [](const PySharedBuffer& self) { return self.buffer().size(); })
       .def(
           "__dlpack__",

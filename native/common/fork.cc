@@ -3,8 +3,10 @@
 #include "common/fork.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -24,6 +26,17 @@ constinit std::array<std::atomic<std::uint64_t>, kMaxDescriptors / kBitsPerWord>
 constinit std::atomic<std::size_t> usedWords{0};  // words at and above it were never touched
 constinit std::atomic<std::uint64_t> generation{0};
 
+// A table too, for the same reason. Only touched with forkMutex held, in the child by inheritance.
+struct PrivateCopy {
+  void* address;
+  std::size_t bytes;
+  off_t offset;
+  int fd;
+};
+constexpr std::size_t kMaxCopies = 4096;
+constinit std::array<PrivateCopy, kMaxCopies> copies{};
+constinit std::size_t numCopies = 0;
+
 // A plain mutex: the thread that forks locks it, and glibc lets its copy in the child unlock it
 // (a recursive mutex would compare thread ids, which differ).
 constinit std::mutex forkMutex;
@@ -32,9 +45,16 @@ void beforeFork() { forkMutex.lock(); }
 
 void afterForkInParent() { forkMutex.unlock(); }
 
-// Async-signal-safe: atomics and close() only.
+// Async-signal-safe: atomics, close(), and mmap(), which is a plain system call on Linux.
 void afterForkInChild() {
   generation.fetch_add(1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < numCopies; ++i) {  // before the descriptors are closed
+    const PrivateCopy& copy = copies[i];
+    // Not over what another library's handler may have mapped there since.
+    mmap(copy.address, copy.bytes, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED_NOREPLACE, copy.fd, copy.offset);
+  }
+  numCopies = 0;
   const std::size_t words = usedWords.load(std::memory_order_relaxed);
   for (std::size_t word = 0; word < words; ++word) {
     std::uint64_t bits = registered[word].exchange(0, std::memory_order_relaxed);
@@ -81,6 +101,19 @@ void unregisterDescriptor(int fd, const ForkGuard&) noexcept {
   }
   registered[number / kBitsPerWord].fetch_and(~(std::uint64_t{1} << (number % kBitsPerWord)),
                                               std::memory_order_relaxed);
+}
+
+void registerPrivateCopy(void* address, std::size_t bytes, int fd, off_t offset,
+                         const ForkGuard&) noexcept {
+  if (numCopies < kMaxCopies) copies[numCopies++] = {address, bytes, offset, fd};
+}
+
+void unregisterPrivateCopy(void* address, const ForkGuard&) noexcept {
+  const auto end = copies.begin() + static_cast<std::ptrdiff_t>(numCopies);
+  const auto found = std::find_if(
+      copies.begin(), end, [address](const PrivateCopy& copy) { return copy.address == address; });
+  if (found == end) return;
+  *found = copies[--numCopies];
 }
 
 }  // namespace smd

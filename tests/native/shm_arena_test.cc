@@ -246,6 +246,25 @@ TEST_F(Arenas, AForkedChildThatDropsABufferChangesNothing) {
   EXPECT_NE(arena_->allocate(kMiB)->data(), buffer->data());
 }
 
+TEST_F(Arenas, AForkedChildHasItsOwnCopyOfABuffer) {
+  const auto buffer = arena_->allocate(kMiB);
+  fill(*buffer, 3);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool isInherited = buffer->data()[kMiB - 1] == std::byte{3};
+    fill(*buffer, 4);
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(buffer->data()[0] == std::byte{4} ? 0 : 1);
+    int status = 0;
+    waitpid(grandchild, &status, 0);
+    _exit(isInherited && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(buffer->data()[0], std::byte{3});
+}
+
 TEST_F(Arenas, ThreadsNeverShareABuffer) {
   std::vector<std::thread> threads;
   for (int thread = 1; thread <= 4; ++thread) {

@@ -53,8 +53,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   RangeSet recycled_;  // the part of free_ that has pages, with what was last written there
 };
 
-// Memory of an arena, given back on destruction: on any thread, and in a forked child (where it is
-// not mapped) without effect.
+// Memory of an arena, given back on destruction: on any thread, and in a forked child (which has
+// a private copy) without effect.
 class SharedBuffer {
  public:
   SharedBuffer(std::shared_ptr<Arena> arena, ByteRange range, std::size_t size);

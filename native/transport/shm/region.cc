@@ -14,6 +14,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/fork.h"
 
 namespace smd::transport::shm {
 namespace {
@@ -74,6 +75,7 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaByte
   if (address == MAP_FAILED) return nullptr;
   auto* base = static_cast<std::byte*>(address);
   // A forked child (a DataLoader worker) must not be able to write where its parent communicates.
+  // In place of the arenas it gets a private copy: tensors of the application lie there.
   madvise(base, total, MADV_DONTFORK);
   // Where the system lets shared memory have huge pages, large buffers profit; elsewhere (most
   // systems today) this does nothing.
@@ -82,6 +84,9 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaByte
     madvise(base + begin, total - begin, MADV_HUGEPAGE);
     // A core dump reads what it writes, and reading would give every hole of an arena a page.
     madvise(base + begin, total - begin, MADV_DONTDUMP);
+    const ForkGuard guard;
+    registerPrivateCopy(base + begin, total - begin, descriptor.get(), static_cast<off_t>(begin),
+                        guard);
   }
   return base;
 }
@@ -170,8 +175,13 @@ Region::Region(FileDescriptor descriptor, int size, std::byte* base, std::size_t
     : descriptor_(std::move(descriptor)), size_(size), base_(base), arenaBytes_(arenaBytes) {}
 
 Region::~Region() {
-  // In a forked child nothing is mapped there (MADV_DONTFORK), or by now something else is.
-  if (descriptor_.isOwnedHere()) munmap(base_, totalBytes(size_, arenaBytes_));
+  // In a forked child the region is not mapped, and its private copy of the arenas stays.
+  if (!descriptor_.isOwnedHere()) return;
+  if (arenaBytes_ != 0) {
+    const ForkGuard guard;
+    unregisterPrivateCopy(base_ + bytesWithoutArenas(size_), guard);
+  }
+  munmap(base_, totalBytes(size_, arenaBytes_));
 }
 
 PeerMemory Region::view(int index) const {

@@ -96,8 +96,7 @@ class SharedBuffer:
     Bytes in memory that all ranks of a host can reach: uint8, on a page boundary.
 
     For torch.from_dlpack() and numpy.frombuffer(); the memory lives as long as anything made
-    from it, also after the communicator is closed. In a forked child it is not mapped:
-    touching it there ends the child.
+    from it, also after the communicator is closed. A forked child has a copy of its own.
     """
 
     @property

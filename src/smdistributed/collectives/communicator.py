@@ -410,8 +410,7 @@ class Communicator:
             uint8 of shape `[nbytes]`, zeros, on a page boundary; or None where there is no such
             memory: one rank, several hosts, TCP, no room left, a group that is closed or has
             failed. Use ordinary arrays then. The memory lives as long as the array or any view of
-            it, also after `close()`. A forked child does not have it: touching it there ends the
-            child.
+            it, also after `close()`. A forked child has a copy of its own.
 
         Raises:
             ValueError: `nbytes` is below 1.
