@@ -46,7 +46,8 @@ class Soak:
         self._done = Done()
         self._groups_made = 0
         self._history: list[list[Usage]] = [[] for _ in range(self._world_size)]
-        self._begin = self._reported = time.monotonic()
+        self._begin = time.monotonic()
+        self._reported = 0.0  # seconds after the begin
 
     def run(self, seconds: float, first: int, rounds: int | None) -> str | None:
         """Rounds until the time or their number is used up; what grew, or None."""
