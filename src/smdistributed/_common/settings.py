@@ -70,7 +70,8 @@ class Settings:
         tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none. Not used
             yet: nothing is encrypted, and a warning says so.
         bucket_cap_bytes: `SMDDP_BUCKET_CAP_MB`, in bytes; default fusion threshold.
-        zero_copy: `SMDDP_ZERO_COPY`; adopt the storage of tensors into shared memory. Not used yet.
+        zero_copy: `SMDDP_ZERO_COPY`; move the storages of tensors that recur in collectives into
+            memory that the ranks of a host share.
         deterministic: `SMDDP_DETERMINISTIC`; same bits for any bucket size, algorithm, transport.
             The engine always works so; the switch changes nothing.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".

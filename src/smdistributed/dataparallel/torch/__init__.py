@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data parallel training with PyTorch.
 
-`import smdistributed.dataparallel.torch.torch_smddp` registers the backend `smddp`. The functions
+`import smdistributed.dataparallel.torch.torch_smddp` registers the backend `smddp`. Three functions
 here are the ones that the original's documentation mentions in passing: rank, world size and local
-rank of this process, after `torch.distributed.init_process_group`.
+rank of this process, after `torch.distributed.init_process_group`. `zero_copy_statistics` is ours.
 
-Source: dataparallel specification, sections 1 and 5.1.
+Source: dataparallel specification, sections 1 and 5.1; docs/zero_copy.md.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-__all__ = ["get_local_rank", "get_rank", "get_world_size"]
+if TYPE_CHECKING:
+    from smdistributed.dataparallel.torch.adoption.statistics import ZeroCopyStatistics
+
+__all__ = ["get_local_rank", "get_rank", "get_world_size", "zero_copy_statistics"]
 
 
 def get_rank() -> int:
@@ -36,6 +40,16 @@ def get_local_rank() -> int:
     """Rank of this process among those on its host; raises `SMDDPNotInitialized` before init."""
     _require_initialized("get_local_rank")
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def zero_copy_statistics() -> ZeroCopyStatistics:
+    """What was moved into memory that the ranks share, in this process, and what was not and why.
+
+    Any time, any thread; without a group nothing has been moved. Source: docs/zero_copy.md.
+    """
+    from smdistributed.dataparallel.torch.adoption.statistics import statistics
+
+    return statistics()
 
 
 def _require_initialized(name: str) -> None:

@@ -79,6 +79,7 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         cuda=CudaRequest(
             settings.cuda_transport, request.device_id, _nccl_options(backend_options)
         ),
+        zero_copy=settings.zero_copy,
     )
     if request.device_id is not None:
         group.bound_device_id = request.device_id

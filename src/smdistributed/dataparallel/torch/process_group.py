@@ -50,6 +50,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.collectives import _native
 from smdistributed.dataparallel import exceptions
+from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
 from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
 from smdistributed.dataparallel.torch.exchange import NotedExchange, store_exchange
@@ -85,6 +86,7 @@ class ProcessGroupSmddp(GroupIdentity):
         global_ranks: the group's ranks in the default group; empty for the default group.
         transport, interfaces: `SMDDP_TRANSPORT` and `SMDDP_INTERFACE`, for the engine.
         cuda: what is known about CUDA tensors; used if "cuda" is among `devices`.
+        zero_copy: `SMDDP_ZERO_COPY`; move storages that recur into memory that the ranks share.
 
     Raises:
         SMDDPTimeoutError, SMDDPPeerLost: the ranks do not all meet.
@@ -108,6 +110,7 @@ class ProcessGroupSmddp(GroupIdentity):
         transport: str = "auto",
         interfaces: str = "auto",
         cuda: CudaRequest | None = None,
+        zero_copy: bool = True,
     ) -> None:
         super().__init__(
             store, rank, size, timeout, group_name, devices, others or {}, global_ranks
@@ -129,9 +132,12 @@ class ProcessGroupSmddp(GroupIdentity):
             self._cuda = CudaPath(self, self._cuda_request, exchange.notes, self._communicator)
             self._handlers.update(self._cuda.handlers)
             self._working_devices += self._cuda.working_devices
+        self._zero_copy = zero_copy
+        self._adopter = Adopter(self._engine, zero_copy)
         # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
         self._all_reduce_ptr: Any = self._engine.all_reduce_ptr
         self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
+        self._adopt_from = self._adopter.from_elements
         self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
 
     def _communicator(self, exchange: Any, name: str) -> Any:
@@ -178,6 +184,9 @@ class ProcessGroupSmddp(GroupIdentity):
             or not tensor.is_contiguous()
         ):
             return self._by(tensor).allreduce(tensors, opts)
+        count = tensor.numel()
+        if count >= self._adopt_from:
+            self._adopter.see(tensor)
         code = hash(opts.reduceOp)  # torch's number of the operation; SUM is 0 there and with us
         factor = 1.0
         if code:
@@ -186,10 +195,10 @@ class ProcessGroupSmddp(GroupIdentity):
         limit_s = limit.total_seconds() if limit > _UNSET else self._limit_s
         if opts.asyncOp:
             work = self._all_reduce_ptr(
-                tensor.data_ptr(), tensor.numel(), dtype, code, factor, True, limit_s, tensor
+                tensor.data_ptr(), count, dtype, code, factor, True, limit_s, tensor
             )
             return SmddpWork(work, tensors)
-        self._all_reduce_ptr(tensor.data_ptr(), tensor.numel(), dtype, code, factor, False, limit_s)
+        self._all_reduce_ptr(tensor.data_ptr(), count, dtype, code, factor, False, limit_s)
         return COMPLETED
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> TorchWork:
@@ -385,6 +394,24 @@ class ProcessGroupSmddp(GroupIdentity):
         """
         return allocate_shared(self._engine, nbytes)
 
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether `allocate_tensor` is worth asking; FSDP2 does.
+
+        See `FSDPModule.set_allocate_memory_from_process_group_for_comm`.
+        """
+        return device.type == "cpu" and self._adopter.is_possible
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of shape `[size]` that collectives reach without a copy if there is room.
+
+        Its memory goes back to the group with its last view, and is used for later ones.
+        """
+        nbytes = size * dtype.itemsize
+        shared = self.allocate_shared(nbytes) if nbytes else None
+        if shared is None:
+            return torch.empty(size, dtype=dtype, device=device)
+        return shared.view(dtype)
+
     # ---- settings, sub-groups, the end -----------------------------------------------------
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -426,6 +453,7 @@ class ProcessGroupSmddp(GroupIdentity):
             transport=self._transport,
             interfaces=self._interfaces,
             cuda=self._cuda_request,
+            zero_copy=self._zero_copy,
         )
         group.setGroupDesc(group_desc or f"{self._description}:split:{self._splits}")
         return group

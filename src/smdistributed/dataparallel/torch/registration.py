@@ -6,6 +6,7 @@
 
     group_creation    makes the process groups that torch asks for
     torch_wrappers    around functions of torch, for what `Backend.register_backend` lacks
+    adoption.watch    notes which storages must not be moved into shared memory
     shims             let scripts that were written for GPUs run without
     casts             let `Compression` take torch tensors
 
@@ -27,6 +28,7 @@ from smdistributed.dataparallel.torch import (
     shims,
     torch_wrappers,
 )
+from smdistributed.dataparallel.torch.adoption import watch
 from smdistributed.dataparallel.torch.group_creation import create_process_group, discover_placement
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
 from smdistributed.dataparallel.trace.session import session as trace_session
@@ -53,5 +55,6 @@ def register() -> None:
             BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
         )
         torch_wrappers.install()
+        watch.install()
         atexit.register(background.leave)
         trace_session.start_from_environment()

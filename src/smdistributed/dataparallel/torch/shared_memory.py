@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from smdistributed.dataparallel.torch.adoption.marks import ADOPTED, mark
+
 __all__ = ["allocate_shared"]
 
 
@@ -23,4 +25,8 @@ def allocate_shared(engine: Any, nbytes: int) -> Tensor | None:
         to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
     """
     buffer = engine.allocate_shared(nbytes)
-    return from_dlpack(buffer) if buffer is not None else None
+    if buffer is None:
+        return None
+    tensor: Tensor = from_dlpack(buffer)
+    mark(tensor.untyped_storage(), ADOPTED)  # it need not be moved there
+    return tensor

@@ -1,0 +1,182 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""torch's own parallel classes with and without zero copy: the same bits in every parameter.
+
+Source: docs/zero_copy.md; zero-copy trials, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness import run_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_ranks import smddp
+
+DEADLINE_S = 120.0
+STEPS = 6
+BATCH = 4
+WIDTH = 192  # a layer has 144 KiB of gradients
+
+
+class _Model(nn.Module):
+    """Three layers of one width; two more of which each step leaves one out, if asked to."""
+
+    def __init__(self, branches: bool) -> None:
+        super().__init__()
+        torch.manual_seed(11)
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+        self.branches = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2 * branches)])
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        if self.branches:
+            x = self.branches[self.steps % 2](x)
+        self.steps += 1
+        return x
+
+
+def _loss(model: nn.Module, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    x, y = (torch.randn(BATCH, WIDTH, generator=generator) for _ in range(2))
+    loss: Tensor = nn.functional.mse_loss(model(x), y)
+    return loss
+
+
+def train(
+    rank: int, world_size: int, options: dict[str, Any], branches: bool, with_no_sync: bool
+) -> tuple[list[Tensor], int, dict[str, int]]:
+    from smdistributed.dataparallel.torch import zero_copy_statistics
+
+    with smddp():
+        # Several buckets, and the first one small.
+        model = DistributedDataParallel(_Model(branches), bucket_cap_mb=0.2, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for step in range(STEPS):
+            if with_no_sync:
+                with model.no_sync():
+                    _loss(model, 1000 + step).backward()
+            _loss(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+        found = zero_copy_statistics()
+        return [p.detach().clone() for p in model.parameters()], found.adopted, dict(found.refused)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(
+    ("options", "branches", "with_no_sync"),
+    [
+        ({}, False, False),
+        ({}, False, True),
+        ({"gradient_as_bucket_view": True}, False, False),
+        ({"gradient_as_bucket_view": True}, False, True),
+        ({"static_graph": True}, False, False),
+        ({"static_graph": True, "gradient_as_bucket_view": True}, False, False),
+        ({"find_unused_parameters": True}, True, False),
+        ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, True, False),
+        ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, True, True),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
+)
+def test_the_same_bits_with_and_without(
+    world_size: int, options: dict[str, Any], branches: bool, with_no_sync: bool
+) -> None:
+    arguments = (train, world_size, options, branches, with_no_sync)
+    on = run_ranks(*arguments, env={"SMDDP_ZERO_COPY": "1"}, deadline_s=DEADLINE_S)
+    off = run_ranks(*arguments, env={"SMDDP_ZERO_COPY": "0"}, deadline_s=DEADLINE_S)
+    for rank in range(world_size):
+        assert on[rank][1] >= 2, "no bucket moved, so this showed nothing"
+        assert not on[rank][2]
+        assert off[rank][1] == 0
+        for one, other, first in zip(on[rank][0], off[rank][0], on[0][0], strict=True):
+            assert torch.equal(one, other)
+            assert torch.equal(one, first)
+
+
+def uses_legacy(rank: int, world_size: int) -> tuple[int, dict[str, int], bool]:
+    """Its buckets are in shared memory from the start: there is nothing to move or to refuse."""
+    from smdistributed.collectives import _native
+    from smdistributed.dataparallel.torch import zero_copy_statistics
+    from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Legacy
+
+    with smddp():
+        model = Legacy(_Model(branches=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        _native.start_trace()
+        for step in range(4):
+            _loss(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        events, _ = _native.stop_trace()
+        found = zero_copy_statistics()
+        reductions = [e for e in events if e[2] == "all_reduce" and e[5] >= 64 << 10]
+        return (
+            found.adopted,
+            dict(found.refused),
+            bool(reductions) and all(e[6] == "shared" for e in reductions),
+        )
+
+
+def test_the_legacy_wrapper_needs_no_move() -> None:
+    assert run_ranks(uses_legacy, 2, deadline_s=DEADLINE_S) == [(0, {}, True)] * 2
+
+
+# --- FSDP2 ---------------------------------------------------------------------------------------
+
+
+def train_sharded(
+    rank: int, world_size: int, from_group: bool
+) -> tuple[list[Tensor], int, list[bool]]:
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    from smdistributed.dataparallel.torch.process_group import ProcessGroupSmddp
+
+    allocations: list[bool] = []
+    places = set()
+    allocate = ProcessGroupSmddp.allocate_tensor
+
+    def counted(self: ProcessGroupSmddp, size: int, **about: Any) -> Tensor:
+        tensor = allocate(self, size, **about)
+        # Memory that came from the engine has an owner that torch may not move.
+        allocations.append(not tensor.untyped_storage().resizable())
+        places.add(tensor.data_ptr())
+        return tensor
+
+    ProcessGroupSmddp.allocate_tensor = counted  # type: ignore[method-assign]
+    with smddp():
+        mesh = dist.init_device_mesh("cpu", (world_size,))
+        model = _Model(branches=False)
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_allocate_memory_from_process_group_for_comm(from_group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for step in range(STEPS):
+            _loss(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights = [p.full_tensor().detach().clone() for p in model.parameters()]
+        return weights, len(places), allocations
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_fsdp2_allocates_its_buffers_from_the_group(world_size: int) -> None:
+    with_group = run_ranks(train_sharded, world_size, True, deadline_s=DEADLINE_S)
+    without = run_ranks(train_sharded, world_size, False, deadline_s=DEADLINE_S)
+    for rank in range(world_size):
+        weights, places, allocations = with_group[rank]
+        assert len(allocations) >= 2 * STEPS
+        assert all(allocations)
+        assert places < len(allocations) / STEPS, "the memory is not used again"
+        for one, other in zip(weights, without[rank][0], strict=True):
+            assert torch.equal(one, other)
+        assert not without[rank][2]
