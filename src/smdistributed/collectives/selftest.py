@@ -31,9 +31,10 @@ Data = NDArray[np.float32]
 _COUNTS = (0, 1, 6, 1021, 65_537, 700_001)
 _TIMEOUT_S = 60.0
 
-# Bytes of float32, calls per sample. All samples together take about a second.
+# Bytes of float32, calls per sample. All samples together take about two seconds.
 _TIMINGS = ((4, 300), (4 << 10, 300), (64 << 10, 100), (1 << 20, 20), (25 << 20, 2))
 _SAMPLES = 5
+_MIN_SHARED_BYTES = 64 << 10  # tensors below are not moved into shared memory
 
 
 def main() -> int:
@@ -201,20 +202,32 @@ def _print_timings(comm: Communicator) -> None:
     if comm.rank == 0:
         print(f"{'all_reduce float32':<20} {'best':>12} {'median':>12} {'data':>12}  algorithm")
     for size_bytes, calls in _TIMINGS:
-        samples_s = sorted(_time_all_reduce(comm, size_bytes, calls) for _ in range(_SAMPLES))
-        if comm.rank == 0:
-            best_s, median_s = samples_s[0], samples_s[_SAMPLES // 2]
-            print(
-                f"{_bytes_text(size_bytes):<20} {best_s * 1e6:>9.1f} us {median_s * 1e6:>9.1f} us "
-                f"{size_bytes / median_s / 1e9:>7.2f} GB/s  "
-                f"{comm.explain('all_reduce', size_bytes)}",
-                flush=True,
-            )
+        array = np.zeros(size_bytes // 4, np.float32)
+        _print_timing(comm, array, calls, comm.explain("all_reduce", size_bytes))
+    for size_bytes, calls in _TIMINGS:
+        if size_bytes < _MIN_SHARED_BYTES:
+            continue
+        memory = comm.allocate_shared(size_bytes)
+        if _sum(comm, memory is None) or memory is None:
+            if comm.rank == 0:
+                print("zero copy: NO, the ranks have no memory in common (or no room in it)")
+            return
+        _print_timing(comm, memory.view(np.float32), calls, "zero copy: arrays in shared memory")
 
 
-def _time_all_reduce(comm: Communicator, size_bytes: int, calls: int) -> float:
+def _print_timing(comm: Communicator, array: Data, calls: int, how: str) -> None:
+    samples_s = sorted(_time_all_reduce(comm, array, calls) for _ in range(_SAMPLES))
+    if comm.rank == 0:
+        best_s, median_s = samples_s[0], samples_s[_SAMPLES // 2]
+        print(
+            f"{_bytes_text(array.nbytes):<20} {best_s * 1e6:>9.1f} us {median_s * 1e6:>9.1f} us "
+            f"{array.nbytes / median_s / 1e9:>7.2f} GB/s  {how}",
+            flush=True,
+        )
+
+
+def _time_all_reduce(comm: Communicator, array: Data, calls: int) -> float:
     """Seconds per call."""
-    array = np.zeros(size_bytes // 4, np.float32)
     comm.all_reduce(array)  # warms up
     comm.barrier()
     start = time.perf_counter()

@@ -29,6 +29,10 @@ _PROBE_S = 60.0
 _SELF_TEST_RANKS = 2
 _SELF_TEST_MODULE = "smdistributed.collectives.selftest"
 _NATIVE_MODULE = "smdistributed.collectives._native"
+_ZERO_COPY_QUESTION = (
+    "from smdistributed.dataparallel.torch.adoption.adopter import obstacle; "
+    "print(obstacle() or 'torch can move tensors into shared memory')"
+)
 
 _PREFIXES = (
     "CUDA_",
@@ -105,8 +109,10 @@ def collect_report(environ: Mapping[str, str]) -> list[tuple[str, str]]:
         ("cores", _cores()),
         ("memory", _first_value("/proc/meminfo", "MemTotal")),
         ("memory available", _first_value("/proc/meminfo", "MemAvailable")),
-        ("/dev/shm", _shared_memory()),
+        ("/dev/shm", _dev_shm()),
         ("locked memory limit", _locked_memory()),
+        ("shared memory limit", _shared_memory_limits()),
+        ("zero copy", _zero_copy(environ)),
         ("GPUs", _gpus()),
         ("placement", _placement(environ)),
         ("settings", _settings(environ)),
@@ -176,7 +182,7 @@ def _cores() -> str:
     )
 
 
-def _shared_memory() -> str:
+def _dev_shm() -> str:
     try:
         usage = shutil.disk_usage("/dev/shm")
     except OSError as error:
@@ -185,8 +191,26 @@ def _shared_memory() -> str:
 
 
 def _locked_memory() -> str:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return _limit(resource.RLIMIT_MEMLOCK)
+
+
+def _shared_memory_limits() -> str:
+    """What bounds the memory that ranks share, besides the machine's: it is a mapped file."""
+    return f"address space {_limit(resource.RLIMIT_AS)}, file size {_limit(resource.RLIMIT_FSIZE)}"
+
+
+def _limit(kind: int) -> str:
+    soft, _ = resource.getrlimit(kind)
     return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
+
+
+def _zero_copy(environ: Mapping[str, str]) -> str:
+    try:
+        if not Settings.from_environ(environ).zero_copy:
+            return "off (SMDDP_ZERO_COPY)"
+    except ConfigurationError:
+        return "not known, see settings"
+    return _probe(_ZERO_COPY_QUESTION)
 
 
 def _gpus() -> str:

@@ -47,3 +47,16 @@ def test_without_the_compiled_part_it_says_so(
     monkeypatch.setattr(check, "_probe", lambda code: "none (ModuleNotFoundError)")
     assert check.run_check(lambda text: None) == 1
     assert "The compiled engine cannot be imported; install the package" in capsys.readouterr().out
+
+
+def test_zero_copy_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_probe", lambda code: f"asked: {code}")
+    report = dict(check.collect_report({}))
+    assert "obstacle()" in report["zero copy"]
+    assert "address space" in report["shared memory limit"]
+    assert "off" in dict(check.collect_report({"SMDDP_ZERO_COPY": "0"}))["zero copy"]
+    assert "settings" in dict(check.collect_report({"SMDDP_ZERO_COPY": "?"}))["zero copy"]
+
+
+def test_this_torch_can_do_without_a_copy() -> None:
+    assert check._zero_copy({}) == "torch can move tensors into shared memory"
