@@ -7,7 +7,6 @@ Nothing has moved when a method here returns; whoever called it then runs or sta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +28,15 @@ __all__ = ["ANY_SOURCE", "Calls"]
 ANY_SOURCE = -1
 
 _OWN_SIZE = "Give the tensor at the index of a rank the size of that rank's {}."
+# Rule and advice where one tensor holds a share of every rank.
+_GATHERED = (
+    "output tensor size must be equal to world_size times input tensor size",
+    "Allocate {} elements for the output.",
+)
+_SCATTERED = (
+    "input tensor must be the same size as output size times world size",
+    "Pad the input to a multiple of the group's size.",
+)
 
 
 class Calls:
@@ -46,6 +54,7 @@ class Calls:
         self._rank = rank
         self._size = size
         self._device_type = device_type
+        self._is_cpu = device_type == "cpu"
 
     @property
     def size(self) -> int:
@@ -86,13 +95,7 @@ class Calls:
 
     def all_gather_single(self, output: Tensor, mine: Tensor, operation: str) -> Operation:
         """One output for all ranks, of `size` times the elements of the input."""
-        self._check_whole(
-            output,
-            mine,
-            operation,
-            "output tensor size must be equal to world_size times input tensor size",
-            f"Allocate {mine.numel() * self._size} elements for the output.",
-        )
+        self._check_whole(output, mine, operation, *_GATHERED)
         return self._moving("all_gather_single", [output], [mine], operation)
 
     def reduce_scatter(
@@ -106,13 +109,7 @@ class Calls:
         self, output: Tensor, mine: Tensor, op: ReduceOp, operation: str
     ) -> Operation:
         """One input for all ranks, of `size` times the elements of the output."""
-        self._check_whole(
-            mine,
-            output,
-            operation,
-            "input tensor must be the same size as output size times world size",
-            "Pad the input to a multiple of the group's size.",
-        )
+        self._check_whole(mine, output, operation, *_SCATTERED)
         return self._moving("reduce_scatter_single", [output], [mine], operation, op)
 
     def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Operation:
@@ -135,9 +132,14 @@ class Calls:
         self._check_dtypes([output], mine.dtype, operation)
         contiguous(output, operation, self._device_type)
         contiguous(mine, operation, self._device_type)
-        inputs = self._rows(mine, input_splits, "input_split_sizes")
-        outputs = self._rows(output, output_splits, "output_split_sizes")
-        return Operation("all_to_all", inputs, outputs, mine.dtype)
+        return Operation(
+            "all_to_all_single",
+            (mine,),
+            (output,),
+            mine.dtype,
+            input_counts=self._counts(mine, input_splits, "input_split_sizes"),
+            output_counts=self._counts(output, output_splits, "output_split_sizes"),
+        )
 
     def gather(self, outputs: Sequence[Tensor], mine: Tensor, root: int) -> Operation:
         """`outputs`: on the root one tensor for each rank, of its size; empty elsewhere."""
@@ -184,16 +186,28 @@ class Calls:
         root: int = 0,
     ) -> Operation:
         """An operation from `inputs` to `outputs`; tensors with holes get contiguous stand-ins."""
-        dtype = (*inputs, *outputs)[0].dtype
-        inputs = [staged_input(tensor, operation, self._device_type) for tensor in inputs]
-        outputs, copies = staged_outputs(outputs, operation, self._device_type)
+        tensors = (*inputs, *outputs)
+        dtype = tensors[0].dtype
+        # Tuples: the caller may change its lists while the operation is under way.
+        inputs, outputs = tuple(inputs), tuple(outputs)
+        copies: Sequence[tuple[Tensor, Tensor]] = ()
+        for tensor in tensors:
+            if not (
+                self._is_cpu
+                and tensor.is_cpu
+                and tensor.layout is torch.strided
+                and tensor.is_contiguous()
+            ):
+                inputs = [staged_input(t, operation, self._device_type) for t in inputs]
+                outputs, copies = staged_outputs(outputs, operation, self._device_type)
+                break
         if op is None:
             return Operation(kind, inputs, outputs, dtype, peer=root, copies=copies)
         code, factor = reduction(op, dtype, operation)
         return Operation(kind, inputs, outputs, dtype, code, factor, copies=copies)
 
-    def _rows(self, tensor: Tensor, splits: Sequence[int], name: str) -> Sequence[Tensor]:
-        """Each rank's rows of one contiguous tensor, flat."""
+    def _counts(self, tensor: Tensor, splits: Sequence[int], name: str) -> Sequence[int]:
+        """Elements of each rank's rows of one contiguous tensor."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             if rows % self._size:
@@ -201,7 +215,7 @@ class Calls:
                     f"all_to_all_single: Tensor's dim 0 does not divide equally across group size:"
                     f" {rows} rows, {self._size} ranks. Pass {name}, or pad the tensor."
                 )
-            splits = [rows // self._size] * self._size
+            return [tensor.numel() // self._size] * self._size
         if len(splits) != self._size:
             raise SMDDPConfigInvalid(
                 f"all_to_all_single: Number of tensor splits not equal to group size: {name} has"
@@ -213,18 +227,20 @@ class Calls:
                 f" {list(splits)} add up to {sum(splits)}, the tensor has {rows} rows. Make them"
                 " non-negative and equal in sum."
             )
-        row = math.prod(tensor.shape[1:])
-        return tensor.detach().view(-1).split_with_sizes([split * row for split in splits])
+        row = tensor.numel() // rows if rows else 0
+        return [split * row for split in splits]
 
     def _check_whole(
         self, whole: Tensor, share: Tensor, operation: str, rule: str, advice: str
     ) -> None:
         """`whole` must hold one `share` for each rank."""
-        self._check_dtypes([whole], share.dtype, operation)
+        if whole.dtype != share.dtype:
+            self._check_dtypes([whole], share.dtype, operation)
         if whole.numel() != share.numel() * self._size:
             raise SMDDPConfigInvalid(
                 f"{operation}: {rule}, but they hold {whole.numel()} and {share.numel()} elements,"
-                f" and the group has {self._size} ranks. {advice}"
+                f" and the group has {self._size} ranks."
+                f" {advice.format(share.numel() * self._size)}"
             )
 
     def _check_shares(

@@ -40,6 +40,8 @@ class Operation:
         code, factor: reduce operation, as the engine numbers it, and the factor of `PREMUL_SUM`.
         peer: root of a collective; the other rank of a message, `-1` for a receive from anyone.
         tag: of a message.
+        input_counts, output_counts: of `all_to_all_single`, elements of the only input and output
+            for and from each rank, one after the other.
         copies: (target, source) pairs to copy once the operation is complete, for results that
             belong into tensors with holes.
     """
@@ -53,6 +55,8 @@ class Operation:
     peer: int = 0
     tag: int = 0
     copies: Sequence[tuple[Tensor, Tensor]] = ()
+    input_counts: Sequence[int] = ()
+    output_counts: Sequence[int] = ()
 
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when it is complete on this rank, copies included."""
@@ -85,6 +89,15 @@ _Arguments = tuple[Any, ...]
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
+
+
+def _consecutive(address: int, counts: Sequence[int], itemsize: int) -> list[int]:
+    """Where each of the parts of one tensor begins."""
+    addresses = []
+    for count in counts:
+        addresses.append(address)
+        address += count * itemsize
+    return addresses
 
 
 def _buffer(op: Operation) -> tuple[int, int, int]:
@@ -158,6 +171,18 @@ def _all_to_all(op: Operation) -> _Arguments:
     )
 
 
+def _all_to_all_single(op: Operation) -> _Arguments:
+    dtype, scale = movable(op.dtype)
+    itemsize = op.dtype.itemsize
+    return (
+        _consecutive(op.inputs[0].data_ptr(), op.input_counts, itemsize),
+        [count * scale for count in op.input_counts],
+        _consecutive(op.outputs[0].data_ptr(), op.output_counts, itemsize),
+        [count * scale for count in op.output_counts],
+        dtype,
+    )
+
+
 def _gather(op: Operation) -> _Arguments:
     address, own, dtype = _buffer(op)
     _, scale = movable(op.dtype)
@@ -188,6 +213,7 @@ _ENGINE_CALLS: dict[str, tuple[str, Callable[[Operation], _Arguments]]] = {
     "reduce_scatter": ("reduce_scatter_ptr", _reduce_scatter),
     "reduce_scatter_single": ("reduce_scatter_from_ptr", _reduce_scatter_single),
     "all_to_all": ("all_to_all_ptr", _all_to_all),
+    "all_to_all_single": ("all_to_all_ptr", _all_to_all_single),
     "gather": ("gather_ptr", _gather),
     "scatter": ("scatter_ptr", _scatter),
     "send": ("send_ptr", _message),

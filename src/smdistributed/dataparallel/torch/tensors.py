@@ -93,9 +93,9 @@ def check_reducible(dtype: torch.dtype, op: ReduceOp, operation: str) -> int:
     """
     code = OP_CODES.get(hash(op))
     if code is not None and dtype in DTYPE_CODES:
-        numeric = dtype.is_floating_point or dtype.is_complex
         if code == SUM:
             return code
+        numeric = dtype.is_floating_point or dtype.is_complex
         if code in _BITWISE and not numeric:
             return code
         if code == _native.AVG and dtype != torch.bool:
@@ -126,6 +126,8 @@ def reduction(op: ReduceOp, dtype: torch.dtype, operation: str) -> tuple[int, fl
 
 def check_moves(tensor: Tensor, operation: str, device_type: str = "cpu") -> None:
     """Raise unless this is a dense tensor in memory of this device; says what it is instead."""
+    if device_type == "cpu" and tensor.is_cpu and tensor.layout is torch.strided:
+        return  # without making a device object
     if tensor.layout is not torch.strided:
         raise SMDDPUnsupported(
             f"{operation} got a tensor of layout {str(tensor.layout)[6:]}; only all_reduce takes"
@@ -192,9 +194,11 @@ def staged_outputs(
     tensors: Sequence[Tensor], operation: str, device_type: str = "cpu"
 ) -> tuple[Sequence[Tensor], Sequence[tuple[Tensor, Tensor]]]:
     """Contiguous tensors to write into, and (target, source) of the copies to make afterwards."""
+    is_plain = True
     for tensor in tensors:
         check_moves(tensor, operation, device_type)
-    if all(tensor.is_contiguous() for tensor in tensors):
+        is_plain = is_plain and tensor.is_contiguous()
+    if is_plain:
         return tensors, ()
     staged = [
         t if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)

@@ -32,7 +32,11 @@ __all__ = ["Layout", "pieces"]
 _ALIGNMENT_BYTES = 128
 _UNIT = 64  # elements; pieces start at multiples of it
 
-_AS_LISTS = {"all_gather_single": "all_gather", "reduce_scatter_single": "reduce_scatter"}
+_AS_LISTS = {
+    "all_gather_single": "all_gather",
+    "reduce_scatter_single": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+}
 
 
 def pieces(operation: Operation, size: int, chunk_bytes: int) -> Iterator[Operation]:
@@ -52,7 +56,18 @@ def pieces(operation: Operation, size: int, chunk_bytes: int) -> Iterator[Operat
         outputs = list(outputs[0].view(size, -1))
     elif operation.kind == "reduce_scatter_single":
         inputs = list(inputs[0].view(size, -1))
-    whole = dataclasses.replace(operation, kind=kind, inputs=inputs, outputs=outputs, copies=())
+    elif operation.kind == "all_to_all_single":
+        inputs = list(inputs[0].split_with_sizes(operation.input_counts))
+        outputs = list(outputs[0].split_with_sizes(operation.output_counts))
+    whole = dataclasses.replace(
+        operation,
+        kind=kind,
+        inputs=inputs,
+        outputs=outputs,
+        copies=(),
+        input_counts=(),
+        output_counts=(),
+    )
     if kind in ("all_gather", "reduce_scatter"):
         return _pieces_by_range(whole, chunk_bytes)
     return iter([whole])
