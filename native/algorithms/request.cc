@@ -66,6 +66,11 @@ Signature signatureOf(const Request& request) {
     case OpKind::kBarrier:
       break;
   }
+  if (!request.pieces.empty()) {  // else lists of other sizes but one sum would be mixed up
+    std::vector<std::uint64_t> counts;
+    for (const Piece& piece : request.pieces) counts.push_back(piece.count);
+    signature.detail = digest(counts);
+  }
   return signature;
 }
 
@@ -85,7 +90,10 @@ bool touches(const Request& request, const std::byte* begin, std::uint64_t bytes
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     if (overlaps(request.outputs[i], request.outputCounts[i])) return true;
   }
-  return false;
+  const std::uint64_t outputShares = std::max<std::uint64_t>(1, request.outputs.size());
+  return std::any_of(request.pieces.begin(), request.pieces.end(), [&](const Piece& piece) {
+    return overlaps(piece.output, piece.count * outputShares);  // inputs have been packed
+  });
 }
 
 void premultiply(Context& context, std::vector<std::byte>& scratch) {

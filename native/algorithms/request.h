@@ -15,6 +15,14 @@
 
 namespace smd::algorithms {
 
+// One of the buffers of a coalesced request: `count` elements, or as many for each rank on the side
+// that has a share for each.
+struct Piece {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t count;
+};
+
 // Element counts, byte pointers. Which fields are used:
 //   kind            input        output       inputs/inputCounts   outputs/outputCounts
 //   all_reduce      count        count (may equal input)
@@ -38,6 +46,9 @@ struct Request {
   std::vector<std::byte*> outputs;
   std::vector<std::uint64_t> inputCounts;
   std::vector<std::uint64_t> outputCounts;
+  // Not empty: coalesced. Then these are the caller's buffers, and the fields above are filled by
+  // pack() (coalesce.h).
+  std::vector<Piece> pieces;
 
   std::uint64_t inputCount(int rank) const { return inputCounts[static_cast<std::size_t>(rank)]; }
   std::uint64_t outputCount(int rank) const { return outputCounts[static_cast<std::size_t>(rank)]; }

@@ -293,6 +293,33 @@ Request movement(OpKind kind, int dtype) {
   return request;
 }
 
+OpKind toCoalesced(const std::string& collective) {
+  for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter}) {
+    if (smd::name(kind) == collective) return kind;
+  }
+  throw nb::value_error(("\"" + collective +
+                         "\" cannot be coalesced; expected all_reduce, all_gather or "
+                         "reduce_scatter. Make one call for each buffer.")
+                            .c_str());
+}
+
+std::vector<algorithms::Piece> pieces(const Addresses& inPtrs, const Addresses& outPtrs,
+                                      const Counts& counts) {
+  if (inPtrs.empty() || inPtrs.size() != counts.size() || outPtrs.size() != counts.size()) {
+    throw nb::value_error(("coalesced: " + std::to_string(inPtrs.size()) + " inputs, " +
+                           std::to_string(outPtrs.size()) + " outputs and " +
+                           std::to_string(counts.size()) +
+                           " sizes were given; expected the same number of each, and at least one.")
+                              .c_str());
+  }
+  std::vector<algorithms::Piece> all;
+  all.reserve(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    all.push_back({input(inPtrs[i]), output(outPtrs[i]), counts[i]});
+  }
+  return all;
+}
+
 // Consecutive equal parts of one buffer.
 std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesEach, int size) {
   std::vector<std::byte*> pointers;
@@ -449,6 +476,21 @@ void registerCommunicator(nb::module_& module) {
           },
           nb::arg("in_ptr"), nb::arg("out_ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"),
           nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+      .def(
+          "coalesced_ptr",
+          [](const PyCommunicator& self, const std::string& collective, const Addresses& inPtrs,
+             const Addresses& outPtrs, const Counts& counts, int dtype, int op, double factor,
+             SMD_CALL_PARAMETERS) {
+            Request request = reduction(toCoalesced(collective), dtype, op, factor);
+            request.pieces = pieces(inPtrs, outPtrs, counts);
+            return self.collective(std::move(request), SMD_CALL);
+          },
+          nb::arg("collective"), nb::arg("in_ptrs"), nb::arg("out_ptrs"), nb::arg("counts"),
+          nb::arg("dtype"), nb::arg("op") = 0, nb::arg("factor") = 1.0, SMD_CALL_ARGS,
+          "all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a\n"
+          "packed copy; bit for bit what one call for each would give. counts: elements of each\n"
+          "buffer, or of its share for one rank on the side that has one for every rank. For\n"
+          "all_reduce out_ptrs may be in_ptrs.")
       .def(
           "all_to_all_ptr",
           [](const PyCommunicator& self, const Addresses& inPtrs, const Counts& inCounts,

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "algorithms/coalesce.h"
 #include "algorithms/mismatch.h"
 #include "algorithms/point_to_point.h"
 #include "common/cpu.h"
@@ -226,7 +227,9 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     kernels::reduceOrThrow(request.op, request.dtype);
   }
   const bool isBrief = mode == Mode::kAsync;
+  std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
+  work->packed = std::move(packed);
   work->isSmall = isSmall(work->context.request);
   algorithms::premultiply(work->context, work->scratch);
 
@@ -423,6 +426,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   if (!error && memory_ && work.context.signature.sequence != 0) {
     memory_->mine().completed.store(work.context.signature.sequence, std::memory_order_release);
   }
+  if (work.packed && !error) algorithms::unpack(work.context.request);
   if (error) error = withPrefix(work, *error);
   if (work.trace) trace::record(work.trace->finish(work.context, error));
   work.complete(std::move(error));

@@ -42,7 +42,8 @@ class Work {
   void setSource(int source) { source_ = source; }
 
   algorithms::Context context;
-  std::vector<std::byte> scratch;  // a pre-multiplied copy of the input
+  std::vector<std::byte> scratch;       // a pre-multiplied copy of the input
+  std::unique_ptr<std::byte[]> packed;  // of a coalesced request
   Task body;
   bool isStarted = false;  // body made: at the head of the queue, on the driver's thread
   std::unique_ptr<OperationTrace> trace;  // null: not traced

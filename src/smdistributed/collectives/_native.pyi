@@ -163,6 +163,14 @@ class Communicator:
 
     def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
+    def coalesced_ptr(self, collective: str, in_ptrs: Sequence[int], out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, op: int = 0, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None:
+        """
+        all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a
+        packed copy; bit for bit what one call for each would give. counts: elements of each
+        buffer, or of its share for one rank on the side that has one for every rank. For
+        all_reduce out_ptrs may be in_ptrs.
+        """
+
     def all_to_all_ptr(self, in_ptrs: Sequence[int], in_counts: Sequence[int], out_ptrs: Sequence[int], out_counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
     def gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, root: int, in_count: int = -1, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None:

@@ -25,7 +25,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.dataparallel.torch import sparse
+from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.calls import ANY_SOURCE, Calls
+from smdistributed.dataparallel.torch.coalescing import Runnable, coalesce
 from smdistributed.dataparallel.torch.operation import Operation
 from smdistributed.dataparallel.torch.options import seconds
 from smdistributed.dataparallel.torch.tensors import only_tensor
@@ -227,11 +229,13 @@ class DirectCollectives(Collectives):
     Args:
         engine: the group's `_native.Communicator`.
         rank, size: of this process in the group.
+        adopter: moves what recurs into shared memory.
     """
 
-    def __init__(self, engine: Any, rank: int, size: int) -> None:
+    def __init__(self, engine: Any, rank: int, size: int, adopter: Adopter) -> None:
         super().__init__(Calls(rank, size))
         self._engine = engine
+        self._adopter = adopter
 
     def _run(
         self,
@@ -240,14 +244,22 @@ class DirectCollectives(Collectives):
         timeout_s: float,
         is_async: bool,
     ) -> TorchWork:
+        for operation in operations:
+            # The engine reads inputs where they lie if they are shared; outputs need not be. Of
+            # several inputs it would have to find each in its place in one buffer.
+            if len(operation.inputs) == 1:
+                tensor = operation.inputs[0]
+                if tensor.numel() >= self._adopter.from_elements:
+                    self._adopter.see(tensor)
+        runnable = operations if len(operations) == 1 else coalesce(operations)
         if not is_async:
-            for operation in operations:
-                operation.run(self._engine, timeout_s)
+            for each in runnable:
+                each.run(self._engine, timeout_s)
             return COMPLETED
-        if len(operations) == 1:
-            return self._work(operations[0], result, timeout_s)
-        works = AllOf([operation.start(self._engine, timeout_s) for operation in operations])
-        copying = [operation.copy_back for operation in operations if operation.copies]
+        if len(runnable) == 1:
+            return self._work(runnable[0], result, timeout_s)
+        works = AllOf([each.start(self._engine, timeout_s) for each in runnable])
+        copying = [each.copy_back for each in runnable if each.copies]
 
         def finish() -> None:
             for copy_back in copying:
@@ -258,7 +270,7 @@ class DirectCollectives(Collectives):
     def _start(self, operation: Operation, result: Sequence[Tensor]) -> TorchWork:
         return self._work(operation, result, self._limit_s)
 
-    def _work(self, operation: Operation, result: Sequence[Tensor], timeout_s: float) -> TorchWork:
+    def _work(self, operation: Runnable, result: Sequence[Tensor], timeout_s: float) -> TorchWork:
         work = operation.start(self._engine, timeout_s)
         return SmddpWork(work, result, operation.copy_back if operation.copies else None)
 
