@@ -28,24 +28,11 @@ inline void arrive(const Context& context, Bytes payload) {
   arrive(context, std::span<const Bytes>(&payload, 1));
 }
 
-// What a rank publishes with a large all_reduce: where in its arena its buffer begins, plus 1; or 0
-// if it lies elsewhere.
-using BufferPlace = std::uint64_t;
-inline void arriveWithPlace(const Context& context, BufferPlace place) {
-  arrive(context, std::as_bytes(std::span(&place, 1)));
-}
-
 // Payload of `bytes` bytes that `peer` published with its arrival. Valid until the next operation.
 inline const std::byte* payloadOf(const Context& context, int peer, std::uint64_t bytes) {
   const std::uint64_t sequence = context.signature.sequence;
   return bytes <= transport::kInlineBytes ? context.memory->arrival(peer, sequence).payload
                                           : context.memory->slot(peer, sequence);
-}
-
-inline BufferPlace placeOf(const Context& context, int peer) {
-  BufferPlace place;
-  std::memcpy(&place, payloadOf(context, peer, sizeof place), sizeof place);
-  return place;
 }
 
 // Met when every rank has arrived. Throws the mismatch error when signatures differ.

@@ -75,7 +75,7 @@ struct Context {
   std::uint64_t copyAhead = 1;                    // see copyAheadFor()
   std::uint64_t* blocksDone = nullptr;            // of the communicator's staged operations so far
   std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
-  bool isInPlace = false;             // set by runShared() once it knows
+  bool isInPlace = false;             // without staging; set by runShared() once it knows
 };
 
 // For kPremulSum: multiplies the input by the factor, in place where it is also the output, else
@@ -98,14 +98,14 @@ std::uint64_t oneShotBytes(const Request& request);
 std::uint64_t copyAheadFor(int ranks, int cores);
 // Blocks stream through the ranks' staging buffers: any size, on one host.
 Task runStaged(Context& context);
-// The same for an all_reduce that has arrived already.
+// The same for an operation whose ranks have all arrived, with announce().
 Task runStagedAfterArrival(Context& context);
 
-// all_reduce of buffers in the ranks' arenas, on one host: each rank reduces its share of all
-// buffers and writes the result into all of them. Staged if some rank's buffer lies elsewhere.
-// Only for a buffer that hasSharedBuffer(); other ranks may run staged from the start.
+// Without staging, on one host, where all buffers that peers use lie in their owners' arenas: those
+// of an all_reduce or reduce, in place; the inputs of the others. Staged if one lies elsewhere. Only
+// where this rank mayShareBuffers(); other ranks may run staged from the start.
 Task runShared(Context& context);
-bool hasSharedBuffer(const Context& context);
+bool mayShareBuffers(const Context& context);
 
 // Messages between every pair that has something to exchange: any hosts.
 Task runDirect(Context& context);

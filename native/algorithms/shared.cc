@@ -1,130 +1,210 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// all_reduce of buffers that all ranks can reach. Words:
+// Operations on buffers that all ranks can reach. Words:
 //   place   where in its owner's arena a buffer begins, published with the arrival
-//   share   the part of the buffer that one rank reduces (patterns::shareOf)
-//   piece   what of its share a rank reduces at a time, small enough to stay in its cache
+//   share   the part of a buffer that one rank reduces (patterns::shareOf)
+//   piece   what a rank moves at a time (kPieceBytes)
 //
-// Each rank waits for all to arrive, reduces its share in rank order straight from all ranks'
-// buffers, and writes the result straight into all of them: S bytes read and S written per rank,
-// for any number of ranks (staged: 3 S - 2 S/n read, 2 S written). Nobody returns before all shares
-// are done.
+// A rank contributes if peers read a buffer of its own. Every contributor publishes the place of
+// its buffer, if it lies in its arena; all wait for all to arrive, and so know alike whether all
+// places are there. If they are, each rank does its part at once: shared_reduce.cc reduces in
+// place, shared_pull.cc reads from the inputs. If one is missing the operation is staged: a
+// contributor without a place has begun with that already, the others join in.
 //
-// Between two waits (all arrived, all done) ranks do not hear from each other. The second one uses
-// the counters of staged operations, and counts as one round of theirs, so the two kinds may follow
-// each other.
+// Between two waits (all arrived, all done) ranks do not hear from each other. Nobody returns while
+// a peer still needs its buffer. The second wait uses the counters of staged operations, and counts
+// as one round of theirs, so the two kinds may follow each other.
 //
-// What makes it safe to write into a peer's buffer: the peer is in this operation, and cannot leave
-// it before this rank has told that its share is done, except with an error; and then it withdraws
-// its buffers first (PeerMemory::withdrawBuffers), which is looked at before every piece.
+// What makes it safe to read from a peer's buffer, and to write into it: the peer is in this
+// operation, and cannot leave it before this rank has told that it is done, except with an error;
+// and then it withdraws its buffers first (PeerMemory::withdrawBuffers), which is looked at before
+// every piece. It does not wait for a peer that is stopped in the middle of a piece. That peer,
+// when it goes on, reads what is no longer the operation's input: harmless, because it looks once
+// more at the end and then does not take its result for one. What it writes is the reason that
+// arenas of a failed group are not used again (transport/shm/arena.h).
+#include "algorithms/shared.h"
+
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <string>
 
-#include "algorithms/arrival.h"
-#include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "algorithms/announcement.h"
 
 namespace smd::algorithms {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 10;
-constexpr std::uint64_t kCacheLine = 64;
-
-// Met when every rank, this one included, has told that its share is done.
-class AllReduced final : public Condition {
+// Met when ranks [begin, end) have told that they are done.
+class Done final : public Condition {
  public:
-  AllReduced(const Context& context, std::uint64_t round) : context_(context), round_(round) {}
+  Done(const Context& context, std::uint64_t round, int begin, int end)
+      : context_(context), round_(round), begin_(begin), end_(end), next_(begin) {}
 
   bool isMet() override {
-    while (next_ < context_.size && isReduced(next_)) ++next_;
-    return next_ == context_.size;
+    while (next_ < end_ && isDone(next_)) ++next_;
+    return next_ == end_;
   }
   std::vector<int> missingRanks() override {
     std::vector<int> missing;
-    for (int peer = 0; peer < context_.size; ++peer) {
-      if (peer != context_.rank && !isReduced(peer)) missing.push_back(peer);
+    for (int peer = begin_; peer < end_; ++peer) {
+      if (peer != context_.rank && !isDone(peer)) missing.push_back(peer);
     }
     return missing;
   }
 
  private:
-  bool isReduced(int peer) const {
+  bool isDone(int peer) const {
     return context_.memory->cells(peer).reduced.load(std::memory_order_acquire) >= round_;
   }
 
   const Context& context_;
   const std::uint64_t round_;
-  int next_ = 0;  // all ranks before it are done
+  const int begin_;
+  const int end_;
+  int next_;  // those before it are done
 };
 
-std::uint64_t bytesOf(const Request& request) { return request.count * elementSize(request.dtype); }
+bool isReducedInPlace(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduce; }
 
-// Every rank's buffer; empty if one of them is not shared.
-std::vector<std::byte*> findBuffers(const Context& context) {
-  const transport::PeerMemory& memory = *context.memory;
-  std::vector<std::byte*> buffers;
-  for (int peer = 0; peer < context.size; ++peer) {
-    const BufferPlace place = placeOf(context, peer);
-    if (place == 0) return {};
-    if (!memory.isInArena(place - 1, bytesOf(context.request))) {
-      throw Error(ErrorKind::kInternal,
-                  "rank " + std::to_string(peer) + " offers a shared buffer of " +
-                      std::to_string(bytesOf(context.request)) + " bytes at " +
-                      std::to_string(place - 1) + "; expected it to lie within an arena of " +
-                      std::to_string(memory.arenaBytes()) +
-                      " bytes. All ranks must run the same release.");
-    }
-    buffers.push_back(memory.arena(peer) + (place - 1));
-  }
-  return buffers;
+bool hasParts(OpKind kind) {
+  return kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll || kind == OpKind::kScatter;
 }
 
-// Returns whether it got to the end; false: a rank has withdrawn its buffers.
-bool reduceShare(const Context& context, const std::vector<std::byte*>& buffers) {
+bool contributes(const Context& context, int rank) {
+  switch (context.request.kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kScatter:
+      return rank == context.request.root;
+    case OpKind::kGather:
+      return rank != context.request.root;
+    default:
+      return true;
+  }
+}
+
+std::uint64_t sumOf(const std::vector<std::uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+// Bytes of the buffer that `peer` contributes. After all have arrived.
+std::uint64_t contributedBytes(const Context& context, int peer) {
   const Request& request = context.request;
-  const transport::PeerMemory& memory = *context.memory;
   const std::uint64_t element = elementSize(request.dtype);
-  const std::uint64_t unit = std::max<std::uint64_t>(1, kCacheLine / element);
-  const kernels::ReduceFn kernel = kernels::reduceOrThrow(request.op, request.dtype);
-  const patterns::Range share = patterns::shareOf(request.count, context.size, context.rank, unit);
-  const std::uint64_t perPiece = kPieceBytes / element;
-  const auto bufferAfter = [&](int step) {
-    return buffers[static_cast<std::size_t>((context.rank + step) % context.size)];
+  const Splits splits(context);
+  switch (request.kind) {
+    case OpKind::kAllGather:
+      return request.outputCount(peer) * element;
+    case OpKind::kReduceScatter:
+      return sumOf(request.inputCounts) * element;
+    case OpKind::kGather:
+      return splits.offered(peer, request.root) * element;
+    case OpKind::kScatter:
+    case OpKind::kAllToAll:
+      return splits.offeredBefore(peer, context.size) * element;
+    default:
+      return request.count * element;
+  }
+}
+
+// This rank's input in one piece; nothing if its parts do not lie one behind the other.
+std::optional<Bytes> inputOf(const Request& request) {
+  const std::uint64_t element = elementSize(request.dtype);
+  if (!hasParts(request.kind)) return Bytes(request.input, request.count * element);
+  const std::byte* begin = nullptr;
+  const std::byte* end = nullptr;
+  for (std::size_t peer = 0; peer < request.inputs.size(); ++peer) {
+    if (request.inputCounts[peer] == 0) continue;
+    if (begin == nullptr) begin = end = request.inputs[peer];
+    if (request.inputs[peer] != end) return std::nullopt;
+    end += request.inputCounts[peer] * element;
+  }
+  return Bytes(begin, end);
+}
+
+// Whether peers can read `input` while this rank writes its output: they do not overlap, or where
+// they do is this rank's own part, in its place.
+bool isLeftAlone(const Context& context, Bytes input) {
+  const Request& request = context.request;
+  const std::uint64_t element = elementSize(request.dtype);
+  const auto own = static_cast<std::size_t>(context.rank);
+  const std::byte* ownPart = hasParts(request.kind) ? request.inputs[own] : request.input;
+  const auto isClear = [&](const std::byte* output, std::uint64_t count, bool isOwn) {
+    return (isOwn && output == ownPart) || !overlap(input, Bytes(output, count * element));
   };
-  std::vector<const void*> sources(buffers.size());
-  for (std::uint64_t round = 0; round < patterns::numPieces(share.size, perPiece); ++round) {
-    const patterns::Range piece = patterns::pieceOf(share.size, perPiece, round);
-    const std::uint64_t at = (share.begin + piece.begin) * element;
-    std::transform(buffers.begin(), buffers.end(), sources.begin(),
-                   [at](const std::byte* buffer) { return buffer + at; });
-    std::byte* mine = bufferAfter(0) + at;
-    if (!memory.beginWritingToPeers()) return false;
-    kernel(mine, bufferAfter(1) + at, sources.data(), sources.size(), piece.size, context.size);
-    for (int step = 2; step < context.size; ++step) {
-      kernels::copy(bufferAfter(step) + at, mine, piece.size * element);
-    }
-    memory.endWritingToPeers();
+  if (request.kind == OpKind::kReduceScatter || request.kind == OpKind::kScatter) {
+    return isClear(request.output, request.count, true);
+  }
+  for (std::size_t peer = 0; peer < request.outputs.size(); ++peer) {
+    if (!isClear(request.outputs[peer], request.outputCounts[peer], peer == own)) return false;
   }
   return true;
 }
 
+// Of the buffer that this rank contributes.
+BufferPlace ownPlace(const Context& context) {
+  const Request& request = context.request;
+  const std::optional<Bytes> input = inputOf(request);
+  if (!input) return kNoPlace;
+  if (input->empty()) return 1;  // nobody will look there
+  if (isReducedInPlace(request.kind)) {
+    const bool isOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
+    if (isOutput && request.input != request.output) return kNoPlace;
+  } else if (!isLeftAlone(context, *input)) {
+    return kNoPlace;
+  }
+  const auto offset = context.memory->offsetInArena(input->data(), input->size());
+  return offset ? *offset + 1 : kNoPlace;
+}
+
+// Every contributor's buffer; empty if one of them is not shared.
+SharedBuffers findBuffers(const Context& context) {
+  const transport::PeerMemory& memory = *context.memory;
+  SharedBuffers buffers(static_cast<std::size_t>(context.size), nullptr);
+  for (int peer = 0; peer < context.size; ++peer) {
+    if (!contributes(context, peer)) continue;
+    const BufferPlace place = placeOf(context, peer);
+    if (place == kNoPlace) return {};
+    const std::uint64_t bytes = contributedBytes(context, peer);
+    if (!memory.isInArena(place - 1, bytes)) {
+      throw Error(ErrorKind::kInternal, "rank " + std::to_string(peer) +
+                                            " offers a shared buffer of " + std::to_string(bytes) +
+                                            " bytes at " + std::to_string(place - 1) +
+                                            "; expected it to lie within an arena of " +
+                                            std::to_string(memory.arenaBytes()) +
+                                            " bytes. All ranks must run the same release.");
+    }
+    buffers[static_cast<std::size_t>(peer)] = memory.arena(peer) + (place - 1);
+  }
+  return buffers;
+}
+
+// Who must be done before this rank may go. Its own part counts: if it was broken off, the rank
+// waits for its driver to find out why.
+Done doneBeforeReturn(const Context& context, std::uint64_t round) {
+  if (!contributes(context, context.rank)) {
+    return Done(context, round, context.rank, context.rank + 1);
+  }
+  if (context.request.kind == OpKind::kGather) {  // only the root reads
+    return Done(context, round, context.request.root, context.request.root + 1);
+  }
+  return Done(context, round, 0, context.size);
+}
+
 }  // namespace
 
-bool hasSharedBuffer(const Context& context) {
-  const Request& request = context.request;
-  return request.kind == OpKind::kAllReduce && context.memory != nullptr &&
-         context.memory->arenaBytes() != 0 && request.input == request.output &&
-         context.memory->offsetInArena(request.output, bytesOf(request)).has_value();
+bool mayShareBuffers(const Context& context) {
+  return context.memory != nullptr && context.memory->arenaBytes() != 0 &&
+         (!contributes(context, context.rank) || ownPlace(context) != kNoPlace);
 }
 
 Task runShared(Context& context) {
   const transport::PeerMemory& memory = *context.memory;
-  arriveWithPlace(context,
-                  *memory.offsetInArena(context.request.output, bytesOf(context.request)) + 1);
+  announce(context, contributes(context, context.rank) ? ownPlace(context) : kNoPlace);
   AllArrived allArrived(context);
   co_await allArrived;
-  const std::vector<std::byte*> buffers = findBuffers(context);
+  if (hasSplits(context.request.kind)) Splits(context).check();
+  const SharedBuffers buffers = findBuffers(context);
   if (buffers.empty()) {
     Task staged = runStagedAfterArrival(context);
     Nested nested(staged);
@@ -133,15 +213,16 @@ Task runShared(Context& context) {
   }
   context.isInPlace = true;
   const std::uint64_t round = *context.blocksDone + 1;
-  if (reduceShare(context, buffers)) {
+  if (isReducedInPlace(context.request.kind) ? reduceInPlace(context, buffers)
+                                             : pull(context, buffers)) {
     transport::RankCells& mine = memory.mine();
     mine.contributed.store(round, std::memory_order_release);
     mine.consumed.store(round, std::memory_order_release);
     mine.reduced.store(round, std::memory_order_release);
     memory.ringPeers();
-  }  // else it is never met: the group is failing, and its driver is about to find out
-  AllReduced allReduced(context, round);
-  co_await allReduced;
+  }
+  Done done = doneBeforeReturn(context, round);
+  co_await done;
   *context.blocksDone = round;
 }
 

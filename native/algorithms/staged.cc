@@ -25,8 +25,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "algorithms/arrival.h"
-#include "algorithms/mismatch.h"
+#include "algorithms/announcement.h"
 #include "kernels/kernels.h"
 #include "patterns/shares.h"
 
@@ -415,134 +414,66 @@ Task exchangePieces(Context& context, Stages stages, std::uint64_t longest) {
       });
 }
 
-// gather, scatter and all_to_all: what each rank offers and expects is known only after the tables
-// have been exchanged. Row `rank` of the result is what it sends to each rank.
-class Tables {
- public:
-  explicit Tables(const Context& context) : context_(context) {
-    const Request& request = context.request;
-    const auto n = static_cast<std::size_t>(context.size);
-    own_.assign(2 * n, 0);  // n counts offered, n counts expected
-    const bool isRoot = context.rank == request.root;
-    const auto root = static_cast<std::size_t>(std::max(request.root, 0));
-    switch (request.kind) {
-      case OpKind::kGather:
-        own_[root] = request.count;
-        if (isRoot)
-          std::copy(request.outputCounts.begin(), request.outputCounts.end(),
-                    own_.begin() + static_cast<std::ptrdiff_t>(n));
-        break;
-      case OpKind::kScatter:
-        if (isRoot) std::copy(request.inputCounts.begin(), request.inputCounts.end(), own_.begin());
-        own_[n + root] = request.count;
-        break;
-      default:
-        std::copy(request.inputCounts.begin(), request.inputCounts.end(), own_.begin());
-        std::copy(request.outputCounts.begin(), request.outputCounts.end(),
-                  own_.begin() + static_cast<std::ptrdiff_t>(n));
-        break;
+// gather, scatter and all_to_all: what each rank offers and expects is known only after all have
+// announced it.
+Task moveSplits(Context& context) {
+  const Request& request = context.request;
+  AllArrived allArrived(context);
+  co_await allArrived;
+  const Splits splits(context);
+  const std::uint64_t longest = splits.check();
+  const bool isRoot = context.rank == request.root;
+  Stages stages;
+  Task body;
+  if (request.kind == OpKind::kGather) {
+    stages.consumes = isRoot;
+    body = gatherInBlocks(context, stages, splits.offeredTo(request.root));
+  } else {
+    if (request.kind == OpKind::kScatter) {
+      stages.contributes = isRoot;
+      stages.contributor = request.root;
     }
+    body = exchangePieces(context, stages, longest);
   }
+  Nested nested(body);
+  co_await nested;
+}
 
-  Bytes payload() const { return bytesOf(own_); }
-
-  // After all have arrived. Every rank checks every pair, so that all raise the same error.
-  // Returns the longest piece anyone sends.
-  std::uint64_t check() const {
-    std::uint64_t longest = 0;
-    const int n = context_.size;
-    for (int sender = 0; sender < n; ++sender) {
-      for (int receiver = 0; receiver < n; ++receiver) {
-        const std::uint64_t offered = entry(sender, receiver);
-        const std::uint64_t expected = entry(receiver, n + sender);
-        if (offered != expected) {
-          throw splitMismatchError(context_.signature, sender, offered, receiver, expected);
-        }
-        longest = std::max(longest, offered);
-      }
-    }
-    return longest;
-  }
-
-  std::vector<std::uint64_t> offeredTo(int receiver) const {
-    std::vector<std::uint64_t> counts;
-    for (int sender = 0; sender < context_.size; ++sender)
-      counts.push_back(entry(sender, receiver));
-    return counts;
-  }
-
- private:
-  std::uint64_t entry(int rank, int index) const {
-    std::uint64_t value;
-    std::memcpy(&value,
-                payloadOf(context_, rank, own_.size() * sizeof(std::uint64_t)) +
-                    static_cast<std::size_t>(index) * sizeof(std::uint64_t),
-                sizeof value);
-    return value;
-  }
-
-  const Context& context_;
-  std::vector<std::uint64_t> own_;
-};
+Task broadcastInBlocks(Context& context) {
+  const Request& request = context.request;
+  const bool isRoot = context.rank == request.root;
+  Stages stages;
+  stages.contributes = isRoot;
+  stages.consumes = !isRoot;
+  stages.contributor = request.root;
+  std::vector<std::uint64_t> counts(static_cast<std::size_t>(context.size), 0);
+  counts[static_cast<std::size_t>(request.root)] = request.count;
+  return gatherInBlocks(context, stages, std::move(counts));
+}
 
 }  // namespace
 
 std::uint64_t copyAheadFor(int ranks, int cores) { return ranks <= cores ? 1 : kBlocks; }
 
-Task runStagedAfterArrival(Context& context) { return reduceInBlocks(context); }
+Task runStagedAfterArrival(Context& context) {
+  switch (context.request.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      return reduceInBlocks(context);
+    case OpKind::kReduceScatter:
+      return reduceScatterInPieces(context);
+    case OpKind::kAllGather:
+      return gatherInBlocks(context, Stages{}, context.request.outputCounts);
+    case OpKind::kBroadcast:
+      return broadcastInBlocks(context);
+    default:
+      return moveSplits(context);
+  }
+}
 
 Task runStaged(Context& context) {
-  const Request& request = context.request;
-  const bool isRoot = context.rank == request.root;
-  Stages stages;
-  Task body;
-  switch (request.kind) {
-    case OpKind::kAllReduce:
-      // Others read it, also if this rank's buffer is shared and only SMDDP_ALGORITHM says staged.
-      arriveWithPlace(context, 0);
-      body = reduceInBlocks(context);
-      break;
-    case OpKind::kReduce:
-      arrive(context);
-      body = reduceInBlocks(context);
-      break;
-    case OpKind::kReduceScatter:
-      arrive(context);
-      body = reduceScatterInPieces(context);
-      break;
-    case OpKind::kAllGather:
-      arrive(context);
-      body = gatherInBlocks(context, stages, request.outputCounts);
-      break;
-    case OpKind::kBroadcast: {
-      arrive(context);
-      stages.contributes = isRoot;
-      stages.consumes = !isRoot;
-      stages.contributor = request.root;
-      std::vector<std::uint64_t> counts(static_cast<std::size_t>(context.size), 0);
-      counts[static_cast<std::size_t>(request.root)] = request.count;
-      body = gatherInBlocks(context, stages, std::move(counts));
-      break;
-    }
-    default: {
-      Tables tables(context);
-      arrive(context, tables.payload());
-      AllArrived allArrived(context);
-      co_await allArrived;
-      const std::uint64_t longest = tables.check();
-      if (request.kind == OpKind::kGather) {
-        stages.consumes = isRoot;
-        body = gatherInBlocks(context, stages, tables.offeredTo(request.root));
-      } else {
-        if (request.kind == OpKind::kScatter) {
-          stages.contributes = isRoot;
-          stages.contributor = request.root;
-        }
-        body = exchangePieces(context, stages, longest);
-      }
-      break;
-    }
-  }
+  announce(context, kNoPlace);  // also if the buffer is shared and only SMDDP_ALGORITHM says staged
+  Task body = runStagedAfterArrival(context);
   Nested nested(body);
   co_await nested;
 }

@@ -204,7 +204,7 @@ Task Communicator::start(Work& work) const {
   algorithms::Context& context = work.context;
   Algorithm algorithm =
       choose(context.request.kind, algorithms::oneShotBytes(context.request)).algorithm;
-  if (algorithm == Algorithm::kShared && !algorithms::hasSharedBuffer(context)) {
+  if (algorithm == Algorithm::kShared && !algorithms::mayShareBuffers(context)) {
     algorithm = Algorithm::kStaged;  // this rank need not wait to know
   }
   if (work.trace) work.trace->start(algorithm);

@@ -74,7 +74,7 @@ Choice select(OpKind kind, std::uint64_t payloadBytes, const Topology& topology,
   if (topology.size == 1) return {Algorithm::kAlone, "the group has one rank"};
   if (!topology.sharesMemory) return {Algorithm::kDirect, "not all ranks share one host's memory"};
   const bool fits = canBeOneShot(kind) && payloadBytes <= transport::kSlotBytes;
-  const bool mayShare = kind == OpKind::kAllReduce && topology.hasArenas;
+  const bool mayShare = kind != OpKind::kBarrier && topology.hasArenas;
   if (const auto forced = overrides.find(kind); forced != overrides.end()) {
     if (forced->second == Algorithm::kDirect) return {Algorithm::kDirect, "set by SMDDP_ALGORITHM"};
     const bool isPossible =
@@ -89,8 +89,9 @@ Choice select(OpKind kind, std::uint64_t payloadBytes, const Topology& topology,
     return {Algorithm::kOneShot, "small: one exchange is cheapest"};
   }
   if (mayShare) {
-    return {Algorithm::kShared,
-            "large: in place if every rank's buffer was allocated as a shared one, else staged"};
+    return {
+        Algorithm::kShared,
+        "large: straight from and into the ranks' buffers if those are shared ones, else staged"};
   }
   return {Algorithm::kStaged, "large: blocks stream through staging buffers"};
 }

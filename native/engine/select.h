@@ -12,7 +12,7 @@
 
 namespace smd::engine {
 
-// kShared means: in place if every rank's buffer turns out to be a shared one, else kStaged.
+// kShared means: without staging if the buffers turn out to be shared ones, else kStaged.
 enum class Algorithm : std::uint8_t { kAlone, kOneShot, kStaged, kShared, kDirect };
 
 std::string_view name(Algorithm algorithm);

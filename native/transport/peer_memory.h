@@ -6,8 +6,8 @@
 //
 // Who writes what: everything in a RankCells, a slot or a staging buffer is written by its owner
 // alone (a Doorbell also by those who ring it) and read by all. An arena holds buffers of the
-// owner's application: peers write into those that take part in an operation, between
-// beginWritingToPeers() and endWritingToPeers(), for as long as no rank has withdrawn its buffers.
+// owner's application: peers read from and write into those that take part in an operation, between
+// beginUsingPeers() and endUsingPeers(), for as long as their owners have not withdrawn them.
 #pragma once
 
 #include <sched.h>
@@ -48,9 +48,9 @@ struct RankCells {
   alignas(64) std::atomic<std::uint64_t> completed{0};  // sequence of my last finished operation
   std::atomic<Presence> presence{Presence::kAbsent};
   Doorbell bell;
-  // A line each: the first changes with every piece written, the second, read just as often, once.
-  alignas(64) std::atomic<std::uint32_t> writesToPeers{0};  // I am writing into peers' buffers
-  alignas(64) std::atomic<std::uint32_t> isWithdrawn{0};    // nobody may write into mine any more
+  // A line each: the first changes with every piece moved, the second, read just as often, once.
+  alignas(64) std::atomic<std::uint32_t> usesPeers{0};    // I am at peers' buffers
+  alignas(64) std::atomic<std::uint32_t> isWithdrawn{0};  // nobody may touch mine any more
 };
 
 // The first error of a group: whoever swaps state from 0 to 1 writes it, then sets 2.
@@ -113,24 +113,30 @@ class PeerMemory {
     return at - begin;
   }
 
+  static constexpr int kAll = -1;  // instead of a peer
+
   // Announce, then look; withdrawBuffers() withdraws, then looks: so either this rank sees that it
-  // may not write, or the one that withdraws sees that it does. False: write nothing, now or later.
-  bool beginWritingToPeers() const {
-    mine().writesToPeers.store(1, std::memory_order_seq_cst);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (cells(peer).isWithdrawn.load(std::memory_order_seq_cst) == 0) continue;
-      endWritingToPeers();
-      return false;
-    }
-    return true;
+  // may not touch the buffers of `owner` (kAll: of any rank), or the one that withdraws them sees
+  // that it does. False: touch nothing, now or later.
+  bool beginUsingPeers(int owner = kAll) const {
+    mine().usesPeers.store(1, std::memory_order_seq_cst);
+    if (!isAnyWithdrawn(owner)) return true;
+    endUsingPeers();
+    return false;
   }
-  void endWritingToPeers() const { mine().writesToPeers.store(0, std::memory_order_release); }
-  // From when it returns nobody writes into this rank's buffers, except peers for which `isLost`
-  // (they will not, or cannot be waited for).
+  void endUsingPeers() const { mine().usesPeers.store(0, std::memory_order_release); }
+  // Whether `owner`, or any rank, has withdrawn its buffers. False: what was read from them before
+  // was theirs to be read.
+  bool haveWithdrawn(int owner = kAll) const {
+    fullFence();  // what was read, then the look
+    return isAnyWithdrawn(owner);
+  }
+  // From when it returns nobody uses this rank's buffers, except peers for which `isLost` (they
+  // will not, or cannot be waited for).
   void withdrawBuffers(const std::function<bool(int peer)>& isLost) const {
     mine().isWithdrawn.store(1, std::memory_order_seq_cst);
     for (int peer = 0; peer < size_; ++peer) {
-      while (peer != index_ && cells(peer).writesToPeers.load(std::memory_order_seq_cst) != 0 &&
+      while (peer != index_ && cells(peer).usesPeers.load(std::memory_order_seq_cst) != 0 &&
              !isLost(peer)) {
         sched_yield();  // it may need this processor to get to the end of its piece
       }
@@ -146,6 +152,15 @@ class PeerMemory {
   }
 
  private:
+  bool isAnyWithdrawn(int owner) const {
+    const int begin = owner == kAll ? 0 : owner;
+    const int end = owner == kAll ? size_ : owner + 1;
+    for (int peer = begin; peer < end; ++peer) {
+      if (cells(peer).isWithdrawn.load(std::memory_order_seq_cst) != 0) return true;
+    }
+    return false;
+  }
+
   int index_;
   int size_;
   AbortBlock* abort_;

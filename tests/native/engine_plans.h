@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -272,27 +273,33 @@ class Plan {
   std::vector<std::vector<std::byte>> expected_;
 };
 
-// One rank's buffers for one Plan.
+// Gives memory that outlives the Buffers it is for.
+using Allocate = std::function<std::byte*(std::uint64_t bytes)>;
+
+// One rank's buffers for one Plan: on the heap, but where `allocate` says for the one that holds
+// the input (of operations in place, that is the output too).
 class Buffers {
  public:
-  Buffers(const Plan& plan, int rank)
-      : plan_(plan),
-        rank_(rank),
-        input_(plan.input(rank)),
-        output_(plan.outputSize(rank) * plan.element() + 2 * kGuard, kGuardByte) {
+  Buffers(const Plan& plan, int rank, const Allocate& allocate = {})
+      : plan_(plan), rank_(rank), outputBytes_(plan.outputSize(rank) * plan.element()) {
     const std::uint64_t element = plan.element();
-    if (plan.options().isInPlace && !input_.empty() && outputBytes() != 0) {
-      if (plan.options().kind == OpKind::kAllReduce || plan.options().kind == OpKind::kReduce) {
-        std::memcpy(outputData(), input_.data(), input_.size());
-        inputAt_ = outputData();
-      } else if (plan.options().kind == OpKind::kAllGather ||
-                 plan.options().kind == OpKind::kGather) {
-        inputAt_ = outputData() + plan.partsTo(rank, rank) * element;
-        std::memcpy(inputAt_, input_.data(), input_.size());
-      } else if (plan.options().kind == OpKind::kReduceScatter) {
-        outputAt_ = input_.data() + plan.partsFrom(rank, rank) * element;
-      }
+    const std::vector<std::byte>& input = plan.input(rank);
+    const OpKind kind = plan.options().kind;
+    const bool isInPlace = plan.options().isInPlace && !input.empty() && outputBytes_ != 0;
+    const bool isWhole = kind == OpKind::kAllReduce || kind == OpKind::kReduce;
+    const bool isPart = kind == OpKind::kAllGather || kind == OpKind::kGather;
+    const bool isInOutput = isInPlace && (isWhole || isPart);
+    inputBegin_ = take(input_, input.size(), isInOutput ? Allocate{} : allocate);
+    output_ = take(outputMemory_, outputBytes_ + 2 * kGuard, isInOutput ? allocate : Allocate{});
+    std::memset(output_, static_cast<int>(kGuardByte), outputBytes_ + 2 * kGuard);
+    inputAt_ = inputBegin_;
+    outputAt_ = output_ + kGuard;
+    if (isInOutput) {
+      inputAt_ = outputAt_ + (isPart ? plan.partsTo(rank, rank) * element : 0);
+    } else if (isInPlace && kind == OpKind::kReduceScatter) {
+      outputAt_ = inputBegin_ + plan.partsFrom(rank, rank) * element;
     }
+    refillInput();
   }
 
   Request request() {
@@ -354,9 +361,14 @@ class Buffers {
 
   // As an application may, once its call has returned (or its work is complete).
   void overwriteInput() {
-    if (inputAt_ == input_.data() && outputAt_ == output_.data() + kGuard) {
-      std::fill(input_.begin(), input_.end(), std::byte{0xEE});
+    if (inputAt_ == inputBegin_ && outputAt_ == output_ + kGuard && !plan_.input(rank_).empty()) {
+      std::memset(inputBegin_, 0xEE, plan_.input(rank_).size());
     }
+  }
+
+  void refillInput() {
+    const std::vector<std::byte>& input = plan_.input(rank_);
+    if (!input.empty()) std::memcpy(inputAt_, input.data(), input.size());
   }
 
   // Whether the output is right, in words if not.
@@ -373,7 +385,7 @@ class Buffers {
              std::to_string(i / plan_.element()) + ": " + bytes;
     }
     for (std::size_t i = 0; i < kGuard; ++i) {
-      if (output_[i] != kGuardByte || output_[output_.size() - 1 - i] != kGuardByte) {
+      if (output_[i] != kGuardByte || output_[outputBytes_ + kGuard + i] != kGuardByte) {
         return plan_.describe() + ", rank " + std::to_string(rank_) +
                ": bytes beside the output were written";
       }
@@ -385,15 +397,22 @@ class Buffers {
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kGuardByte{0xA5};
 
-  std::uint64_t outputBytes() const { return output_.size() - 2 * kGuard; }
-  std::byte* outputData() { return output_.data() + kGuard; }
+  static std::byte* take(std::vector<std::byte>& heap, std::uint64_t bytes,
+                         const Allocate& allocate) {
+    if (allocate && bytes != 0) return allocate(bytes);
+    heap.resize(bytes);
+    return heap.data();
+  }
 
   const Plan& plan_;
   int rank_;
+  std::uint64_t outputBytes_;
   std::vector<std::byte> input_;
-  std::vector<std::byte> output_;
-  std::byte* inputAt_ = input_.data();
-  std::byte* outputAt_ = output_.data() + kGuard;
+  std::vector<std::byte> outputMemory_;
+  std::byte* inputBegin_;
+  std::byte* output_;  // between two guards
+  std::byte* inputAt_;
+  std::byte* outputAt_;
 };
 
 inline constexpr OpKind kCollectives[] = {

@@ -59,18 +59,23 @@ TEST(Select, Table) {
   }
 }
 
-// Where buffers can be shared, large all_reduces are in place if they are; nothing else is.
-TEST(Select, SharedBuffersAreForLargeAllReduces) {
+// Where buffers can be shared, whatever is too large for one exchange may find that they are.
+TEST(Select, SharedBuffersAreForLargeOperations) {
   const Topology topology{.size = 2, .sharesMemory = true, .hasArenas = true};
   const auto algorithmOf = [&](OpKind kind, std::uint64_t bytes, const char* overrides) {
     return select(kind, bytes, topology, parseOverrides(overrides)).algorithm;
   };
   EXPECT_EQ(algorithmOf(OpKind::kAllReduce, 8, ""), Algorithm::kOneShot);
   EXPECT_EQ(algorithmOf(OpKind::kAllReduce, kSlot + 1, ""), Algorithm::kShared);
-  EXPECT_EQ(algorithmOf(OpKind::kReduce, kSlot + 1, ""), Algorithm::kStaged);
+  for (OpKind kind :
+       {OpKind::kReduce, OpKind::kBroadcast, OpKind::kAllGather, OpKind::kReduceScatter,
+        OpKind::kAllToAll, OpKind::kGather, OpKind::kScatter}) {
+    EXPECT_EQ(algorithmOf(kind, kSlot + 1, ""), Algorithm::kShared) << smd::name(kind);
+  }
+  EXPECT_EQ(algorithmOf(OpKind::kBroadcast, 8, ""), Algorithm::kOneShot);
+  EXPECT_EQ(algorithmOf(OpKind::kAllToAll, 8, "all_to_all=staged"), Algorithm::kStaged);
   EXPECT_EQ(algorithmOf(OpKind::kAllReduce, 8, "all_reduce=shared"), Algorithm::kShared);
   EXPECT_EQ(algorithmOf(OpKind::kAllReduce, kSlot + 1, "all_reduce=staged"), Algorithm::kStaged);
-  EXPECT_EQ(algorithmOf(OpKind::kBroadcast, kSlot + 1, "broadcast=shared"), Algorithm::kStaged);
   EXPECT_EQ(algorithmOf(OpKind::kBarrier, 0, "barrier=shared"), Algorithm::kOneShot);
   EXPECT_EQ(select(OpKind::kAllReduce, 8, {2, true}, parseOverrides("all_reduce=shared")).algorithm,
             Algorithm::kOneShot);

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "algorithms/arrival.h"
+#include "algorithms/announcement.h"
 #include "engine_collectives.h"
 
 namespace smd::engine::test {
@@ -440,8 +440,8 @@ TEST(SharedBuffers, APlaceOutsideTheArenaIsRefused) {
       context.memory = &memories[rank];
       context.blocksDone = &blocksDone;
     }
-    algorithms::arriveWithPlace(contexts[1], place);
-    ASSERT_TRUE(algorithms::hasSharedBuffer(contexts[0]));
+    algorithms::announce(contexts[1], place);
+    ASSERT_TRUE(algorithms::mayShareBuffers(contexts[0]));
     Task task = algorithms::runShared(contexts[0]);
     try {
       task.advance();
