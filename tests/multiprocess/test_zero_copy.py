@@ -180,6 +180,67 @@ def test_nothing_moves_under_a_message() -> None:
     assert run_ranks(sends, 2, deadline_s=DEADLINE_S)[0] == (0, 0)
 
 
+# --- other collectives ---------------------------------------------------------------------------
+
+
+def recurs_as_input(rank: int, world_size: int) -> dict[str, tuple[list[str], int]]:
+    """Each collective three times with one input, whose bytes differ by rank and call."""
+    from smdistributed.collectives import _native
+
+    count = _COUNT // 60 * 60  # into 2 and 3 equal parts
+    found: dict[str, tuple[list[str], int]] = {}
+    with smddp():
+
+        def check(name: str, call: Any, size: int = count) -> None:
+            mine = torch.empty(size)
+            before = adopted()
+            _native.start_trace()
+            for step in range(3):
+                inputs = [_values(r, size) + 10 * step for r in range(world_size)]
+                mine.copy_(inputs[rank])
+                call(mine, inputs)
+            events, _ = _native.stop_trace()
+            found[name] = ([event[6] for event in events], adopted() - before)
+
+        def broadcast(mine: Tensor, inputs: list[Tensor]) -> None:
+            dist.broadcast(mine, 1)
+            assert torch.equal(mine, inputs[1])
+
+        def reduce(mine: Tensor, inputs: list[Tensor]) -> None:
+            dist.reduce(mine, 1)
+            assert torch.equal(mine, sum(inputs) if rank == 1 else inputs[rank])
+
+        def all_gather(mine: Tensor, inputs: list[Tensor]) -> None:
+            output = torch.empty(world_size * mine.numel())
+            dist.all_gather_into_tensor(output, mine)
+            assert torch.equal(output, torch.cat(inputs))
+
+        def reduce_scatter(mine: Tensor, inputs: list[Tensor]) -> None:
+            output = torch.empty(mine.numel() // world_size)
+            dist.reduce_scatter_tensor(output, mine)
+            assert torch.equal(output, torch.stack(inputs).sum(0).chunk(world_size)[rank])
+
+        def all_to_all(mine: Tensor, inputs: list[Tensor]) -> None:
+            output = torch.empty_like(mine)
+            dist.all_to_all_single(output, mine)
+            expected = torch.cat([one.chunk(world_size)[rank] for one in inputs])
+            assert torch.equal(output, expected)
+
+        for call in (broadcast, reduce, all_gather, reduce_scatter, all_to_all):
+            check(call.__name__, call)
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_inputs_of_other_collectives_that_recur_are_read_where_they_lie(world_size: int) -> None:
+    outcomes = run_ranks(recurs_as_input, world_size, deadline_s=DEADLINE_S)
+    for rank, found in enumerate(outcomes):
+        for name, (algorithms, count) in found.items():
+            assert algorithms == ["staged", "shared", "shared"], name
+            # Only the root has an input to a broadcast.
+            assert count == int(name != "broadcast" or rank == 1), name
+
+
 # --- what users do with tensors ------------------------------------------------------------------
 
 

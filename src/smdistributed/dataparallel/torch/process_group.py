@@ -124,7 +124,9 @@ class ProcessGroupSmddp(GroupIdentity):
             self._cuda_request.report() if "cuda" in self._devices else b"",
         )
         self._engine = self._communicator(exchange, group_name)
-        self._direct = DirectCollectives(self._engine, rank, size)
+        self._zero_copy = zero_copy
+        self._adopter = Adopter(self._engine, zero_copy)
+        self._direct = DirectCollectives(self._engine, rank, size, self._adopter)
         # What handles the tensors of a device type, where that is not `_direct`.
         self._handlers: dict[str, Any] = dict(self._others)
         self._cuda: CudaPath | None = None
@@ -132,8 +134,6 @@ class ProcessGroupSmddp(GroupIdentity):
             self._cuda = CudaPath(self, self._cuda_request, exchange.notes, self._communicator)
             self._handlers.update(self._cuda.handlers)
             self._working_devices += self._cuda.working_devices
-        self._zero_copy = zero_copy
-        self._adopter = Adopter(self._engine, zero_copy)
         # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
         self._all_reduce_ptr: Any = self._engine.all_reduce_ptr
         self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
