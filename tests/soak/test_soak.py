@@ -130,6 +130,13 @@ def test_what_comes_and_goes_is_no_growth() -> None:
     assert growth([QUIET] * 10 + [peak] * 5 + [QUIET] * 15) is None
 
 
+def test_the_first_rounds_do_not_count() -> None:
+    begin = [replace(QUIET, private_bytes=n * 50 * MIB, threads=n) for n in range(4)]
+    assert growth([*begin, *[QUIET] * 12]) is None
+    assert growth([*begin, *[QUIET] * 8, *[replace(QUIET, threads=20)] * 3]) is None  # too few
+    assert growth([*begin, *[QUIET] * 8, *[replace(QUIET, threads=20)] * 4]) is not None
+
+
 def test_a_process_is_measured() -> None:
     before = measure()
     with Path(__file__).open():

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1 << 20
-_LEAST_SAMPLES = 6
+_WARM_UP_SAMPLES = 4  # in the first rounds pools fill and threads begin
+_LEAST_SAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,16 @@ class Usage:
     threads: int
 
 
-# What may come and go without being a leak: the allocator's fragments, and freed pages of shared
-# memory, of which a group keeps up to 64 MiB for its next buffers.
+# What may come and go without being a leak: what the allocator cannot give back because something
+# lies behind it, and freed pages of shared memory, of which a group keeps up to 64 MiB for its next
+# buffers.
 ALLOWED = Usage(private_bytes=48 * MIB, shared_bytes=64 * MIB, descriptors=0, threads=0)
 
 
 def measure() -> Usage:
-    """What this process holds now."""
+    """What this process holds now, after everything that is free was given back."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 
     def kibibytes(name: str) -> int:
@@ -55,10 +59,11 @@ def measure() -> Usage:
 def growth(history: Sequence[Usage]) -> str | None:
     """What grows, in words; None as long as nothing does.
 
-    The least of the last third of the samples is compared with the most of the first third. What
-    is held for a while and given back does not count; what leaks shows sooner or later, however
-    slowly.
+    After some rounds to warm up, the least of the last third of the samples is compared with the
+    most of the first third. What is held for a while and given back does not count; what leaks
+    shows sooner or later, however slowly.
     """
+    history = history[_WARM_UP_SAMPLES:]
     third = len(history) // 3
     if len(history) < _LEAST_SAMPLES:
         return None
