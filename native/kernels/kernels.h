@@ -19,6 +19,9 @@ namespace smd::kernels {
 // there too. dst and dstCopy may each be identical to any one source (element-wise in place) but
 // must not overlap one partially. numSrcs >= 1. Pointers need only element alignment.
 // float16 and bfloat16 accumulate in float32 and round once (to nearest even) at the end.
+// The error of their sum is at most half a unit in the last place of the result, for the rounding
+// at the end, plus (numSrcs - 1) * 2^-24 times the sum of the absolute values, for the roundings to
+// float32. An average by numSrcs: half a unit in its last place plus 2^-24 times that sum.
 // MIN and MAX return NaN if any source is NaN, as torch does. bool: SUM and MAX and BOR are "or",
 // PRODUCT, MIN and BAND are "and", BXOR is "not equal"; results are 0 or 1.
 // Integers wrap around (two's complement). Their average is the sum, wrapped around or not, divided

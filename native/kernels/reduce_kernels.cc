@@ -15,12 +15,13 @@
 // See kernel_table.h for what this file may include and call.
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "common/types.h"
 #include "kernels/half.h"
 #include "kernels/kernel_table.h"
 
-#if defined(__F16C__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -34,6 +35,8 @@ constexpr std::size_t kVectorBytes = 32;
 #else
 constexpr std::size_t kVectorBytes = 16;
 #endif
+
+constexpr std::size_t kCacheLine = 64;
 
 template <class T, std::size_t lanes>
 struct VectorOf {
@@ -58,6 +61,9 @@ inline void storeAs(void* to, T value) {
 // computed with: one at a time a Single, kLanes at once a Vector. load and store exist for both.
 // kTurn vectors at a time are kept in registers.
 // Real is the type of the factor or divisor that a finished result may be scaled with.
+// kAhead is how many bytes ahead of the loop sources are fetched into the cache, if not 0: where
+// there is so much arithmetic that the processor, which reads ahead while it waits for memory, does
+// not get far enough by itself.
 
 template <class T>
 struct Native {
@@ -66,6 +72,7 @@ struct Native {
   static constexpr std::size_t kSize = sizeof(T);
   static constexpr std::size_t kLanes = kVectorBytes / sizeof(T);
   static constexpr std::size_t kTurn = 4;
+  static constexpr std::size_t kAhead = 0;
   using Vector = typename VectorOf<T, kLanes>::type;
 
   template <class V>
@@ -87,8 +94,7 @@ struct Boolean : Native<std::uint8_t> {
   }
 };
 
-// Vectors of 16-bit elements without any shuffling: a vector of 32-bit words holds two elements in
-// each lane, which are computed with as two vectors of float32 and put together again in the end.
+// A vector of 16-bit elements while being computed with: two of float32.
 template <class V>
 struct Twin {
   V low;
@@ -101,7 +107,7 @@ struct Short {
   using Real = float;
   static constexpr std::size_t kSize = 2;
   static constexpr std::size_t kLanes = kVectorBytes / kSize;
-  static constexpr std::size_t kTurn = 2;
+  static constexpr std::size_t kAhead = 1024;
   using Floats = VectorOf<float, kLanes / 2>::type;
   using Bits = VectorOf<std::uint32_t, kLanes / 2>::type;
   using Vector = Twin<Floats>;
@@ -112,7 +118,14 @@ struct Short {
   }
 };
 
+// Without any shuffling: a vector of 32-bit words holds two elements in each lane. The lower ones
+// are computed with in `low`, the upper ones in `high`. Finished values have no NaN but the
+// canonical one, which the shorter roundings leave as it is.
 struct BFloat : Short {
+  static constexpr std::size_t kTurn = 4;
+  using Shorts = VectorOf<std::uint16_t, kLanes>::type;
+  using SignedShorts = VectorOf<std::int16_t, kLanes>::type;
+
   template <class V>
   static V load(const void* from) {
     if constexpr (__is_same(V, Single)) {
@@ -123,52 +136,72 @@ struct BFloat : Short {
     }
   }
   static void store(void* to, Single value) {
-    storeBits(to, bfloatFromFloat<Single, std::uint32_t>(value));
+    storeBits(to, roundToHighHalf(bitsAs<std::uint32_t>(value)) >> 16);
   }
-  // Finished values have no NaN but the canonical one, so the shorter rounding will do.
+  // Rounds all elements at once, in 16-bit lanes: `kept` is the half of a float32 that a bfloat16
+  // has room for, `rest` the other one. Up if the rest is more than a half of the last kept place,
+  // or is exactly that and the place odd; a carry raises the exponent, up to infinity.
   static void store(void* to, Vector value) {
-    const Bits low = roundToHighHalf(bitsAs<Bits>(value.low)) >> 16;
-    const Bits high = roundToHighHalf(bitsAs<Bits>(value.high)) & 0xffff0000u;
-    storeAs(to, Bits(low | high));
+    const Bits low = bitsAs<Bits>(value.low);
+    const Bits high = bitsAs<Bits>(value.high);
+    constexpr std::make_index_sequence<kLanes> lanes;
+    const Shorts kept = merged(bitsAs<Shorts>(Bits(low >> 16)), bitsAs<Shorts>(high), lanes);
+    const Shorts rest = merged(bitsAs<Shorts>(low), bitsAs<Shorts>(Bits(high << 16)), lanes);
+    const auto beyondHalf = bitsAs<SignedShorts>(Shorts(rest ^ 0x8000u));  // rest - 2^15
+    const auto odd = bitsAs<SignedShorts>(Shorts(kept & 1u));
+    const SignedShorts isUp = beyondHalf > -odd;  // 0 or -1
+    storeAs(to, Shorts(kept - bitsAs<Shorts>(isUp)));
+  }
+
+ private:
+  // The lower half of each 32-bit word from `low`, the upper one from `high`.
+  template <std::size_t... lane>
+  static Shorts merged(Shorts low, Shorts high, std::index_sequence<lane...>) {
+    return __builtin_shufflevector(low, high, (lane % 2 == 0 ? lane : kLanes + lane)...);
   }
 };
 
 #if defined(__F16C__)
-struct Half {
-  using Single = float;
-  using Real = float;
-  static constexpr std::size_t kSize = 2;
-  static constexpr std::size_t kLanes = kVectorBytes / sizeof(float);
-  static constexpr std::size_t kTurn = 4;
-  using Vector = VectorOf<float, kLanes>::type;
+// `low` holds the first half of the elements, `high` the second.
+struct Half : Short {
+  static constexpr std::size_t kTurn = 2;
   static constexpr int kToNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-#if defined(__AVX512F__)
-  // The forms without a mask make GCC 12 warn of an uninitialised variable in its own header.
-  static constexpr __mmask16 kAllLanes = 0xffff;
-#endif
 
   template <class V>
   static V load(const void* from) {
     if constexpr (__is_same(V, Single)) {
       return _cvtsh_ss(loadAs<std::uint16_t>(from));
     } else {
-#if defined(__AVX512F__)
-      return Vector(_mm512_maskz_cvtph_ps(kAllLanes, loadAs<__m256i>(from)));
-#else
-      return Vector(_mm256_cvtph_ps(loadAs<__m128i>(from)));
-#endif
+      // From memory each: to convert from the upper half of a register takes a shuffle more.
+      const auto* bytes = static_cast<const std::byte*>(from);
+      return {widened(bytes), widened(bytes + kVectorBytes / 2)};
     }
   }
   static void store(void* to, Single value) { storeAs(to, _cvtss_sh(value, kToNearestEven)); }
   static void store(void* to, Vector value) {
-#if defined(__AVX512F__)
-    storeAs(to, _mm512_maskz_cvtps_ph(kAllLanes, __m512(value), kToNearestEven));
-#else
-    storeAs(to, _mm256_cvtps_ph(__m256(value), kToNearestEven));
-#endif
+    storeAs(to, joined(narrowed(value.low), narrowed(value.high)));
   }
+
+ private:
+#if defined(__AVX512F__)
+  // The forms without a mask make GCC 12 warn of an uninitialised variable in its own header.
+  static Floats widened(const void* from) {
+    return Floats(_mm512_maskz_cvtph_ps(0xffff, loadAs<__m256i>(from)));
+  }
+  static __m256i narrowed(Floats value) {
+    return _mm512_maskz_cvtps_ph(0xffff, __m512(value), kToNearestEven);
+  }
+  static __m512i joined(__m256i first, __m256i second) {
+    return _mm512_maskz_inserti64x4(0xff, _mm512_castsi256_si512(first), second, 1);
+  }
+#else
+  static Floats widened(const void* from) { return Floats(_mm256_cvtph_ps(loadAs<__m128i>(from))); }
+  static __m128i narrowed(Floats value) { return _mm256_cvtps_ph(__m256(value), kToNearestEven); }
+  static __m256i joined(__m128i first, __m128i second) { return _mm256_set_m128i(second, first); }
+#endif
 };
 #else
+// Elements lie in the lanes as with BFloat.
 struct Half : Short {
   static constexpr std::size_t kTurn = 1;  // the conversion needs all the registers
 
@@ -207,6 +240,7 @@ struct Complex {
   static constexpr std::size_t kSize = sizeof(Single);
   static constexpr std::size_t kLanes = 1;
   static constexpr std::size_t kTurn = 4;
+  static constexpr std::size_t kAhead = 0;
   using Vector = Single;
 
   template <class V>
@@ -293,14 +327,30 @@ inline Twin<V> combine(Twin<V> left, Twin<V> right) {
 
 enum class Scaling { kNone, kMultiply, kDivide };
 
-template <class Real, class V>
-inline V canonical(V value) {
-  if constexpr (__is_same(Real, float) || __is_same(Real, double)) {
-    constexpr Real nan = __is_same(Real, float) ? __builtin_nanf("") : Real(__builtin_nan(""));
-    return value == value ? value : V{} + nan;  // the sum, of constants, makes a vector of it
+template <Scaling scaling, class Real, class V>
+inline V scaled(V value, [[maybe_unused]] Real factor) {
+  if constexpr (scaling == Scaling::kMultiply) {
+    if constexpr (__is_same(V, Real)) {
+      return Product::apply(value, factor);
+    } else {
+      return value * factor;
+    }
+  } else if constexpr (scaling == Scaling::kDivide) {
+    return value / factor;
   } else {
     return value;
   }
+}
+
+template <Scaling scaling, class Real, class V>
+inline Twin<V> scaled(Twin<V> value, Real factor) {
+  return {scaled<scaling>(value.low, factor), scaled<scaling>(value.high, factor)};
+}
+
+template <class Real, class V>
+inline V canonical(V value) {
+  constexpr Real nan = __is_same(Real, float) ? __builtin_nanf("") : Real(__builtin_nan(""));
+  return value == value ? value : V{} + nan;  // the sum, of constants, makes a vector of it
 }
 
 template <class Real, class T>
@@ -308,23 +358,57 @@ inline Pair<T> canonical(Pair<T> value) {
   return {canonical<Real>(value.real), canonical<Real>(value.imaginary)};
 }
 
-template <Scaling scaling, class Real, class V>
-inline V finish(V value, [[maybe_unused]] Real factor) {
-  if constexpr (scaling == Scaling::kMultiply) {
-    if constexpr (__is_same(V, Real)) {
-      value = Product::apply(value, factor);
-    } else {
-      value = value * factor;
+template <class Real, class V, std::size_t width>
+[[gnu::always_inline]] inline void replaceNan(V (&results)[width]) {
+  if constexpr (__is_same(Real, float) || __is_same(Real, double)) {
+    for (std::size_t i = 0; i < width; ++i) {
+      results[i] = canonical<Real>(results[i]);
     }
-  } else if constexpr (scaling == Scaling::kDivide) {
-    value = value / factor;
   }
-  return canonical<Real>(value);
 }
 
-template <Scaling scaling, class Real, class V>
-inline Twin<V> finish(Twin<V> value, Real factor) {
-  return {finish<scaling>(value.low, factor), finish<scaling>(value.high, factor)};
+// Which lanes of either are NaN, as a mask that "or" and isAny take: one comparison for two
+// vectors, where the compiler makes two of `left != left` and its like.
+template <class V>
+inline auto unordered(V left, V right) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(__m512(left), __m512(right), _CMP_UNORD_Q);
+#elif defined(__AVX2__)
+  return __m256i(_mm256_cmp_ps(__m256(left), __m256(right), _CMP_UNORD_Q));
+#elif defined(__SSE2__)
+  return __m128i(_mm_cmpunord_ps(__m128(left), __m128(right)));
+#else
+  return (left != left) | (right != right);
+#endif
+}
+
+template <class Mask>
+inline bool isAny(Mask mask) {
+#if defined(__AVX512F__)
+  return mask != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8(mask) != 0;
+#elif defined(__SSE2__)
+  return _mm_movemask_epi8(mask) != 0;
+#else
+  const auto words = bitsAs<VectorOf<std::uint64_t, 2>::type>(mask);
+  return (words[0] | words[1]) != 0;
+#endif
+}
+
+// Twins are twice as many vectors, so to look first takes less than to replace. Training has no NaN
+// as a rule.
+template <class Real, class V, std::size_t width>
+[[gnu::always_inline]] inline void replaceNan(Twin<V> (&results)[width]) {
+  auto isNan = unordered(results[0].low, results[0].high);
+  for (std::size_t i = 1; i < width; ++i) {
+    isNan |= unordered(results[i].low, results[i].high);
+  }
+  if (isAny(isNan)) [[unlikely]] {
+    for (Twin<V>& result : results) {
+      result = {canonical<Real>(result.low), canonical<Real>(result.high)};
+    }
+  }
 }
 
 // ---- The loop ----------------------------------------------------------------------------------
@@ -336,25 +420,45 @@ struct Operands {
   std::size_t numSrcs;
 };
 
+// The bytes of one value of type V, a Vector or a Single.
+template <class Element, class V>
+constexpr std::size_t kStride =
+    Element::kSize * (__is_same(V, typename Element::Single) ? 1 : Element::kLanes);
+
+// The i-th value of type V from here on. The first vector in a cache line fetches a later line.
+template <class Element, class V>
+[[gnu::always_inline]] inline V loadNth(const std::byte* from, std::size_t i) {
+  constexpr std::size_t stride = kStride<Element, V>;
+  from += i * stride;
+  if constexpr (Element::kAhead != 0 && !__is_same(V, typename Element::Single)) {
+    if (i * stride % kCacheLine == 0) {
+      __builtin_prefetch(from + Element::kAhead);
+    }
+  }
+  return Element::template load<V>(from);
+}
+
 // Reduces `width` values of type V at byte `at`: all are loaded before any is stored, so that a
 // destination may be one of the sources.
 template <class Element, class Op, Scaling scaling, class V, std::size_t width>
 [[gnu::always_inline]] inline void step(const Operands& operands, std::size_t numSrcs,
                                         std::size_t at, typename Element::Real factor) {
-  constexpr std::size_t stride =
-      Element::kSize * (__is_same(V, typename Element::Single) ? 1 : Element::kLanes);
+  constexpr std::size_t stride = kStride<Element, V>;
   V result[width];
   for (std::size_t i = 0; i < width; ++i) {
-    result[i] = Element::template load<V>(operands.srcs[0] + at + i * stride);
+    result[i] = loadNth<Element, V>(operands.srcs[0] + at, i);
   }
   for (std::size_t which = 1; which < numSrcs; ++which) {
     const std::byte* src = operands.srcs[which] + at;
     for (std::size_t i = 0; i < width; ++i) {
-      result[i] = combine<Op>(result[i], Element::template load<V>(src + i * stride));
+      result[i] = combine<Op>(result[i], loadNth<Element, V>(src, i));
     }
   }
   for (std::size_t i = 0; i < width; ++i) {
-    result[i] = finish<scaling>(result[i], factor);
+    result[i] = scaled<scaling>(result[i], factor);
+  }
+  replaceNan<typename Element::Real>(result);
+  for (std::size_t i = 0; i < width; ++i) {
     Element::store(operands.dst + at + i * stride, result[i]);
   }
   if (operands.dstCopy != nullptr) {

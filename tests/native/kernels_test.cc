@@ -648,6 +648,104 @@ TEST_P(KernelSetTest, ConvertsEveryShortFloat) {
   }
 }
 
+// Every 16-bit float plus every kind of other: sums that fall between the representable values on
+// either side of the middle, on it, and past the largest.
+TEST_P(KernelSetTest, RoundsSumsOfAnyTwoShortFloats) {
+  std::vector<std::uint16_t> all(0x10000);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i] = static_cast<std::uint16_t>(i);
+  }
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    for (const std::ptrdiff_t distance : {1, 2, 3, 64, 127, 255, 1024, 1500, 4097, 32769, 40000}) {
+      std::vector<std::uint16_t> others = all;
+      std::rotate(others.begin(), others.begin() + distance, others.end());
+      ASSERT_NO_FATAL_FAILURE(
+          compare(ReduceOp::kSum, type, {bytesOf(all), bytesOf(others)}, 0, kOwn, true, kOwn, 1))
+          << "distance " << distance;
+    }
+  }
+}
+
+// A single NaN, in whichever place, is found and leaves its neighbours alone.
+TEST_P(KernelSetTest, FindsOneNanAmongMany) {
+  constexpr std::size_t kCount = 150;
+  for (const DType type : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    const std::size_t size = elementSize(type);
+    // All bits set is a NaN in each of these types, and zeros are 0.
+    for (std::size_t place = 0; place < kCount; ++place) {
+      Bytes source(kCount * size);
+      std::fill_n(source.begin() + static_cast<std::ptrdiff_t>(place * size), size, 0xff);
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin}) {
+        ASSERT_NO_FATAL_FAILURE(
+            compare(op, type, {source, Bytes(source.size())}, 0, kOwn, false, kOwn, 1))
+            << "place " << place;
+      }
+    }
+  }
+}
+
+// The error bound that kernels.h states. n sources are added with n - 1 roundings to float32, each
+// by at most 2^-24 of what has been added so far; an average has one more; then the result is
+// rounded once to its type, by at most half a unit in the last place.
+TEST_P(KernelSetTest, ShortFloatsStayWithinTheErrorBound) {
+  constexpr std::size_t kCount = 20000;
+  std::mt19937_64 random(8);
+  std::uniform_real_distribution<double> mantissa(-1, 1);
+  std::uniform_int_distribution<int> exponent(-12, 10);
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    const int mantissaBits = type == DType::kFloat16 ? 10 : 7;
+    const int leastExponent = type == DType::kFloat16 ? -14 : -126;
+    const auto halfUnit = [&](double value) {
+      const int of = value == 0 ? leastExponent : std::max(std::ilogb(value), leastExponent);
+      return std::ldexp(1, of - mantissaBits - 1);
+    };
+    for (std::size_t numSrcs = 2; numSrcs <= 8; ++numSrcs) {
+      std::vector<std::vector<std::uint16_t>> sources(numSrcs);
+      for (auto& source : sources) {
+        for (std::size_t i = 0; i < kCount; ++i) {
+          source.push_back(
+              nearestShort(std::ldexp(mantissa(random), exponent(random)), mantissaBits));
+        }
+      }
+      std::vector<Bytes> bytes;
+      for (const auto& source : sources) {
+        bytes.push_back(bytesOf(source));
+      }
+      const auto divisor = static_cast<double>(numSrcs);
+      const auto sums = valuesOf<std::uint16_t>(reduced(*GetParam(), ReduceOp::kSum, type, bytes));
+      const auto averages =
+          valuesOf<std::uint16_t>(reduced(*GetParam(), ReduceOp::kAvg, type, bytes, divisor));
+      int beyondIfRoundedEachTime = 0;
+      for (std::size_t i = 0; i < kCount; ++i) {
+        double exact = 0;  // 53 bits hold every sum of such numbers
+        double size = 0;
+        std::uint16_t roundedEachTime = sources[0][i];
+        for (std::size_t which = 0; which < numSrcs; ++which) {
+          const double value = valueOfShort(sources[which][i], mantissaBits);
+          exact += value;
+          size += std::fabs(value);
+          if (which > 0) {
+            roundedEachTime =
+                nearestShort(valueOfShort(roundedEachTime, mantissaBits) + value, mantissaBits);
+          }
+        }
+        const double inSum = (divisor - 1) * 0x1p-24 * size;
+        const double inAverage = 0x1p-24 * size;  // n of them, divided by n
+        const double sum = valueOfShort(sums[i], mantissaBits);
+        const double average = valueOfShort(averages[i], mantissaBits);
+        ASSERT_LE(std::fabs(sum - exact), halfUnit(sum) + inSum)
+            << name(type) << ", " << numSrcs << " sources, element " << i;
+        ASSERT_LE(std::fabs(average - exact / divisor), halfUnit(average) + inAverage)
+            << name(type) << ", average of " << numSrcs << " sources, element " << i;
+        const double other = valueOfShort(roundedEachTime, mantissaBits);
+        beyondIfRoundedEachTime += std::fabs(other - exact) > halfUnit(other) + inSum;
+      }
+      // The bound tells the two ways apart from three sources on.
+      EXPECT_EQ(beyondIfRoundedEachTime > 0, numSrcs > 2) << name(type) << ", " << numSrcs;
+    }
+  }
+}
+
 TEST_P(KernelSetTest, ScalesLikeTheReference) {
   std::mt19937_64 random(6);
   for (const DType type : allTypes()) {
