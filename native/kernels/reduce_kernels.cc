@@ -36,8 +36,6 @@ constexpr std::size_t kVectorBytes = 32;
 constexpr std::size_t kVectorBytes = 16;
 #endif
 
-constexpr std::size_t kCacheLine = 64;
-
 template <class T, std::size_t lanes>
 struct VectorOf {
   typedef T type __attribute__((vector_size(sizeof(T) * lanes)));
@@ -61,9 +59,6 @@ inline void storeAs(void* to, T value) {
 // computed with: one at a time a Single, kLanes at once a Vector. load and store exist for both.
 // kTurn vectors at a time are kept in registers.
 // Real is the type of the factor or divisor that a finished result may be scaled with.
-// kAhead is how many bytes ahead of the loop sources are fetched into the cache, if not 0: where
-// there is so much arithmetic that the processor, which reads ahead while it waits for memory, does
-// not get far enough by itself.
 
 template <class T>
 struct Native {
@@ -72,7 +67,6 @@ struct Native {
   static constexpr std::size_t kSize = sizeof(T);
   static constexpr std::size_t kLanes = kVectorBytes / sizeof(T);
   static constexpr std::size_t kTurn = 4;
-  static constexpr std::size_t kAhead = 0;
   using Vector = typename VectorOf<T, kLanes>::type;
 
   template <class V>
@@ -107,7 +101,6 @@ struct Short {
   using Real = float;
   static constexpr std::size_t kSize = 2;
   static constexpr std::size_t kLanes = kVectorBytes / kSize;
-  static constexpr std::size_t kAhead = 1024;
   using Floats = VectorOf<float, kLanes / 2>::type;
   using Bits = VectorOf<std::uint32_t, kLanes / 2>::type;
   using Vector = Twin<Floats>;
@@ -240,7 +233,6 @@ struct Complex {
   static constexpr std::size_t kSize = sizeof(Single);
   static constexpr std::size_t kLanes = 1;
   static constexpr std::size_t kTurn = 4;
-  static constexpr std::size_t kAhead = 0;
   using Vector = Single;
 
   template <class V>
@@ -420,38 +412,21 @@ struct Operands {
   std::size_t numSrcs;
 };
 
-// The bytes of one value of type V, a Vector or a Single.
-template <class Element, class V>
-constexpr std::size_t kStride =
-    Element::kSize * (__is_same(V, typename Element::Single) ? 1 : Element::kLanes);
-
-// The i-th value of type V from here on. The first vector in a cache line fetches a later line.
-template <class Element, class V>
-[[gnu::always_inline]] inline V loadNth(const std::byte* from, std::size_t i) {
-  constexpr std::size_t stride = kStride<Element, V>;
-  from += i * stride;
-  if constexpr (Element::kAhead != 0 && !__is_same(V, typename Element::Single)) {
-    if (i * stride % kCacheLine == 0) {
-      __builtin_prefetch(from + Element::kAhead);
-    }
-  }
-  return Element::template load<V>(from);
-}
-
 // Reduces `width` values of type V at byte `at`: all are loaded before any is stored, so that a
 // destination may be one of the sources.
 template <class Element, class Op, Scaling scaling, class V, std::size_t width>
 [[gnu::always_inline]] inline void step(const Operands& operands, std::size_t numSrcs,
                                         std::size_t at, typename Element::Real factor) {
-  constexpr std::size_t stride = kStride<Element, V>;
+  constexpr std::size_t stride =
+      Element::kSize * (__is_same(V, typename Element::Single) ? 1 : Element::kLanes);
   V result[width];
   for (std::size_t i = 0; i < width; ++i) {
-    result[i] = loadNth<Element, V>(operands.srcs[0] + at, i);
+    result[i] = Element::template load<V>(operands.srcs[0] + at + i * stride);
   }
   for (std::size_t which = 1; which < numSrcs; ++which) {
     const std::byte* src = operands.srcs[which] + at;
     for (std::size_t i = 0; i < width; ++i) {
-      result[i] = combine<Op>(result[i], loadNth<Element, V>(src, i));
+      result[i] = combine<Op>(result[i], Element::template load<V>(src + i * stride));
     }
   }
   for (std::size_t i = 0; i < width; ++i) {
