@@ -4,7 +4,19 @@
 
 from __future__ import annotations
 
+import signal
+
+import hypothesis
 import pytest
+
+# How long one example takes depends on what else the machine does; whole tests have a limit.
+hypothesis.settings.register_profile("smdistributed", deadline=None)
+hypothesis.settings.load_profile("smdistributed")
+
+# A shell starts background jobs with SIGINT ignored, which every process of a test would inherit,
+# those that are to be interrupted too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -290,8 +290,10 @@ def missing_ranks(rank: int, world_size: int) -> Any:
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0
     )
     result = None
+    store.set(f"here/{rank}", b"")
+    store.wait([f"here/{r}" for r in range(3)])
     if rank != 1:
-        exchange = store_exchange(store, rank, 3, timeout_s=1.0)
+        exchange = store_exchange(store, rank, 3, timeout_s=2.0)
         result = raised(exchange, "addresses", b"x")
     store.set(f"done/{rank}", b"")
     if rank == 0:  # it serves the store
