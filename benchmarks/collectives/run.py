@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -433,6 +434,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Measure what the command line asks for; the exit status is 0 unless nothing was measured."""
     arguments = _parse(sys.argv[1:])
+    # Ends through `finally`: the ranks lead sessions of their own and would go on without us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run = Run(arguments)
     try:
         if arguments.reference_floor is not None:
