@@ -137,9 +137,8 @@ struct BFloat : Short {
   static void store(void* to, Vector value) {
     const Bits low = bitsAs<Bits>(value.low);
     const Bits high = bitsAs<Bits>(value.high);
-    constexpr std::make_index_sequence<kLanes> lanes;
-    const Shorts kept = merged(bitsAs<Shorts>(Bits(low >> 16)), bitsAs<Shorts>(high), lanes);
-    const Shorts rest = merged(bitsAs<Shorts>(low), bitsAs<Shorts>(Bits(high << 16)), lanes);
+    const auto kept = bitsAs<Shorts>(merged(low >> 16, high));
+    const auto rest = bitsAs<Shorts>(merged(low, high << 16));
     const auto beyondHalf = bitsAs<SignedShorts>(Shorts(rest ^ 0x8000u));  // rest - 2^15
     const auto odd = bitsAs<SignedShorts>(Shorts(kept & 1u));
     const SignedShorts isUp = beyondHalf > -odd;  // 0 or -1
@@ -148,10 +147,19 @@ struct BFloat : Short {
 
  private:
   // The lower half of each 32-bit word from `low`, the upper one from `high`.
-  template <std::size_t... lane>
-  static Shorts merged(Shorts low, Shorts high, std::index_sequence<lane...>) {
-    return __builtin_shufflevector(low, high, (lane % 2 == 0 ? lane : kLanes + lane)...);
+#if defined(__AVX2__)
+  static Bits merged(Bits low, Bits high) {
+    return blended(bitsAs<Shorts>(low), bitsAs<Shorts>(high), std::make_index_sequence<kLanes>());
   }
+  // One instruction, where there is one; else GCC 12 would take the vectors apart.
+  template <std::size_t... lane>
+  static Bits blended(Shorts low, Shorts high, std::index_sequence<lane...>) {
+    return bitsAs<Bits>(
+        __builtin_shufflevector(low, high, (lane % 2 == 0 ? lane : kLanes + lane)...));
+  }
+#else
+  static Bits merged(Bits low, Bits high) { return (low & 0x0000ffffu) | (high & 0xffff0000u); }
+#endif
 };
 
 #if defined(__F16C__)
