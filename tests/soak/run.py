@@ -146,7 +146,8 @@ class Soak:
             f"soak passed: {minutes:.1f} min, {self._world_size} ranks, seed {self._seed}:"
             f" {len(self._history[0])} rounds with {self._groups_made} groups on rank 0, which made"
             f" {sum(self._done.calls.values())} collectives ({counts}) on"
-            f" {self._done.moved_bytes / 2**30:.1f} GiB and adopted {zero_copy_statistics().adopted} buffers;"
+            f" {self._done.moved_bytes / 2**30:.1f} GiB and adopted"
+            f" {zero_copy_statistics().adopted} buffers;"
             " every result was right and nothing grew"
         )
 
