@@ -49,12 +49,20 @@ double secondsOf(Function call) {
   return best;
 }
 
+// Where results go: to an array of their own, to two of them, or over the first two sources, as
+// when two ranks' buffers are reduced where they lie.
+enum class Results { kOne, kTwo, kInPlace };
+
 struct Case {
   ReduceOp op;
   DType type;
   std::size_t numSrcs;
-  bool hasCopy;
+  Results results;
 };
+
+const char* nameOf(Results results) {
+  return results == Results::kOne ? "1" : results == Results::kTwo ? "2" : "in place";
+}
 
 }  // namespace
 
@@ -68,33 +76,37 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < kMaxSrcs; ++i) {
     srcs.push_back(arrays[i].data());
   }
-  void* dst = arrays[kMaxSrcs].data();
-  void* copy = arrays[kMaxSrcs + 1].data();
+  void* const dst = arrays[kMaxSrcs].data();
+  void* const copy = arrays[kMaxSrcs + 1].data();
 
   const double copySeconds = secondsOf([&] { std::memcpy(dst, srcs[0], bytes); });
   std::printf("arrays of %zu bytes; memcpy %.1f GB/s (read + written)\n", bytes,
               2.0 * static_cast<double>(bytes) / copySeconds / 1e9);
-  std::printf("%-9s %-5s %-10s %-5s %-5s %8s %8s\n", "set", "op", "dtype", "srcs", "dsts", "GB/s",
+  std::printf("%-9s %-7s %-10s %-5s %-8s %8s %8s\n", "set", "op", "dtype", "srcs", "dsts", "GB/s",
               "ns");
 
   std::vector<Case> cases;
   for (const std::size_t numSrcs : {2, 3, 4, 8}) {
-    cases.push_back({ReduceOp::kSum, DType::kFloat32, numSrcs, false});
-    cases.push_back({ReduceOp::kSum, DType::kFloat32, numSrcs, true});
-    cases.push_back({ReduceOp::kAvg, DType::kFloat32, numSrcs, false});
-    for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
-      cases.push_back({ReduceOp::kSum, type, numSrcs, false});
-      cases.push_back({ReduceOp::kAvg, type, numSrcs, false});
+    for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      cases.push_back({ReduceOp::kSum, type, numSrcs, Results::kOne});
+      cases.push_back({ReduceOp::kSum, type, numSrcs, Results::kTwo});
+      cases.push_back({ReduceOp::kSum, type, numSrcs, Results::kInPlace});
+      cases.push_back({ReduceOp::kAvg, type, numSrcs, Results::kOne});
     }
   }
   for (const DType type : {DType::kFloat64, DType::kComplex64, DType::kInt8, DType::kInt32,
                            DType::kInt64, DType::kBool}) {
-    cases.push_back({ReduceOp::kSum, type, 2, false});
+    cases.push_back({ReduceOp::kSum, type, 2, Results::kOne});
   }
-  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kInt64}) {
-    cases.push_back({ReduceOp::kMax, type, 2, false});
+  for (const DType type : {DType::kInt8, DType::kInt32, DType::kInt64}) {
+    cases.push_back({ReduceOp::kAvg, type, 2, Results::kOne});
   }
-  cases.push_back({ReduceOp::kProduct, DType::kComplex64, 2, false});
+  for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kProduct}) {
+    for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt64}) {
+      cases.push_back({op, type, 2, Results::kOne});
+    }
+  }
+  cases.push_back({ReduceOp::kProduct, DType::kComplex64, 2, Results::kOne});
 
   for (const smd::kernels::KernelSet* set : smd::kernels::allKernelSets()) {
     const bool isWanted =
@@ -106,15 +118,19 @@ int main(int argc, char** argv) {
     for (const Case& one : cases) {
       const smd::kernels::ReduceFn reduce = set->reduce(one.op, one.type);
       const std::size_t count = bytes / smd::elementSize(one.type);
+      const bool isInPlace = one.results == Results::kInPlace;
+      void* const to = isInPlace ? arrays[0].data() : dst;
+      void* const copyTo = one.results == Results::kOne ? nullptr
+                           : isInPlace                  ? arrays[1].data()
+                                                        : copy;
       const double seconds = secondsOf([&] {
-        reduce(dst, one.hasCopy ? copy : nullptr, srcs.data(), one.numSrcs, count,
-               static_cast<double>(one.numSrcs));
+        reduce(to, copyTo, srcs.data(), one.numSrcs, count, static_cast<double>(one.numSrcs));
       });
-      const std::size_t dsts = one.hasCopy ? 2 : 1;
+      const std::size_t dsts = one.results == Results::kOne ? 1 : 2;
       const double moved = static_cast<double>((one.numSrcs + dsts) * bytes);
-      std::printf("%-9s %-5s %-10s %-5zu %-5zu %8.1f %8.1f\n", set->name().data(),
-                  smd::name(one.op).data(), smd::name(one.type).data(), one.numSrcs, dsts,
-                  moved / seconds / 1e9, seconds * 1e9);
+      std::printf("%-9s %-7s %-10s %-5zu %-8s %8.1f %8.1f\n", set->name().data(),
+                  smd::name(one.op).data(), smd::name(one.type).data(), one.numSrcs,
+                  nameOf(one.results), moved / seconds / 1e9, seconds * 1e9);
     }
   }
   return 0;
