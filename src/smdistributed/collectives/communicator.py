@@ -396,12 +396,13 @@ class Communicator:
     # --- memory ----------------------------------------------------------------------------------
 
     def allocate_shared(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Allocate memory that all ranks can reach, in which `all_reduce` works without a copy.
+        """Allocate memory that all ranks can reach, in which collectives work without a copy.
 
-        Not a collective: a rank may call it alone. `all_reduce` is done in place, each rank
-        reducing its share straight from all buffers, if every rank passes an array within such
-        memory (a view with another dtype or a slice, for example); if some rank does not, it is
-        done as always. Results are the same, bit by bit.
+        Not a collective: a rank may call it alone. `all_reduce` and `reduce` are done in place,
+        each rank reducing its share straight from all buffers, and the inputs of the others are
+        read where they lie, if every rank that contributes passes an array within such memory (a
+        view with another dtype or a slice, for example); if some rank does not, it is done as
+        always. Results are the same, bit by bit.
 
         Args:
             nbytes: At least 1.
