@@ -102,8 +102,8 @@ Task runStaged(Context& context);
 Task runStagedAfterArrival(Context& context);
 
 // Without staging, on one host, where all buffers that peers use lie in their owners' arenas: those
-// of an all_reduce or reduce, in place; the inputs of the others. Staged if one lies elsewhere. Only
-// where this rank mayShareBuffers(); other ranks may run staged from the start.
+// of an all_reduce or reduce, in place; the inputs of the others. Staged if one lies elsewhere.
+// Only where this rank mayShareBuffers(); other ranks may run staged from the start.
 Task runShared(Context& context);
 bool mayShareBuffers(const Context& context);
 

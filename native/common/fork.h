@@ -4,9 +4,9 @@
 // What a fork means for us. Training scripts fork while a rank holds connections (DataLoader
 // workers). A child that kept the rank's sockets open would hide the rank's death from its peers,
 // and a child that used the rank's descriptors would corrupt its streams. So: every descriptor is
-// closed in forked children, before fork() returns there; shared memory with data of the application
-// is replaced by a private copy; and objects made before the fork can ask whether they still belong
-// to this process.
+// closed in forked children, before fork() returns there; shared memory with data of the
+// application is replaced by a private copy; and objects made before the fork can ask whether they
+// still belong to this process.
 #pragma once
 
 #include <sys/types.h>
@@ -47,8 +47,8 @@ void unregisterDescriptor(int fd, const ForkGuard& guard) noexcept;
 // that the child has not written to.
 //
 // `address` maps `bytes` of `fd`, a registered descriptor, from `offset` on. Best effort: beyond
-// some thousand ranges, or where the kernel has no room, the child has no memory there, and touching
-// it ends the child.
+// some thousand ranges, or where the kernel has no room, the child has no memory there, and
+// touching it ends the child.
 void registerPrivateCopy(void* address, std::size_t bytes, int fd, off_t offset,
                          const ForkGuard& guard) noexcept;
 // Before the range is unmapped.
