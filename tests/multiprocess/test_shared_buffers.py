@@ -18,22 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run_ranks
-from torch_ranks import smddp
+from torch_ranks import algorithms_of, smddp
 
 DEADLINE_S = 120.0
 _COUNT = 100_003  # elements; large enough not to travel with the arrival
 GIBIBYTE = 1 << 30
-
-
-def algorithms_of(operations: Any) -> list[str]:
-    """The algorithms of the operations that a function makes, as they came out."""
-    from smdistributed.collectives import _native
-
-    _native.start_trace()
-    operations()
-    events, dropped = _native.stop_trace()
-    assert dropped == 0
-    return [event[6] for event in events]
 
 
 # --- collectives ---------------------------------------------------------------------------------

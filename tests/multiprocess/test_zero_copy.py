@@ -20,22 +20,11 @@ import torch.distributed as dist
 from harness import run_ranks
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torch_ranks import smddp
+from torch_ranks import algorithms_of, smddp
 
 DEADLINE_S = 120.0
 _COUNT = 100_003  # float32 elements: well above the smallest size, and not a whole page
 _MEBIBYTE = 1 << 20
-
-
-def algorithms_of(operations: Any) -> list[str]:
-    """The algorithms of the operations that a function makes, as they came out."""
-    from smdistributed.collectives import _native
-
-    _native.start_trace()
-    operations()
-    events, dropped = _native.stop_trace()
-    assert dropped == 0
-    return [event[6] for event in events]
 
 
 def adopted() -> int:

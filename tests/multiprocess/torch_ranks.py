@@ -33,6 +33,17 @@ def tagged(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.T
     return (torch.arange(count) % 7 + 8 * rank + 1).to(dtype)
 
 
+def algorithms_of(operations: Any) -> list[str]:
+    """The algorithms of the operations that a function makes, as they came out."""
+    from smdistributed.collectives import _native
+
+    _native.start_trace()
+    operations()
+    events, dropped = _native.stop_trace()
+    assert dropped == 0
+    return [event[6] for event in events]
+
+
 def raised(function: Any, *args: Any, **kwargs: Any) -> tuple[str, str, list[str]]:
     """Class name, text and base names of the error that a call must raise."""
     try:
