@@ -18,6 +18,18 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def placement_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What tells a process its rank, of ``ranks`` on this host, and where they meet."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 def wait_for_all(processes: Iterable[subprocess.Popen[Any]], timeout_s: float) -> None:
     """Wait until all have ended, for ``timeout_s`` seconds at most; then some may still run."""
     end = time.monotonic() + timeout_s

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import child_processes
+
 ENVIRONMENTS_FOLDER = Path(__file__).resolve().parents[1] / ".venvs"
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -76,23 +78,14 @@ class Library:
             variables["PATH"] = f"{folder / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
             variables["VIRTUAL_ENV"] = str(folder)
         if self.mpiexec is None:
-            variables |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
+            variables |= child_processes.placement_variables(rank, ranks, port)
         variables |= self.variables
         if is_oversubscribed(ranks):
             variables |= self.variables_oversubscribed
         return variables
 
 
-_LEFT_BY_LAUNCHERS = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-)
+_LEFT_BY_LAUNCHERS = frozenset(child_processes.placement_variables(0, 1, 0))
 
 
 def is_oversubscribed(ranks: int) -> bool:

@@ -121,13 +121,5 @@ class Ranks:
 
 
 def _variables(rank: int, size: int, port: int) -> dict[str, str]:
-    return os.environ | {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    threads = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return os.environ | child_processes.placement_variables(rank, size, port) | threads

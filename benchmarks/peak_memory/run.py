@@ -91,15 +91,8 @@ def _run(candidate: str, model: str, ranks: int, steps: int) -> Peak:
                 str(steps),
             ],
             env=os.environ
-            | {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-            }
+            | child_processes.placement_variables(rank, ranks, port)
+            | {"OMP_NUM_THREADS": "1"}
             | variables,
         )
         for rank in range(ranks)
