@@ -123,8 +123,14 @@ def test_full_where_cuda_is_says_that_it_has_no_effect() -> None:
 
 
 def snapshot() -> dict[str, Any]:
+    """What the shims may replace, without the export functions: `adoption.watch` wraps those."""
     owners = (torch, torch.cuda, torch.Tensor, nn.Module, DistributedDataParallel)
-    return {f"{owner} {name}": value for owner in owners for name, value in vars(owner).items()}
+    return {
+        f"{owner} {name}": value
+        for owner in owners
+        for name, value in vars(owner).items()
+        if name not in ("__dlpack__", "to_dlpack")
+    }
 
 
 def install_twice_and_undo(rank: int, world_size: int) -> None:
