@@ -416,7 +416,9 @@ class Ranks {
       request.count = kCount;
       request.input = buffers_.back()->data();
       auto* output = reinterpret_cast<std::byte*>(outputs_[index].data());
-      if (kind == OpKind::kBroadcast) {
+      if (kind == OpKind::kAllReduce) {
+        request.output = buffers_.back()->data();
+      } else if (kind == OpKind::kBroadcast) {
         request.root = 0;
         request.output = output;
       } else {
@@ -528,24 +530,26 @@ TEST(PullProtocol, WhoeverWithdrawsWaitsForThoseWhoRead) {
   EXPECT_TRUE(reader.haveWithdrawn(0));
 }
 
-// What a peer publishes is looked at before it is followed.
-TEST(PullProtocol, APlaceOutsideTheArenaIsRefused) {
+// What a peer publishes is looked at before it is followed, whether it is to be read or written to.
+TEST(SharedPlaces, OneOutsideTheArenaIsRefused) {
   constexpr std::uint64_t kArena = std::uint64_t{2} << 20;
-  for (algorithms::BufferPlace place :
-       {kArena + 1, kArena - Ranks::kBytes + 2, ~std::uint64_t{0}}) {
-    Ranks ranks(OpKind::kAllGather, 2);
-    algorithms::announce(ranks.of(1), place);
-    Task task = ranks.start(0);
-    try {
-      task.advance();
-      ADD_FAILURE() << "place " << place << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
-      EXPECT_NE(std::string(error.what()).find("rank 1 offers a shared buffer of 4000 bytes"),
-                std::string::npos)
-          << error.what();
+  for (OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather}) {
+    for (algorithms::BufferPlace place :
+         {kArena + 1, kArena - Ranks::kBytes + 2, ~std::uint64_t{0}}) {
+      Ranks ranks(kind, 2);
+      algorithms::announce(ranks.of(1), place);
+      Task task = ranks.start(0);
+      try {
+        task.advance();
+        ADD_FAILURE() << smd::name(kind) << ": place " << place << " was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+        EXPECT_NE(std::string(error.what()).find("rank 1 offers a shared buffer of 4000 bytes"),
+                  std::string::npos)
+            << error.what();
+      }
+      EXPECT_TRUE(ranks.isUntouched(0));
     }
-    EXPECT_TRUE(ranks.isUntouched(0));
   }
 }
 

@@ -11,7 +11,6 @@
 #include <random>
 #include <vector>
 
-#include "algorithms/announcement.h"
 #include "engine_collectives.h"
 
 namespace smd::engine::test {
@@ -414,45 +413,6 @@ TEST(SharedBuffers, AForkedChildMayDropThemButNotAskForMore) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   world.run([&](int rank) { reduce(world, rank, *buffers[static_cast<std::size_t>(rank)], true); });
-}
-
-// What a peer publishes is looked at before it is followed.
-TEST(SharedBuffers, APlaceOutsideTheArenaIsRefused) {
-  const auto region = transport::shm::Region::create(2, std::size_t{2} << 20);
-  const transport::PeerMemory memories[] = {region->view(0), region->view(1)};
-  const auto buffer = transport::shm::Arena::create(region, 0)->allocate(4000);
-  for (algorithms::BufferPlace place :
-       {(std::uint64_t{2} << 20) + 1, (std::uint64_t{2} << 20) - 3998, ~std::uint64_t{0}}) {
-    static std::uint64_t sequence = 0;
-    ++sequence;
-    std::uint64_t blocksDone = 0;
-    algorithms::Context contexts[2];
-    for (int rank = 0; rank < 2; ++rank) {
-      algorithms::Context& context = contexts[rank];
-      context.request.kind = OpKind::kAllReduce;
-      context.request.dtype = DType::kFloat32;
-      context.request.count = 1000;
-      context.request.input = context.request.output = buffer->data();
-      context.signature = algorithms::signatureOf(context.request);
-      context.signature.sequence = sequence;
-      context.rank = rank;
-      context.size = 2;
-      context.memory = &memories[rank];
-      context.blocksDone = &blocksDone;
-    }
-    algorithms::announce(contexts[1], place);
-    ASSERT_TRUE(algorithms::mayShareBuffers(contexts[0]));
-    Task task = algorithms::runShared(contexts[0]);
-    try {
-      task.advance();
-      ADD_FAILURE() << "place " << place << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
-      EXPECT_NE(std::string(error.what()).find("rank 1 offers a shared buffer of 4000 bytes"),
-                std::string::npos)
-          << error.what();
-    }
-  }
 }
 
 }  // namespace
