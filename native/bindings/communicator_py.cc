@@ -375,8 +375,9 @@ void registerCommunicator(nb::module_& module) {
       .def("allocate_shared", &PyCommunicator::allocateShared, nb::arg("nbytes"),
            "Zero bytes in memory that all ranks can reach, or None where there is none to be had:\n"
            "one rank, several hosts, TCP, no room, a group that is closed or has failed.\n\n"
-           "Not a collective. all_reduce_ptr works in place, without staging, on addresses inside\n"
-           "such buffers if every rank passes one.")
+           "Not a collective. all_reduce_ptr and reduce_ptr work in place, and the others read "
+           "their\n"
+           "inputs where they lie, on addresses inside such buffers, if every rank passes one.")
       .def("abort", &PyCommunicator::abort, nb::arg("reason"),
            "Makes every rank's pending and later operations fail with ``reason``.")
       .def("close", &PyCommunicator::close, "Says goodbye and releases everything. Idempotent.")

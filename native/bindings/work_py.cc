@@ -106,7 +106,8 @@ void registerWork(nb::module_& module) {
           "add_done_callback",
           [](nb::object self, nb::object function) { PyWork::addDoneCallback(self, function); },
           nb::arg("fn"),
-          "Calls ``fn(work)`` once the operation is complete: at once, or on the progress thread.")
+          "Calls ``fn(work)`` once the operation is complete: at once, or on the thread that\n"
+          "completes it, which is the progress thread or one that waits.")
       .def_prop_ro("is_small", &PyWork::isSmall,
                    "So small that waking a thread for it takes longer than the operation.")
       .def_prop_ro("source", &PyWork::source, "Rank that sent, of a completed receive; else -1.");

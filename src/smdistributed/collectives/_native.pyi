@@ -80,7 +80,8 @@ class Work:
 
     def add_done_callback(self, fn: object) -> None:
         """
-        Calls ``fn(work)`` once the operation is complete: at once, or on the progress thread.
+        Calls ``fn(work)`` once the operation is complete: at once, or on the thread that
+        completes it, which is the progress thread or one that waits.
         """
 
     @property
@@ -139,8 +140,8 @@ class Communicator:
         Zero bytes in memory that all ranks can reach, or None where there is none to be had:
         one rank, several hosts, TCP, no room, a group that is closed or has failed.
 
-        Not a collective. all_reduce_ptr works in place, without staging, on addresses inside
-        such buffers if every rank passes one.
+        Not a collective. all_reduce_ptr and reduce_ptr work in place, and the others read their
+        inputs where they lie, on addresses inside such buffers, if every rank passes one.
         """
 
     def abort(self, reason: str) -> None:
