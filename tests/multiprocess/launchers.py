@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -112,3 +113,23 @@ def run_to_end(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def process_state(pid: int) -> str | None:
+    """The letter by which Linux tells a process's state, such as `S` or `T`; `None` once it ended.
+
+    One that has ended and was not reaped yet counts as ended.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+    return None if state in "ZX" else state
+
+
+def wait_until_gone(pids: Sequence[int], timeout_s: float = 60.0) -> None:
+    """Waits until all these processes have ended; fails the test if they do not in time."""
+    deadline = time.monotonic() + timeout_s
+    while left := [pid for pid in pids if process_state(pid) is not None]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.01)

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launchers import clean_environment
+from launchers import clean_environment, process_state, wait_until_gone
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -38,7 +37,9 @@ def script(tmp_path: Path) -> Path:
             os.write(1, f"{text}\\n".encode())
         def wait_for_ever():
             while True:
-                signal.pause()
+                # Not for ever at once: a signal that Python has noticed, but whose handler has not
+                # run yet, would not end signal.pause().
+                time.sleep(0.1)
         """)
     )
     return path
@@ -102,21 +103,6 @@ def jobs() -> Iterator[list[Job]]:
             job.process.wait()
         if job.process.stdout is not None:
             job.process.stdout.close()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while left := [pid for pid in pids if is_alive(pid)]:
-        assert time.monotonic() < deadline, f"still there: {left}"
-        time.sleep(0.01)
 
 
 def test_every_rank_runs_with_its_environment_and_prefix(
@@ -244,6 +230,37 @@ def test_a_signal_that_all_ranks_take_in_good_order_is_no_failure(
     assert job.end() == 0
 
 
+def test_ranks_lead_groups_of_their_own_in_the_session_of_smddprun(
+    environ: dict[str, str], script: Path
+) -> None:
+    """Yields of the processor stay within a session where the kernel schedules it as a group."""
+    add(script, 'say(f"{os.getsid(0)} {os.getpgrp() == os.getpid()}")')
+    done = run(environ, "-np", "2", script)
+    assert done.returncode == 0, done.stderr
+    session = os.getsid(0)
+    assert sorted(done.stdout.splitlines()) == [f"[rank {i}] {session} True" for i in range(2)]
+
+
+def test_a_rank_that_has_left_its_group_gets_ctrl_c_too(
+    environ: dict[str, str], script: Path, jobs: list[Job]
+) -> None:
+    add(
+        script,
+        """
+        os.setpgid(0, os.getpgid(os.getppid()))
+        say(f"pid {os.getpid()}")
+        wait_for_ever()
+        """,
+    )
+    job = Job(environ, "-np", "2", script)
+    jobs.append(job)
+    job.read_until("pid ", 2)
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == 128 + signal.SIGINT
+    assert job.output.count("KeyboardInterrupt") == 2
+    wait_until_gone(job.pids())
+
+
 def test_workers_left_behind_by_a_rank_are_ended(environ: dict[str, str], script: Path) -> None:
     add(
         script,
@@ -256,7 +273,7 @@ def test_workers_left_behind_by_a_rank_are_ended(environ: dict[str, str], script
     assert done.returncode == 0
     pids = [int(line.split()[-1]) for line in done.stdout.splitlines()]
     assert len(pids) == 2
-    assert not [pid for pid in pids if is_alive(pid)]
+    assert [process_state(pid) for pid in pids] == [None, None]
 
 
 def test_nothing_survives_a_killed_supervisor(

@@ -20,6 +20,9 @@ How a job ends:
 
 SIGTERM goes to the rank only, as it may be writing a checkpoint with the help of its workers; what
 is left of its group gets SIGTERM after it. Ctrl-C goes to the whole group, as from a terminal.
+
+Every rank leads a process group of its own, so that it can be signalled together with its workers
+and a terminal's signals reach this process only. All are in our session: see `terminal`.
 """
 
 import collections
@@ -36,6 +39,7 @@ from types import FrameType
 
 from smdistributed.launch.orphans import Guardian, adopt_orphans, die_with_parent
 from smdistributed.launch.output import Console, RankStream
+from smdistributed.launch.terminal import leave_terminal
 
 __all__ = ["CommandError", "Supervisor"]
 
@@ -72,7 +76,7 @@ class _Rank:
 
     @property
     def pid(self) -> int:
-        """Process id and, as every rank leads one, id of its process group."""
+        """Process id and, as every rank is started as the leader of one, id of its group."""
         return self.process.pid
 
 
@@ -138,6 +142,12 @@ class Supervisor:
 
     def _start(self, rank: int, environment: Mapping[str, str]) -> _Rank:
         own_pid = os.getpid()
+
+        def prepare() -> None:
+            """Runs in the rank, before its command."""
+            die_with_parent(own_pid)
+            leave_terminal()
+
         try:
             process = subprocess.Popen(
                 self._command,
@@ -146,8 +156,8 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,
-                preexec_fn=lambda: die_with_parent(own_pid),
+                process_group=0,
+                preexec_fn=prepare,
             )
         except OSError as error:
             found = not isinstance(error, FileNotFoundError)
@@ -257,8 +267,10 @@ class Supervisor:
 
     def _signal_groups(self, number: int) -> None:
         for one in self._ranks:
-            if one.status is None:
-                _signal_group(one.pid, number)
+            if one.status is None and not _signal_group(one.pid, number):
+                # It has moved to another group, or has changed its user.
+                with contextlib.suppress(PermissionError):
+                    one.process.send_signal(number)
 
     def _end_groups(self, guardian: Guardian, signals: socket.socket) -> None:
         """Ends what the ranks have left running, and any rank that still runs."""
