@@ -133,14 +133,15 @@ bool Communicator::sharesMemoryWith(int peer) const {
 
 Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell_; }
 
-std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(std::size_t bytes) {
+std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
+    std::size_t bytes, transport::shm::Contents contents) {
   checkUsable();
   if (arena_ == nullptr || hasError_.load(std::memory_order_acquire)) return nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
   }
-  return arena_->allocate(bytes);
+  return arena_->allocate(bytes, contents);
 }
 
 bool Communicator::isInUse(const std::byte* begin, std::size_t bytes) {

@@ -64,10 +64,11 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
                                 std::uint64_t tag, Mode mode, nanoseconds timeout);
 
-  // Zero bytes in memory that all ranks can reach: collectives use buffers there where they lie, if
+  // Memory that all ranks can reach: collectives use buffers there where they lie, if
   // those of every rank are such ones. Not a collective. Null where no such memory is to be had:
   // one rank, several hosts, TCP, no room, a group that is closed or has failed.
-  std::shared_ptr<transport::shm::SharedBuffer> allocateShared(std::size_t bytes);
+  std::shared_ptr<transport::shm::SharedBuffer> allocateShared(
+      std::size_t bytes, transport::shm::Contents contents = transport::shm::Contents::kZeros);
 
   // Whether a collective, or an asynchronous send or receive, that is not complete reads or writes
   // any byte of [begin, begin + bytes). False in a forked child: nothing is under way there.

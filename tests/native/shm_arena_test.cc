@@ -189,6 +189,17 @@ TEST_F(Arenas, WhatIsUsedAgainInPartIsZero) {
   EXPECT_TRUE(isZero(*arena_->allocate(3 * kMiB)));
 }
 
+// To clear what is written at once would be wasted; whoever asks for zeros later still gets them.
+TEST_F(Arenas, WhatIsUsedAgainIsAsItWasLeftIfZerosAreNotWanted) {
+  fill(*arena_->allocate(kMiB), 0x5A);
+  {
+    const auto buffer = arena_->allocate(kMiB, Contents::kAny);
+    ASSERT_NE(buffer, nullptr);
+    EXPECT_EQ(buffer->data()[kMiB - 1], std::byte{0x5A});
+  }
+  EXPECT_TRUE(isZero(*arena_->allocate(kMiB)));
+}
+
 TEST_F(Arenas, NothingCostsMemoryBeforeItIsAllocated) { EXPECT_LT(bytesInUse(), kMiB); }
 
 TEST_F(Arenas, PagesComeAtOnceAndManyFreeOnesGoBack) {

@@ -33,7 +33,7 @@ Arena::Arena(std::shared_ptr<Region> region, int index)
   free_.insert({0, memory_.arenaBytes()});
 }
 
-std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes) {
+std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes, Contents contents) {
   if (bytes == 0 || bytes > memory_.arenaBytes()) return nullptr;
   const std::uint64_t size = (bytes + kPage - 1) / kPage * kPage;
   ByteRange range;
@@ -48,6 +48,7 @@ std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes) {
   }
   auto buffer = std::make_shared<SharedBuffer>(shared_from_this(), range, bytes);
   for (const ByteRange& part : recycled) {
+    if (contents == Contents::kAny) break;
     std::memset(memory_.arena(memory_.index()) + part.begin, 0, part.size());
   }
   return bringIn(range) ? buffer : nullptr;

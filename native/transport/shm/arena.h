@@ -22,15 +22,18 @@ namespace smd::transport::shm {
 
 class SharedBuffer;
 
+enum class Contents { kZeros, kAny };
+
 // Safe to use from any thread.
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   // The arena of position `index`. The region must map arenas.
   static std::shared_ptr<Arena> create(std::shared_ptr<Region> region, int index);
 
-  // `bytes` zero bytes, at the start of a page; null if there is no room or the arena is retired.
-  // Its pages are there when it returns: no memory is told here, not by a signal at first touch.
-  std::shared_ptr<SharedBuffer> allocate(std::size_t bytes);
+  // `bytes` bytes, at the start of a page; null if there is no room or the arena is retired. Zeros,
+  // or whatever this rank's earlier buffers have left there. Its pages are there when it returns: no
+  // memory is told here, not by a signal at first touch.
+  std::shared_ptr<SharedBuffer> allocate(std::size_t bytes, Contents contents = Contents::kZeros);
 
   // Nothing is given out any more, and what comes back is not used again: the group has failed, and
   // a peer that has not noticed (a stopped process, say) may still write where a buffer was.

@@ -407,7 +407,7 @@ class ProcessGroupSmddp(GroupIdentity):
         Its memory goes back to the group with its last view, and is used for later ones.
         """
         nbytes = size * dtype.itemsize
-        shared = self.allocate_shared(nbytes) if nbytes else None
+        shared = allocate_shared(self._engine, nbytes, zeroed=False) if nbytes else None
         if shared is None:
             return torch.empty(size, dtype=dtype, device=device)
         return shared.view(dtype)

@@ -14,17 +14,17 @@ from smdistributed.dataparallel.torch.adoption.marks import ADOPTED, mark
 __all__ = ["allocate_shared"]
 
 
-def allocate_shared(engine: Any, nbytes: int) -> Tensor | None:
+def allocate_shared(engine: Any, nbytes: int, *, zeroed: bool = True) -> Tensor | None:
     """Memory of a `_native.Communicator` in which collectives work without a copy.
 
     Not a collective: a rank may call it alone. The memory lives as long as the tensor or any view
     of its storage, also beyond the communicator.
 
     Returns:
-        uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros; or None where there is none
-        to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
+        uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros unless they are not wanted
+        (clearing 25 MiB takes milliseconds); or None where there is none to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
     """
-    buffer = engine.allocate_shared(nbytes)
+    buffer = engine.allocate_shared(nbytes, zeroed)
     if buffer is None:
         return None
     tensor: Tensor = from_dlpack(buffer)

@@ -127,7 +127,7 @@ class Adopter:
         return Refusal.FORKED if os.getpid() != self._pid else find_refusal(tensor, storage)
 
     def _move(self, storage: torch.UntypedStorage) -> Refusal | None:
-        shared = allocate_shared(self._engine, storage.nbytes())
+        shared = allocate_shared(self._engine, storage.nbytes(), zeroed=False)
         if shared is None:
             return Refusal.NO_ROOM
         other = shared.untyped_storage()

@@ -75,7 +75,7 @@ class Slots:
         self._made = 0
 
     def _make(self) -> Slot:
-        shared = allocate_shared(self._engine, self._slot_bytes)
+        shared = allocate_shared(self._engine, self._slot_bytes, zeroed=False)
         if shared is not None and self._device.register(shared):
             slot = Slot(shared, is_kept=True)
             self._registered.append(slot)

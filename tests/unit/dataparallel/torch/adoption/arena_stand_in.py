@@ -33,7 +33,7 @@ class EngineWithArena:
     def topology(self) -> list[dict[str, Any]]:
         return [{"transport": transport} for transport in self._transports]
 
-    def allocate_shared(self, nbytes: int) -> Any:
+    def allocate_shared(self, nbytes: int, zeroed: bool = True) -> Any:
         self.sizes.append(nbytes)
         if nbytes > self._room_bytes:
             return None

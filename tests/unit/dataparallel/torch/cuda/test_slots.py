@@ -25,7 +25,7 @@ class ScarceDevice:
 
 
 def test_a_slot_that_could_not_be_made_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "allocate_shared", lambda engine, nbytes: None)
+    monkeypatch.setattr(module, "allocate_shared", lambda engine, nbytes, zeroed: None)
     slots = Slots(None, ScarceDevice(), 1, 64)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="out of pinned memory"):
         slots.take(64)
