@@ -89,7 +89,9 @@ class WorkerGroup:
                             stdin=subprocess.DEVNULL,
                             stdout=log,
                             stderr=log,
-                            start_new_session=True,
+                            # Not a session of its own: Linux schedules sessions as units
+                            # (autogroup), and ranks that a launcher starts are in one.
+                            process_group=0,
                         )
                     )
             try:

@@ -434,7 +434,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Measure what the command line asks for; the exit status is 0 unless nothing was measured."""
     arguments = _parse(sys.argv[1:])
-    # Ends through `finally`: the ranks lead sessions of their own and would go on without us.
+    # Ends through `finally`: the ranks lead process groups of their own and would go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run = Run(arguments)
     try:
