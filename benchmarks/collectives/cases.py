@@ -14,6 +14,7 @@ rank counts compare with what the memory or the wire can carry.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 COLLECTIVES = (
     "all_reduce",
@@ -116,9 +117,24 @@ class Case:
             return (self.ranks - 1) / self.ranks
         return 1.0
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that the buffers of all ranks take together."""
+        elements = sum(
+            self.source_elements(rank) + self.output_elements(rank) for rank in range(self.ranks)
+        )
+        return elements * ITEM_SIZES[self.dtype]
+
     def to_json(self) -> dict[str, object]:
         """Fields that rebuild the case with ``Case(**fields)``."""
         return asdict(self)
+
+
+class Column(NamedTuple):
+    """One library, or one protocol of the floor, in one case: what has turns."""
+
+    library: str
+    case: Case
 
 
 def parse_size(text: str) -> int:

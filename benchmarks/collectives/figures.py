@@ -45,15 +45,19 @@ def summarise(case: Case, seconds: Iterable[float], turns: int) -> dict[str, Any
 
 
 def paired_turns(
-    turns: Iterable[Turn], others: Iterable[Turn]
-) -> dict[str, list[tuple[Turn, Turn]]]:
-    """Turns of one round that took place in one core state, by that state."""
-    by_round = {other["round"]: other for other in others}
-    pairs: dict[str, list[tuple[Turn, Turn]]] = {}
+    turns: Iterable[Turn], *columns: Iterable[Turn]
+) -> dict[str, list[tuple[Turn, ...]]]:
+    """Turns of one round that took place in one core state, by that state.
+
+    Each tuple has a turn of ``turns`` first, then one of each of ``columns``.
+    """
+    by_round = [{other["round"]: other for other in column} for column in columns]
+    pairs: dict[str, list[tuple[Turn, ...]]] = {}
     for turn in turns:
-        other = by_round.get(turn["round"])
-        if other is not None and other["tag"] == turn["tag"] and turn["tag"] in COMPARABLE_TAGS:
-            pairs.setdefault(turn["tag"], []).append((turn, other))
+        others = [column.get(turn["round"]) for column in by_round]
+        tags = {None if other is None else other["tag"] for other in others} | {turn["tag"]}
+        if len(tags) == 1 and turn["tag"] in COMPARABLE_TAGS:
+            pairs.setdefault(turn["tag"], []).append((turn, *filter(None, others)))
     return pairs
 
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The running ranks of one library, seen from the process that gives out the turns.
 
-A group answers ``prepare``, ``run``, ``verify`` and ``release``. Between commands its ranks sleep
-in a read. A group that crashes or hangs is ended and reported in words; the run goes on without it.
+A group answers ``prepare``, ``run``, ``verify`` and ``release``, each for one of the cases that it
+holds buffers for. Between commands its ranks sleep in a read. A group that crashes or hangs is
+ended and reported in words; the run goes on without it.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class MeasuredGroup(Protocol):
     def prepare(self, case: Case) -> float:
         """Allocate, verify, warm up; seconds of one call."""
 
-    def run(self, inner: int, batches: int) -> list[float]:
+    def run(self, case: Case, inner: int, batches: int) -> list[float]:
         """Seconds per call of each batch, the slowest rank's."""
 
-    def verify(self) -> None:
+    def verify(self, case: Case) -> None:
         """Compare the result of one call with the expected one."""
 
-    def release(self) -> None:
+    def release(self, case: Case) -> None:
         """Give the buffers back."""
 
     def stop(self) -> None:
@@ -144,9 +145,11 @@ class WorkerGroup:
                 tail = f" (its log: {_without_paths((telling or lines)[-1])[:200]})"
         return GroupFailed(words + tail)
 
-    def _ask(self, verb: str, deadline_s: float = COMMAND_DEADLINE_S, **fields: Any) -> list[Any]:
+    def _ask(self, verb: str, case: Case, **fields: int) -> list[Any]:
         """Send one command to all ranks; their answers by rank. Raises ``GroupFailed``."""
-        message = json.dumps({"verb": verb, "deadline_s": deadline_s + 10, **fields}) + "\n"
+        deadline_s = COMMAND_DEADLINE_S
+        command = {"verb": verb, "deadline_s": deadline_s + 10, "case": case.to_json(), **fields}
+        message = json.dumps(command) + "\n"
         end = time.monotonic() + deadline_s
         answers: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:
@@ -180,7 +183,7 @@ class WorkerGroup:
         return [answers[rank] for rank in sorted(answers)]
 
     def prepare(self, case: Case) -> float:
-        answers = self._ask("prepare", case=case.to_json())
+        answers = self._ask("prepare", case)
         refusals = [answer["unsupported"] for answer in answers if "unsupported" in answer]
         if len(refusals) == self.ranks:
             raise CaseUnsupported(refusals[0])
@@ -190,13 +193,13 @@ class WorkerGroup:
             raise GroupFailed((errors or refusals)[0])
         return float(max(answer["seconds"] for answer in answers))
 
-    def run(self, inner: int, batches: int) -> list[float]:
-        answers = self._ask("run", inner=inner, batches=batches)
+    def run(self, case: Case, inner: int, batches: int) -> list[float]:
+        answers = self._ask("run", case, inner=inner, batches=batches)
         self._raise_on_error(answers)
         return [max(times) for times in zip(*(a["seconds"] for a in answers), strict=True)]
 
-    def verify(self) -> None:
-        self._raise_on_error(self._ask("verify"))
+    def verify(self, case: Case) -> None:
+        self._raise_on_error(self._ask("verify", case))
 
     def _raise_on_error(self, answers: list[Any]) -> None:
         errors = [answer["error"] for answer in answers if "error" in answer]
@@ -204,8 +207,8 @@ class WorkerGroup:
             self.kill()
             raise GroupFailed(errors[0])
 
-    def release(self) -> None:
-        self._ask("release")
+    def release(self, case: Case) -> None:
+        self._ask("release", case)
 
     def stop(self) -> None:
         """Ask the ranks to leave; end those that do not within 10 s."""

@@ -30,7 +30,8 @@ class Library:
 
     ``environment`` names a folder under ``benchmarks/.venvs``; ``None`` is the project's own
     environment. ``mpiexec`` holds the launcher's options; ``None`` means that the ranks are started
-    directly, with torch's variables.
+    directly, with torch's variables. ``is_default`` is False for what answers a question of its
+    own: it is measured where a target needs it or the command line names it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Library:
     settings: str = "defaults"
     own: bool = False
     only_oversubscribed: bool = False
+    is_default: bool = True
 
     def find_python(self) -> Path:
         """Interpreter of the library's environment. Raises ``LibraryAbsent``."""
@@ -182,6 +184,13 @@ LIBRARIES: Sequence[Library] = (
         variables_oversubscribed={"I_MPI_THREAD_YIELD": "3"},
         settings="I_MPI_THREAD_YIELD=3, only with more ranks than CPUs",
         only_oversubscribed=True,
+    ),
+    Library(
+        name="torch-noop",
+        label="torch (a group that does nothing)",
+        adapter="adapters.torch_noop:TorchNoopAdapter",
+        settings="torch's overhead alone: nothing is reduced, so nothing is verified",
+        is_default=False,
     ),
 )
 FLOOR_VARIANTS = ("staged", "staged_rs", "ideal", "ideal_nt", "memcpy2")

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures collectives of all libraries, interleaved in one run. See README.md beside this file.
 
-Loop:  for ranks: start every library's group
-         for collective, dtype, size: every group prepares (and verifies)
-           for round: for library, in an order that turns by one each round: probe, measure, probe
+Loop:  for ranks: start the groups of all libraries that are needed
+         for block (a collective, dtype and size): every group prepares (and verifies)
+           for repetition, for set of columns: a round
+             for column, in an order that turns by one each repetition: probe, measure, probe
          stop the groups
 
 Only one group is awake at any moment.
@@ -14,26 +15,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import environment
-import targets
 from adapters.floor import FloorGroup, FloorProgram
 from cases import (
     COLLECTIVES,
     FULL_SIZES,
     ITEM_SIZES,
     QUICK_SIZES,
-    REDUCING,
     Case,
+    Column,
     parse_size,
     size_name,
 )
@@ -43,11 +45,12 @@ from groups import CaseUnsupported, GroupFailed, MeasuredGroup, WorkerGroup
 from libraries import FLOOR_VARIANTS, LIBRARIES, Library, LibraryAbsent, is_oversubscribed
 from list_options import names, rank_counts
 from native_programs import CannotBuild, build
+from plan import Block, table_blocks, table_cases, target_blocks
 from result_files import default_path, published_command, write
 
 SCHEMA_VERSION = 1
 BATCH_SECONDS = 200e-6  # short calls are timed in batches about this long, to hide the clock's cost
-MAX_BATCHES = 200
+TRIAL_BATCHES = 3  # not counted; they say how long calls take now, and so how many a turn has
 STARTS_PER_LIBRARY = 3  # a library that fails this often with one number of ranks is given up
 HERE = Path(__file__).resolve().parent
 
@@ -95,6 +98,11 @@ class Measurement:
     status: str = "ok"
     note: str = ""
     turns: list[Turn] = field(default_factory=list)
+    call_seconds: float = math.inf  # the shortest that a call is known to take
+
+    def note_call(self, seconds: float) -> None:
+        """A call took so long in one turn, or when the case was prepared."""
+        self.call_seconds = max(1e-8, min(seconds, self.call_seconds))
 
     def to_json(self, states: CoreStates) -> dict[str, Any]:
         """The record of the result file."""
@@ -130,30 +138,31 @@ class Run:
         self._arguments = arguments
         self._probe = CoreProbe()
         self._probes: list[ProbeSample] = []
-        self._measurements: list[Measurement] = []
+        self._measurements: dict[Column, Measurement] = {}
+        self._rounds = 0
         self._libraries: dict[str, dict[str, Any]] = {}
         self._reference_floor: Any = None
 
-    def measure_ranks(self, ranks: int, cases: Sequence[Case]) -> None:
-        """Start all groups with ``ranks`` ranks, measure ``cases``, stop the groups."""
+    def measure_ranks(self, ranks: int, blocks: Sequence[Block]) -> None:
+        """Start the groups that ``blocks`` need, measure, stop the groups."""
         floor: FloorProgram | None = None
-        entries = [
-            _entry_of(library, ranks)
-            for library in self._arguments.libraries
-            if is_oversubscribed(ranks) or not library.only_oversubscribed
-        ]
-        if self._arguments.floor and ranks == 2:
+        columns = {column for block in blocks for column in block.columns}
+        wanted = {column.library for column in columns}
+        entries = [_entry_of(library, ranks) for library in LIBRARIES if library.name in wanted]
+        variants = [variant for variant in FLOOR_VARIANTS if f"floor-{variant}" in wanted]
+        if variants:
             try:
-                floor = FloorProgram(max(case.actual_bytes for case in cases))
+                floor = FloorProgram(max(column.case.actual_bytes for column in columns))
             except LibraryAbsent as reason:
                 self._libraries["floor"] = {"label": "floor", "absent": str(reason)}
                 print(f"floor: left out, {reason}")
             else:
-                entries += [_floor_entry(floor, variant) for variant in FLOOR_VARIANTS]
+                entries += [_floor_entry(floor, variant) for variant in variants]
         try:
             self._start_all(entries, ranks)
-            for case in cases:
-                self._measure_case(case, entries)
+            known = {entry.name: entry for entry in entries}
+            for block in blocks:
+                self._measure_block(block.only(known), known)
                 self.save()
         finally:
             for entry in entries:
@@ -179,46 +188,71 @@ class Run:
                 entry.note = str(failure)
                 print(f"{ranks} ranks of {entry.label}: failed to start: {failure}", flush=True)
 
-    def _measure_case(self, case: Case, entries: Sequence[Entry]) -> None:
+    def _measure_block(self, block: Block, entries: Mapping[str, Entry]) -> None:
         begin = time.monotonic()
-        keep_buffers = _fits_memory(case, len(entries))
-        measurements = {entry.name: Measurement(case, entry.name) for entry in entries}
-        call_seconds: dict[str, float] = {}
-        for entry in entries:
+        # A column may have been measured in an earlier block too; its turns stay together.
+        measured = {
+            column: self._measurements.setdefault(column, Measurement(column.case, column.library))
+            for column in block.columns
+        }
+        keep_buffers = _fits_memory(block.columns)
 
-            def prepare(group: MeasuredGroup, name: str = entry.name) -> None:
-                call_seconds[name] = group.prepare(case)
+        def attempt(
+            column: Column, act: Callable[[MeasuredGroup], object], may_start: bool = False
+        ) -> None:
+            self._attempt(entries[column.library], measured[column], act, may_start)
 
-            self._attempt(entry, measurements[entry.name], prepare)
+        def prepare(column: Column) -> None:
+            def act(group: MeasuredGroup) -> None:
+                measured[column].note_call(group.prepare(column.case))
+
+            attempt(column, act, may_start=True)
+
+        def verify(column: Column) -> None:
+            attempt(column, lambda group: group.verify(column.case))
+
+        def release(column: Column) -> None:
+            attempt(column, lambda group: group.release(column.case))
+
+        for column in block.columns:
+            prepare(column)
             if not keep_buffers:
-                self._attempt(entry, measurements[entry.name], lambda group: group.release())
-        for round_number in range(self._arguments.rounds):
-            shift = round_number % len(entries)
-            for entry in [*entries[shift:], *entries[:shift]]:
-                measurement = measurements[entry.name]
-                if measurement.status != "ok":
-                    continue
-                if not keep_buffers:
-                    self._attempt(entry, measurement, lambda group: group.prepare(case))
-                self._take_turn(entry, measurement, round_number, call_seconds[entry.name])
-                if not keep_buffers:
-                    self._attempt(entry, measurement, lambda group: group.release())
-        for entry in entries:
-            if keep_buffers:
-                self._attempt(entry, measurements[entry.name], lambda group: group.verify())
-                self._attempt(entry, measurements[entry.name], lambda group: group.release())
-        self._measurements += measurements.values()
-        self._print_case(case, list(measurements.values()), time.monotonic() - begin)
+                release(column)
+        for repetition in range(block.rounds):
+            for columns in block.sets:
+                shift = repetition % len(columns)
+                for column in (*columns[shift:], *columns[:shift]):
+                    if not keep_buffers:
+                        prepare(column)
+                    self._take_turn(entries[column.library], measured[column], block.turn_ms)
+                    if not keep_buffers:
+                        release(column)
+                self._rounds += 1
+        if keep_buffers:
+            for column in block.columns:
+                verify(column)
+                release(column)
+        self._print_block(block, list(measured.values()), time.monotonic() - begin)
 
     def _attempt(
-        self, entry: Entry, measurement: Measurement, act: Callable[[MeasuredGroup], Any]
+        self,
+        entry: Entry,
+        measurement: Measurement,
+        act: Callable[[MeasuredGroup], object],
+        may_start: bool = False,
     ) -> None:
-        """Do ``act`` on the group; a failure is written into ``measurement``, and never raised."""
+        """Do ``act`` on the group; a failure is written into ``measurement``, and never raised.
+
+        A group that failed in another case of the block is there again after ``may_start``, which
+        is for preparing: it knows nothing of the cases that were prepared before.
+        """
         if measurement.status != "ok":
             return
         try:
-            entry.ensure_started()
-            assert entry.group is not None
+            if may_start:
+                entry.ensure_started()
+            if entry.group is None:
+                raise GroupFailed(entry.note)
             act(entry.group)
         except CaseUnsupported as reason:
             measurement.status, measurement.note = "unsupported", str(reason)
@@ -229,19 +263,23 @@ class Run:
             measurement.status, measurement.note = "failed", str(failure)
             measurement.turns.clear()
 
-    def _take_turn(
-        self, entry: Entry, measurement: Measurement, round_number: int, call_seconds: float
-    ) -> None:
-        call_seconds = max(call_seconds, 1e-8)
-        inner = max(1, round(BATCH_SECONDS / call_seconds))
-        budget = self._arguments.turn_ms * 1e-3 / (call_seconds * inner)
-        batches = min(MAX_BATCHES, max(1 if call_seconds > 0.2 else 3, round(budget)))
+    def _take_turn(self, entry: Entry, measurement: Measurement, turn_ms: float) -> None:
+        turn_seconds = turn_ms * 1e-3
+        case = measurement.case
 
         def measure(group: MeasuredGroup) -> None:
             before = self._sample_probe()
-            seconds = group.run(inner, batches)
+            call_seconds = measurement.call_seconds
+            inner = _calls_per_batch(call_seconds)
+            if TRIAL_BATCHES * inner * call_seconds < 0.1 * turn_seconds:
+                # Short calls can take many times as long in another state of the machine.
+                call_seconds = median(group.run(case, inner, TRIAL_BATCHES))
+                inner = _calls_per_batch(call_seconds)
+            budget = round(turn_seconds / (call_seconds * inner))
+            seconds = group.run(case, inner, max(1 if call_seconds > 0.2 else 3, budget))
             after = self._sample_probe()
-            measurement.turns.append(Turn(round_number, seconds, before, after))
+            measurement.turns.append(Turn(self._rounds, seconds, before, after))
+            measurement.note_call(median(seconds))
 
         self._attempt(entry, measurement, measure)
 
@@ -251,22 +289,28 @@ class Run:
             self._probes.append(sample)
         return sample
 
-    def _print_case(self, case: Case, measurements: list[Measurement], seconds: float) -> None:
+    def _print_block(
+        self, block: Block, measurements: Sequence[Measurement], seconds: float
+    ) -> None:
+        case = block.case
         print(
             f"\n{case.collective} {case.dtype}, {case.ranks} ranks, {size_name(case.size_bytes)} "
             f"({seconds:.1f} s)"
         )
         states = CoreStates(self._probes)
         for measurement in measurements:
+            name = measurement.library
+            if measurement.case != case:
+                name += f" {measurement.case.dtype}"
             if measurement.status != "ok":
-                print(f"  {measurement.library:16} {measurement.status}: {measurement.note}")
+                print(f"  {name:20} {measurement.status}: {measurement.note}")
                 continue
             columns = [
                 f"{tag} {figures['best_us']:.1f} / {figures['median_us']:.1f} us"
                 f" ({figures['turns']} turns)"
                 for tag, figures in measurement.to_json(states)["by_tag"].items()
             ]
-            print(f"  {measurement.library:16} best / median: {', '.join(columns)}")
+            print(f"  {name:20} best / median: {', '.join(columns)}")
         sys.stdout.flush()
 
     def run_reference_floor(self, path: Path, when: str) -> None:
@@ -316,7 +360,7 @@ class Run:
             "core_states": states.to_json(),
             "probes": len(self._probes),
             "libraries": self._libraries,
-            "results": [measurement.to_json(states) for measurement in self._measurements],
+            "results": [found.to_json(states) for found in self._measurements.values()],
             "reference_floor": reference,
         }
         write(self._arguments.out, _to_lines(content))
@@ -346,29 +390,33 @@ def _floor_entry(program: FloorProgram, variant: str) -> Entry:
     )
 
 
-def _fits_memory(case: Case, groups: int) -> bool:
-    """Whether all groups can keep their buffers between turns: 40 % of the memory at most."""
-    per_group = sum(
-        (case.source_elements(rank) + case.output_elements(rank)) * ITEM_SIZES[case.dtype]
-        for rank in range(case.ranks)
-    )
-    return per_group * groups < 0.4 * environment.available_bytes()
+def _calls_per_batch(call_seconds: float) -> int:
+    return max(1, round(BATCH_SECONDS / call_seconds))
 
 
-def _cases(arguments: argparse.Namespace, ranks: int) -> Iterator[Case]:
+def _fits_memory(columns: Sequence[Column]) -> bool:
+    """Whether all columns can keep their buffers between turns: 40 % of the memory at most."""
+    wanted = sum(column.case.buffer_bytes for column in columns)
+    return wanted < 0.4 * environment.available_bytes()
+
+
+def _blocks(arguments: argparse.Namespace, ranks: int) -> list[Block]:
+    """What is measured with this number of ranks."""
+    libraries = [
+        library.name
+        for library in arguments.libraries
+        if is_oversubscribed(ranks) or not library.only_oversubscribed
+    ]
+    if arguments.floor and ranks == 2:
+        libraries += [f"floor-{variant}" for variant in FLOOR_VARIANTS]
     if arguments.targets:
-        yield from targets.cases(ranks)
-        return
-    for collective in arguments.collectives:
-        if collective == "send_recv" and ranks < 2:
-            continue
-        for dtype in arguments.dtypes:
-            if dtype != "f32" and collective not in REDUCING:
-                continue  # moving bytes does not depend on their type
-            sizes = [4] if collective == "barrier" else arguments.sizes
-            if arguments.quick and dtype != "f32":
-                sizes = [max(sizes)]
-            yield from (Case(collective, dtype, ranks, size) for size in sizes)
+        return target_blocks(ranks, libraries, arguments.rounds, arguments.turn_ms)
+    sizes = {
+        dtype: [max(arguments.sizes)] if arguments.quick and dtype != "f32" else arguments.sizes
+        for dtype in arguments.dtypes
+    }
+    cases = list(table_cases(arguments.collectives, arguments.dtypes, sizes, ranks))
+    return table_blocks(cases, libraries, arguments.rounds, arguments.turn_ms)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -400,7 +448,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="NAME,...",
         help=f"of {', '.join(library_names)}, floor",
     )
-    parser.add_argument("--rounds", type=int, help="turns of each library per case")
+    parser.add_argument("--rounds", type=int, help="rounds per case, or per target")
     parser.add_argument("--turn-ms", type=float, help="time budget of one turn")
     parser.add_argument(
         "--reference-floor",
@@ -421,11 +469,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.sizes = arguments.sizes or list(FULL_SIZES if full else QUICK_SIZES)
     default_ranks = [1, 2, 4, 8] if full else [2, 4, 8] if arguments.targets else [2, 4]
     arguments.ranks = arguments.ranks or default_ranks
-    arguments.rounds = arguments.rounds or (5 if arguments.quick else 9)
-    arguments.turn_ms = arguments.turn_ms or (15.0 if arguments.quick else 25.0)
-    chosen = arguments.libraries or [*library_names, "floor"]
-    arguments.floor = "floor" in chosen
-    arguments.libraries = [library for library in LIBRARIES if library.name in chosen]
+    if not arguments.targets:
+        arguments.rounds = arguments.rounds or (5 if arguments.quick else 9)
+        arguments.turn_ms = arguments.turn_ms or (15.0 if arguments.quick else 25.0)
+    chosen = arguments.libraries
+    arguments.floor = chosen is None or "floor" in chosen
+    arguments.libraries = [
+        library
+        for library in LIBRARIES
+        if (library.is_default or arguments.targets if chosen is None else library.name in chosen)
+    ]
     arguments.out = arguments.out or default_path(HERE, arguments.extent)
     arguments.command = published_command(HERE, argv, ("--out", "--reference-floor"))
     return arguments
@@ -436,12 +489,13 @@ def main() -> int:
     arguments = _parse(sys.argv[1:])
     # Ends through `finally`: the ranks lead process groups of their own and would go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    begin = time.monotonic()
     run = Run(arguments)
     try:
         if arguments.reference_floor is not None:
             run.run_reference_floor(arguments.reference_floor, "before")
         for ranks in arguments.ranks:
-            run.measure_ranks(ranks, list(_cases(arguments, ranks)))
+            run.measure_ranks(ranks, _blocks(arguments, ranks))
         if arguments.reference_floor is not None:
             run.run_reference_floor(arguments.reference_floor, "after")
         run.save()
@@ -450,7 +504,7 @@ def main() -> int:
         return 130
     finally:
         run.stop()
-    print(f"\nresults: {arguments.out.name}")
+    print(f"\nresults: {arguments.out.name} ({(time.monotonic() - begin) / 60:.1f} min)")
     return 0
 
 

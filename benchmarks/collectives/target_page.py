@@ -4,27 +4,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cases import size_name
 from core_state import COMPARABLE_TAGS
 from page_parts import machine_words, number, package_words, table
-from targets import TARGETS, TORCH_OVERHEAD_US, CaseKey, Outcome, Record, Target, evaluate
+from targets import FAMILIES, GRANTED_US, CaseKey, Outcome, Record, Target, evaluate
+
+Found = tuple[Target, list[Outcome]]
 
 
 def target_page(
     content: dict[str, Any], rows: Mapping[CaseKey, Mapping[str, Record]]
 ) -> str | None:
     """The text of the page; None if the run measured nothing that a target is about."""
-    found = [(target, evaluate(target, rows)) for target in TARGETS]
+    families = {
+        title: [(target, evaluate(target, rows)) for target in targets]
+        for title, targets in FAMILIES.items()
+    }
+    found = [pair for family in families.values() for pair in family]
     outcomes = [outcome for _, several in found for outcome in several]
     if not outcomes:
         return None
     reached = sum(all(outcome.is_reached) for outcome in outcomes)
     labels = {name: library["label"] for name, library in content["libraries"].items()}
-    lines = [_line(outcome, labels) for outcome in outcomes]
-    header = ["Call", "Ours", "Target", "Cores", "Ours, µs", "Peer, µs", "Ratio", "Pairs", ""]
+    sections = [_section(title, family, labels) for title, family in families.items()]
     return f"""# Collectives: what is aimed at, and what is reached
 
 <!-- Written by benchmarks/collectives/report.py; edit that, not this page. -->
@@ -36,15 +41,25 @@ def target_page(
 
 {machine_words(content["environment"])}, {package_words(content["environment"])}.
 
-A line is one target in one core state. Times and ratios are best / median, from turns of one round
-and one core state; with several peers, the fastest of each round counts. "≥ 12 × Gloo" means that
-Gloo takes at least 12 times as long; "≤ 1.2 × floor" means at most 1.2 times the floor's time.
-Where {TORCH_OVERHEAD_US:g} µs are granted, for what a call of `torch.distributed` costs before it
-reaches any backend, the ratio is formed without them. Columns, floor and core states are explained
-in [benchmarks/collectives](../../benchmarks/collectives/README.md).
+A line is one target in one core state. Times and ratios are best / median, from pairs of turns: of
+one round, so taken right after each other, and of one core state. "≥ 12 × Gloo" means that Gloo
+takes at least 12 times as long; "≤ 1.2 × floor" means at most 1.2 times the floor's time. What is
+granted after a "+" ({GRANTED_US:g} µs, or what a call of `torch.distributed` takes when the group
+does nothing, measured in the same round) counts as time of the peer; divided by the factor, so that
+the ratio is still compared with the number of the target. Columns, floor and core states are
+explained in [benchmarks/collectives](../../benchmarks/collectives/README.md).
 
-{table(header, lines, 4)}
-{_without_figures(found, labels)}"""
+{"".join(filter(None, sections))}{_without_figures(found, labels)}"""
+
+
+def _section(title: str, family: Sequence[Found], labels: Mapping[str, str]) -> str:
+    """Heading and table of one family; empty if the run says nothing about it."""
+    lines = [_line(outcome, labels) for _, outcomes in family for outcome in outcomes]
+    if not lines:
+        return ""
+    header = ["Call", "Ours", "Target", "Cores", "Ours, µs", "Peer, µs", "Ratio", "Pairs", ""]
+    reached = sum(all(outcome.is_reached) for _, outcomes in family for outcome in outcomes)
+    return f"## {title}\n\n{reached} of {len(lines)} reached.\n\n{table(header, lines, 4)}\n"
 
 
 def _line(outcome: Outcome, labels: Mapping[str, str]) -> list[str]:
@@ -52,13 +67,14 @@ def _line(outcome: Outcome, labels: Mapping[str, str]) -> list[str]:
     names = ("best", "median")
     missed = [name for name, ok in zip(names, outcome.is_reached, strict=True) if not ok]
     verdict = "reached" if not missed else f"**missed** ({', '.join(missed)})"
+    granted = "" if target.granted is None else f" + {_pair(outcome.granted_us)}"
     return [
         _call_words(target),
         labels[target.own],
         _target_words(target, labels),
         outcome.tag,
         _pair(outcome.own_us),
-        _pair(outcome.peer_us),
+        _pair(outcome.peer_us) + granted,
         _pair(outcome.ratios),
         str(outcome.pairs),
         verdict,
@@ -75,21 +91,17 @@ def _call_words(target: Target) -> str:
 
 
 def _target_words(target: Target, labels: Mapping[str, str]) -> str:
-    known = [labels.get(name, name) for name in target.peers]
-    peer = known[0] if len(known) == 1 else f"fastest of {len(known)}"
-    if all(name.startswith("floor") for name in target.peers):
-        peer = "floor, best staged" if len(known) > 1 else known[0]
-    elif len(known) > 1:
-        peer = "the fastest MPI"
+    peer = labels.get(target.peer, target.peer)
     if target.peer_dtype is not None:
         peer += f" with {target.peer_dtype}"
-    times = 1 / target.factor if target.is_speedup else target.factor
+    if target.granted is not None:
+        peer += f" + {labels.get(target.granted, target.granted)}"
+    granted = f" + {target.granted_us:g} µs" if target.granted_us else ""
     sign = "≥" if target.is_speedup else "≤"
-    extra = f" + {target.extra_us:g} µs" if target.extra_us else ""
-    return f"{sign} {times:g} × {peer}{extra}"
+    return f"{sign} {target.limit:g} × {peer}{granted}"
 
 
-def _without_figures(found: list[tuple[Target, list[Outcome]]], labels: Mapping[str, str]) -> str:
+def _without_figures(found: Sequence[Found], labels: Mapping[str, str]) -> str:
     """Targets about which this run says nothing, in words."""
     lines = []
     for target, outcomes in found:
@@ -100,4 +112,4 @@ def _without_figures(found: list[tuple[Target, list[Outcome]]], labels: Mapping[
     if not lines:
         return ""
     reason = "Not measured, or no round in which all of them ran undisturbed in one core state:"
-    return reason + "\n\n" + "\n".join(lines) + "\n"
+    return f"## Without figures\n\n{reason}\n\n" + "\n".join(lines) + "\n"

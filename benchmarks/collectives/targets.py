@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the project wants to reach on one host, and whether a run reached it.
 
-A target bounds the time of one of our columns by the time of a peer, both from turns of one round
-and one core state. Where several peers are named, the fastest of the round counts.
+A target bounds the time of one of our columns by the time of one peer, both from turns of one round
+and one core state. "As fast as the best MPI" is a target for each MPI.
 """
 
 from __future__ import annotations
@@ -13,39 +13,41 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from cases import KIB, MIB, Case
+from cases import KIB, MIB, Case, Column
 from core_state import COMPARABLE_TAGS
+from figures import paired_turns
 
 MPIS = ("openmpi", "mpich", "intelmpi", "openmpi-yield", "intelmpi-yield")
 STAGED_FLOORS = ("floor-staged", "floor-staged_rs")
 SMALL_SIZES = (4, 64, 512, 4 * KIB)
-TORCH_OVERHEAD_US = 5.0  # what a call of torch.distributed costs before it reaches a backend
+GRANTED_US = 5.0  # beside the floor, for the way through torch
 _APART = ("split", "far")
 
 Record = dict[str, Any]
-Turn = dict[str, Any]
 CaseKey = tuple[str, str, int, int]  # collective, dtype, ranks, size in bytes
 
 
 @dataclass(frozen=True)
 class Target:
-    """``own`` takes at most ``factor`` times the time of the fastest of ``peers``, plus some µs.
+    """``own`` takes at most ``factor`` times the time of ``peer``, plus what is granted.
 
     Attributes:
         case: what is measured.
         own: our column.
-        peers: their columns.
-        factor: of the peers' time; 1 / 12 is "12 times as fast".
-        extra_us: added to the bound, for what a peer's figure does not contain.
-        peer_dtype: the peers' type of elements, where it is not the case's.
+        peer: the column it is compared with.
+        factor: of the peer's time; 1 / 12 is "12 times as fast".
+        granted_us: added to the bound, for what the peer's figure does not contain.
+        granted: a column of the same case whose time is added to the bound as well.
+        peer_dtype: the peer's type of elements, where it is not the case's.
         tags: the core states in which the target holds.
     """
 
     case: Case
     own: str
-    peers: tuple[str, ...]
+    peer: str
     factor: float
-    extra_us: float = 0.0
+    granted_us: float = 0.0
+    granted: str | None = None
     peer_dtype: str | None = None
     tags: tuple[str, ...] = COMPARABLE_TAGS
 
@@ -55,50 +57,69 @@ class Target:
         return self.factor < 1
 
     @property
-    def peer_case(self) -> Case:
-        """The case in which the peers are measured."""
+    def columns(self) -> tuple[Column, ...]:
+        """What has to be measured in one round: ours, the peer's, and what is granted."""
         case = self.case
-        if self.peer_dtype is None:
-            return case
-        return Case(case.collective, self.peer_dtype, case.ranks, case.size_bytes)
+        dtype = self.peer_dtype or case.dtype
+        peer_case = Case(case.collective, dtype, case.ranks, case.size_bytes)
+        granted = () if self.granted is None else (Column(self.granted, case),)
+        return (Column(self.own, case), Column(self.peer, peer_case), *granted)
 
-    def bound_us(self, peer_us: float) -> float:
-        """The time that ``own`` may take."""
-        return self.factor * peer_us + self.extra_us
+    def ratio(self, own_us: float, peer_us: float, granted_us: float) -> float:
+        """Own time / peer's time, or the inverse for a speedup; compared with ``limit``.
 
-    def ratio(self, own_us: float, peer_us: float) -> float:
-        """What is compared with the factor, or with its inverse for a speedup."""
-        if self.is_speedup:
-            return peer_us / max(own_us - self.extra_us, 1e-3)
-        return max(own_us - self.extra_us, 0.0) / peer_us
+        What is granted counts as time of the peer, divided by the factor: the ratio meets the limit
+        exactly where ``own_us`` is ``factor * peer_us + granted_us``.
+        """
+        allowed_us = peer_us + granted_us / self.factor
+        return allowed_us / own_us if self.is_speedup else own_us / allowed_us
+
+    @property
+    def limit(self) -> float:
+        """The ratio that is just good enough."""
+        return 1 / self.factor if self.is_speedup else self.factor
+
+    def is_reached_by(self, ratio: float) -> bool:
+        """Whether a ratio is good enough."""
+        return ratio >= self.limit if self.is_speedup else ratio <= self.limit
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A target in one core state of a run; times are of the paired turns."""
+    """A target in one core state of a run. Times are of the paired turns; all are best, median."""
 
     target: Target
     tag: str
     pairs: int
-    own_us: tuple[float, float]  # best, median
+    own_us: tuple[float, float]
     peer_us: tuple[float, float]
+    granted_us: tuple[float, float]  # of the column that is granted; 0 without one
     ratios: tuple[float, float]
-    is_reached: tuple[bool, bool]
+
+    @property
+    def is_reached(self) -> tuple[bool, bool]:
+        """For the best times, and for the medians."""
+        best, middle = self.ratios
+        return self.target.is_reached_by(best), self.target.is_reached_by(middle)
 
 
 def _at_least(times: float, case: Case, peer: str, **options: Any) -> Target:
-    return Target(case, options.pop("own", "smddp-torch"), (peer,), 1 / times, **options)
+    return Target(case, "smddp-torch", peer, 1 / times, **options)
 
 
 def _all_reduce(ranks: int, size_bytes: int, dtype: str = "f32") -> Case:
     return Case("all_reduce", dtype, ranks, size_bytes)
 
 
-def _large_targets() -> Iterator[Target]:
+def _floor_targets() -> Iterator[Target]:
     for size in (MIB, 25 * MIB, 100 * MIB):
         case = _all_reduce(2, size)
-        yield Target(case, "smddp-torch", ("floor-ideal",), 1.2, TORCH_OVERHEAD_US)
-        yield Target(case, "smddp-torch-foreign", STAGED_FLOORS, 1.2)
+        yield Target(case, "smddp-torch", "floor-ideal", 1.2, GRANTED_US)
+        for floor in STAGED_FLOORS:
+            yield Target(case, "smddp-torch-foreign", floor, 1.2)
+
+
+def _large_targets() -> Iterator[Target]:
     case = _all_reduce(2, 25 * MIB)
     yield _at_least(12, case, "gloo", tags=("smt",))
     yield _at_least(2.5, case, "openmpi", tags=("smt",))
@@ -116,85 +137,79 @@ def _large_targets() -> Iterator[Target]:
 def _small_targets() -> Iterator[Target]:
     for size in SMALL_SIZES:
         case = _all_reduce(2, size)
-        yield Target(case, "smddp-direct", ("openmpi",), 1.0)
-        yield Target(case, "smddp-torch", ("openmpi",), 1.0, TORCH_OVERHEAD_US)
+        yield Target(case, "smddp-direct", "openmpi", 1.0)
+        yield Target(case, "smddp-torch", "openmpi", 1.0, granted="torch-noop")
+
+
+def _small_targets_of_many_ranks() -> Iterator[Target]:
     for ranks in (4, 8):
         for size in SMALL_SIZES:
-            yield Target(_all_reduce(ranks, size), "smddp-direct", MPIS, 1.2)
+            for peer in MPIS:
+                yield Target(_all_reduce(ranks, size), "smddp-direct", peer, 1.2)
 
 
 def _other_targets() -> Iterator[Target]:
     for name in ("reduce_scatter", "all_gather", "broadcast", "all_to_all"):
         for ranks in (2, 4):
             yield _at_least(5, Case(name, "f32", ranks, 25 * MIB), "gloo")
+
+
+def _half_precision_targets() -> Iterator[Target]:
     for dtype in ("f16", "bf16"):
         case = _all_reduce(2, 25 * MIB, dtype)
-        yield Target(case, "smddp-torch", ("smddp-torch",), 1.0, peer_dtype="f32")
+        yield Target(case, "smddp-torch", "smddp-torch", 1.0, peer_dtype="f32")
         yield _at_least(8, case, "gloo", peer_dtype="f16")
 
 
-TARGETS: Sequence[Target] = (*_large_targets(), *_small_targets(), *_other_targets())
-
-
-def cases(ranks: int) -> list[Case]:
-    """The cases with this number of ranks that the targets need, in the order of the targets."""
-    found = [case for target in TARGETS for case in (target.case, target.peer_case)]
-    return [case for case in dict.fromkeys(found) if case.ranks == ranks]
+FAMILIES: Mapping[str, Sequence[Target]] = {
+    "Large buffers, beside the memory's limit": tuple(_floor_targets()),
+    "Large buffers, beside other libraries": tuple(_large_targets()),
+    "Small messages, 2 ranks": tuple(_small_targets()),
+    "Small messages, 4 and 8 ranks": tuple(_small_targets_of_many_ranks()),
+    "Other collectives": tuple(_other_targets()),
+    "Half precision": tuple(_half_precision_targets()),
+}
+TARGETS: Sequence[Target] = tuple(target for family in FAMILIES.values() for target in family)
 
 
 def evaluate(target: Target, rows: Mapping[CaseKey, Mapping[str, Record]]) -> list[Outcome]:
     """What a run says about ``target``, for each core state with pairs of turns.
 
-    ``rows`` has the records of the run by case, then by column. Types of elements are cases of
-    their own: their turns are paired by round, and took place a while after each other.
+    ``rows`` has the records of the run by case, then by column.
     """
-    own = rows.get(_key(target.case), {}).get(target.own)
-    found = rows.get(_key(target.peer_case), {})
-    peers = [found[name] for name in target.peers if name in found]
-    if own is None or not peers:
+    records = [rows.get(_key(case), {}).get(library) for library, case in target.columns]
+    found = [record["turns"] for record in records if record is not None]
+    if len(found) < len(records):
         return []
-    outcomes = []
-    for tag, pairs in _pairs(own, peers).items():
-        if tag not in target.tags:
-            continue
-        turns, others = zip(*pairs, strict=True)
-        best = (min(t["best_us"] for t in turns), min(t["best_us"] for t in others))
-        middle = (median(t["median_us"] for t in turns), median(t["median_us"] for t in others))
-        ratios = (
-            target.ratio(*best),
-            median(target.ratio(turn["median_us"], peer["median_us"]) for turn, peer in pairs),
-        )
-        limit = 1 / target.factor if target.is_speedup else target.factor
-        reached = [ratio >= limit if target.is_speedup else ratio <= limit for ratio in ratios]
-        outcomes.append(
-            Outcome(
-                target,
-                tag,
-                len(pairs),
-                (best[0], middle[0]),
-                (best[1], middle[1]),
-                ratios,
-                (reached[0], reached[1]),
-            )
-        )
-    return outcomes
+    return [
+        _outcome(target, tag, rounds)
+        for tag, rounds in paired_turns(*found).items()
+        if tag in target.tags
+    ]
+
+
+def _outcome(target: Target, tag: str, rounds: Sequence[Sequence[Mapping[str, Any]]]) -> Outcome:
+    columns = list(zip(*rounds, strict=True))
+    best = [min(turn["best_us"] for turn in turns) for turns in columns]
+    middle = [median(turn["median_us"] for turn in turns) for turns in columns]
+    if target.granted is None:
+        best, middle = [*best, 0.0], [*middle, 0.0]
+
+    def ratio(own_us: float, peer_us: float, granted_us: float = 0.0) -> float:
+        return target.ratio(own_us, peer_us, granted_us + target.granted_us)
+
+    ratios = [ratio(*(turn["median_us"] for turn in turns)) for turns in rounds]
+    own_us, peer_us, granted_us = zip(best, middle, strict=True)
+    return Outcome(
+        target,
+        tag,
+        len(rounds),
+        own_us,
+        peer_us,
+        granted_us,
+        (ratio(*best), median(ratios)),
+    )
 
 
 def _key(case: Case) -> CaseKey:
     return (case.collective, case.dtype, case.ranks, case.size_bytes)
-
-
-def _pairs(own: Record, peers: Sequence[Record]) -> dict[str, list[tuple[Turn, Turn]]]:
-    """Our turns with the least times of the peers' in the same round, by core state.
-
-    A round counts if all of them took place in one state; else the fastest peer of another state
-    would be missing.
-    """
-    found: dict[str, list[tuple[Turn, Turn]]] = {}
-    for turn in own["turns"]:
-        others = [t for peer in peers for t in peer["turns"] if t["round"] == turn["round"]]
-        is_paired = others and all(other["tag"] == turn["tag"] for other in others)
-        if is_paired and turn["tag"] in COMPARABLE_TAGS:
-            fastest = {name: min(t[name] for t in others) for name in ("best_us", "median_us")}
-            found.setdefault(turn["tag"], []).append((turn, fastest))
-    return found

@@ -5,6 +5,8 @@
 The worker joins its group, then sleeps in a read from the control socket until it is this library's
 turn. No library is inside one of its own calls meanwhile, so none of them spins on a core that
 another one is being measured on.
+
+A command names its case; several may be prepared at a time, each with buffers of its own.
 """
 
 from __future__ import annotations
@@ -18,13 +20,22 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from adapters.base import Adapter, Unsupported
 from cases import Case
-from operands import fill_inputs, fill_zeros, find_error
+from operands import ArrayLike, fill_inputs, fill_zeros, find_error
 
 WARM_UP_CALLS = 5
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with its buffers: what the harness sees of them, and the call on them."""
+
+    views: tuple[ArrayLike, ArrayLike]
+    call: Callable[[], object]
 
 
 class Worker:
@@ -32,50 +43,41 @@ class Worker:
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
-        self._case: Case | None = None
-        self._views: tuple[Any, Any] | None = None
-        self._call: Callable[[], object] | None = None
+        self._prepared: dict[Case, Prepared] = {}
 
-    def prepare(self, case: dict[str, Any]) -> dict[str, Any]:
+    def prepare(self, case: Case) -> dict[str, Any]:
         """Allocate, verify one call, warm up; answers ``{"error"}`` or the seconds of one call."""
-        self.release()
+        self.release(case)
         adapter = self._adapter
-        self._case = Case(**case)
-        source, source_view = adapter.allocate(
-            self._case.source_elements(adapter.rank), self._case.dtype
-        )
-        output, output_view = adapter.allocate(
-            self._case.output_elements(adapter.rank), self._case.dtype
-        )
-        self._views = (source_view, output_view)
-        self._call = adapter.bind(self._case, source, output)
-        answer = self.verify()
+        source, source_view = adapter.allocate(case.source_elements(adapter.rank), case.dtype)
+        output, output_view = adapter.allocate(case.output_elements(adapter.rank), case.dtype)
+        call = adapter.bind(case, source, output)
+        self._prepared[case] = Prepared((source_view, output_view), call)
+        answer = self.verify(case)
         if "error" in answer:
             return answer
         for _ in range(WARM_UP_CALLS - 1):
-            self._call()
+            call()
         adapter.barrier()
         begin = time.perf_counter()
-        self._call()
+        call()
         return {"seconds": time.perf_counter() - begin}
 
-    def verify(self) -> dict[str, Any]:
+    def verify(self, case: Case) -> dict[str, Any]:
         """One call on known data, compared with the expected result; leaves zeros behind."""
-        assert self._case is not None
-        assert self._views is not None
-        assert self._call is not None
-        rank = self._adapter.rank
-        fill_inputs(self._case, rank, *self._views)
+        prepared, rank = self._prepared[case], self._adapter.rank
+        fill_inputs(case, rank, *prepared.views)
         self._adapter.barrier()
-        self._call()
-        error = find_error(self._case, rank, *self._views)
-        fill_zeros(*self._views)
+        prepared.call()
+        has_results = self._adapter.has_results
+        error = find_error(case, rank, *prepared.views) if has_results else None
+        fill_zeros(*prepared.views)
         return {} if error is None else {"error": f"rank {rank}: {error}"}
 
-    def run(self, inner: int, batches: int) -> dict[str, Any]:
+    def run(self, case: Case, inner: int, batches: int) -> dict[str, Any]:
         """Seconds per call of each of ``batches`` batches of ``inner`` calls."""
-        assert self._call is not None
-        call, barrier, clock = self._call, self._adapter.barrier, time.perf_counter
+        call, barrier = self._prepared[case].call, self._adapter.barrier
+        clock = time.perf_counter
         seconds = []
         for _ in range(min(inner, WARM_UP_CALLS * 4)):  # caches are cold after the others' turns
             call()
@@ -87,9 +89,9 @@ class Worker:
             seconds.append((clock() - begin) / inner)
         return {"seconds": seconds}
 
-    def release(self) -> dict[str, Any]:
+    def release(self, case: Case) -> dict[str, Any]:
         """Give the buffers back."""
-        self._case = self._views = self._call = None
+        self._prepared.pop(case, None)
         gc.collect()
         return {}
 
@@ -104,7 +106,7 @@ def _serve(worker: Worker, control: socket.socket) -> None:
         # A rank stuck inside a library cannot read "stop": let it print its stack and end.
         faulthandler.dump_traceback_later(command.pop("deadline_s"), exit=True)
         try:
-            answer = getattr(worker, verb)(**command)
+            answer = getattr(worker, verb)(Case(**command.pop("case")), **command)
         except Unsupported as reason:
             answer = {"unsupported": str(reason)}
         except Exception as error:

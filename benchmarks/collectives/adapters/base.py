@@ -30,6 +30,7 @@ class Adapter(ABC):
 
     rank: int
     world_size: int
+    has_results = True  # False for what only costs time; its results are not looked at
 
     @abstractmethod
     def start(self) -> str:

@@ -78,56 +78,52 @@ class FloorGroup:
 
     def __init__(self, program: FloorProgram, variant: str) -> None:
         self._program, self._variant = program, variant
-        self._protocol = variant
-        self._case: Case | None = None
 
     def prepare(self, case: Case) -> float:
+        protocol = self._protocol(case)
+        self.verify(case)
+        kib = self._segments(case)[-1]
+        seconds = self._program.ask(f"run {protocol} {kib} {case.actual_bytes} 1 5")
+        return float(min(seconds["seconds"]))
+
+    def _protocol(self, case: Case) -> str:
+        """The program's word for this protocol in this case. Raises ``CaseUnsupported``."""
         if case.ranks != 2:
             raise CaseUnsupported("the floor has two ranks")
         if case.collective == "barrier" and self._variant == "ideal":
-            self._protocol = "flag"
-        elif case.collective == "all_reduce" and case.dtype == "f32":
-            self._protocol = self._variant
-        else:
-            raise CaseUnsupported("the floor is for all_reduce of float32, and barrier")
-        self._case = case
-        self.verify()
-        seconds = self._program.ask(
-            f"run {self._protocol} {self._segments()[-1]} {self._bytes} 1 5"
-        )
-        return float(min(seconds["seconds"]))
+            return "flag"
+        if case.collective == "all_reduce" and case.dtype == "f32":
+            return self._variant
+        raise CaseUnsupported("the floor is for all_reduce of float32, and barrier")
 
-    @property
-    def _bytes(self) -> int:
-        assert self._case is not None
-        return self._case.actual_bytes
-
-    def _segments(self) -> tuple[int, ...]:
+    def _segments(self, case: Case) -> tuple[int, ...]:
         """Segment sizes that differ for this buffer: a buffer below one segment knows one only."""
-        if not self._protocol.startswith("staged"):
+        if not self._variant.startswith("staged"):
             return SEGMENTS_KIB[-1:]
-        largest = next((k for k in SEGMENTS_KIB if k * 1024 >= self._bytes), SEGMENTS_KIB[-1])
-        return tuple(k for k in SEGMENTS_KIB if k <= largest)
+        enough = (kib for kib in SEGMENTS_KIB if kib * 1024 >= case.actual_bytes)
+        largest = next(enough, SEGMENTS_KIB[-1])
+        return tuple(kib for kib in SEGMENTS_KIB if kib <= largest)
 
-    def run(self, inner: int, batches: int) -> list[float]:
+    def run(self, case: Case, inner: int, batches: int) -> list[float]:
         """Every segment size gets its share of the batches; the one with the best median counts."""
-        segments = self._segments()
+        protocol, segments = self._protocol(case), self._segments(case)
         share = max(3, batches // len(segments)) if batches >= 3 else 1
         answers = [
-            self._program.ask(f"run {self._protocol} {kib} {self._bytes} {inner} {share}")[
+            self._program.ask(f"run {protocol} {kib} {case.actual_bytes} {inner} {share}")[
                 "seconds"
             ]
             for kib in segments
         ]
         return min(answers, key=median)
 
-    def verify(self) -> None:
-        for kib in self._segments():
-            wrong = self._program.ask(f"check {self._protocol} {kib} {self._bytes}")["mismatches"]
+    def verify(self, case: Case) -> None:
+        protocol = self._protocol(case)
+        for kib in self._segments(case):
+            wrong = self._program.ask(f"check {protocol} {kib} {case.actual_bytes}")["mismatches"]
             if wrong:
-                raise GroupFailed(f"{self._protocol} computed {wrong} wrong elements")
+                raise GroupFailed(f"{protocol} computed {wrong} wrong elements")
 
-    def release(self) -> None:
+    def release(self, case: Case) -> None:
         """Buffers belong to the program and stay."""
 
     def stop(self) -> None:

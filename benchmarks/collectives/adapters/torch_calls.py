@@ -51,8 +51,13 @@ class TorchAdapter(Adapter):
         torch.set_num_threads(1)
         self.rank = int(os.environ["RANK"])
         self.world_size = int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(self.backend, timeout=timedelta(seconds=120))
+        timeout = timedelta(seconds=120)
+        dist.init_process_group(self.backend, timeout=timeout, **self._rendezvous())
         return f"torch {torch.__version__}"
+
+    def _rendezvous(self) -> dict[str, Any]:
+        """Where the ranks meet, for `init_process_group`; by default the variables say it."""
+        return {}
 
     def stop(self) -> None:
         dist.destroy_process_group()
