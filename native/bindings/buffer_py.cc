@@ -16,11 +16,6 @@
 namespace smd::bindings {
 namespace {
 
-namespace nb = nanobind;
-
-// Address, number of elements, dtype code.
-using Described = nb::typed<nb::tuple, int, int, int>;
-
 [[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
 
 std::string typeName(nb::handle object) {
@@ -108,7 +103,7 @@ int dtypeOfDlpack(nb::dlpack::dtype type) {
   }
 }
 
-Described describeExported(const Py_buffer& view, nb::handle object) {
+ArrayMemory describeExported(const Py_buffer& view, nb::handle object) {
   const int dtype = dtypeOfFormat(view.format, view.itemsize);
   if (dtype < 0) {
     refuse("the elements of this " + typeName(object) + " have format \"" +
@@ -116,11 +111,13 @@ Described describeExported(const Py_buffer& view, nb::handle object) {
            "\"; expected booleans, integers, floats or complex numbers in native byte order. "
            "Convert it with astype().");
   }
-  return Described(
-      nb::make_tuple(reinterpret_cast<std::uintptr_t>(view.buf), view.len / view.itemsize, dtype));
+  return {reinterpret_cast<std::uintptr_t>(view.buf),
+          static_cast<std::uint64_t>(view.len / view.itemsize), dtype};
 }
 
-Described describeBuffer(nb::handle object, bool isWritable) {
+}  // namespace
+
+ArrayMemory memoryOf(nb::handle object, bool isWritable) {
   Py_buffer view;
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (isWritable ? PyBUF_WRITABLE : 0);
   if (PyObject_CheckBuffer(object.ptr())) {
@@ -158,16 +155,20 @@ Described describeBuffer(nb::handle object, bool isWritable) {
     refuse("the element type of this " + typeName(object) +
            " is not supported; expected booleans, integers, floats or complex numbers.");
   }
-  return Described(
-      nb::make_tuple(reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype));
+  return {reinterpret_cast<std::uintptr_t>(array.data()), array.size(), dtype};
 }
 
-}  // namespace
-
 void registerBuffer(nb::module_& module) {
-  module.def("buffer", &describeBuffer, nb::arg("array").none(), nb::arg("writable") = false,
-             "(address, number of elements, dtype code) of a contiguous array in CPU memory.\n\n"
-             "The address is valid while the array lives. Raises ValueError for anything else.");
+  module.def(
+      "buffer",
+      [](nb::handle object, bool isWritable) {
+        const ArrayMemory memory = memoryOf(object, isWritable);
+        return nb::typed<nb::tuple, int, int, int>(
+            nb::make_tuple(memory.address, memory.count, memory.dtype));
+      },
+      nb::arg("array").none(), nb::arg("writable") = false,
+      "(address, number of elements, dtype code) of a contiguous array in CPU memory.\n\n"
+      "The address is valid while the array lives. Raises ValueError for anything else.");
 }
 
 }  // namespace smd::bindings

@@ -135,13 +135,14 @@ class Communicator:
     def explain(self, collective: str, payload_bytes: int) -> str:
         """Which algorithm would be chosen, and why."""
 
-    def allocate_shared(self, nbytes: int) -> SharedBuffer | None:
+    def allocate_shared(self, nbytes: int, zeroed: bool = True) -> SharedBuffer | None:
         """
-        Zero bytes in memory that all ranks can reach, or None where there is none to be had:
+        Memory that all ranks can reach, or None where there is none to be had:
         one rank, several hosts, TCP, no room, a group that is closed or has failed.
 
         Not a collective. all_reduce_ptr and reduce_ptr work in place, and the others read their
         inputs where they lie, on addresses inside such buffers, if every rank passes one.
+        Unless zeroed, it holds what this rank's earlier buffers have left there.
         """
 
     def abort(self, reason: str) -> None:
@@ -150,9 +151,24 @@ class Communicator:
     def close(self) -> None:
         """Says goodbye and releases everything. Idempotent."""
 
+    def all_reduce(self, array: object | None, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
+        """
+        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        """
+
     def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
+    def reduce(self, array: object | None, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
+        """
+        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        """
+
     def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
+
+    def broadcast(self, array: object | None, root: int, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
+        """
+        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        """
 
     def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 

@@ -111,10 +111,7 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        pointer, count, dtype = _native.buffer(array, True)
-        return self._native.all_reduce_ptr(
-            pointer, count, dtype, op, factor, async_op, timeout_s, array if async_op else None
-        )
+        return self._native.all_reduce(array, op, factor, async_op, timeout_s)
 
     def reduce(
         self,
@@ -127,27 +124,13 @@ class Communicator:
         timeout_s: float = 0.0,
     ) -> _native.Work | None:
         """Reduce `array` over all ranks into the root's `array`; the others' stay as they are."""
-        pointer, count, dtype = _native.buffer(array, self.rank == root)
-        return self._native.reduce_ptr(
-            pointer,
-            count,
-            dtype,
-            op,
-            root,
-            factor,
-            async_op,
-            timeout_s,
-            array if async_op else None,
-        )
+        return self._native.reduce(array, op, root, factor, async_op, timeout_s)
 
     def broadcast(
         self, array: Array, root: int = 0, *, async_op: bool = False, timeout_s: float = 0.0
     ) -> _native.Work | None:
         """Copy the root's `array` into every rank's."""
-        pointer, count, dtype = _native.buffer(array, self.rank != root)
-        return self._native.broadcast_ptr(
-            pointer, count, dtype, root, async_op, timeout_s, array if async_op else None
-        )
+        return self._native.broadcast(array, root, async_op, timeout_s)
 
     def all_gather(
         self,
