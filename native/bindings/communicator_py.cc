@@ -4,6 +4,7 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -364,6 +365,8 @@ void prepareExit() {
 
 void registerCommunicator(nb::module_& module) {
   engine::setInterruptCheck([] {
+    // Python runs signal handlers on its main thread only. Elsewhere there is nothing to ask for.
+    if (gettid() != getpid()) return false;
     nb::gil_scoped_acquire acquire;
     return PyErr_CheckSignals() != 0;
   });
