@@ -4,8 +4,25 @@
 
 #include "algorithms/mismatch.h"
 #include "common/clock.h"
+#include "common/futex.h"
 
 namespace smd::algorithms {
+namespace {
+
+bool hasArrived(const Context& context, int peer) {
+  const std::uint64_t sequence = context.signature.sequence;
+  return context.memory->arrival(peer, sequence).sequence.load(std::memory_order_acquire) ==
+         sequence;
+}
+
+bool haveAllArrived(const Context& context) {
+  for (int peer = 0; peer < context.size; ++peer) {
+    if (!hasArrived(context, peer)) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 void arrive(const Context& context, std::span<const Bytes> pieces) {
   const transport::PeerMemory& memory = *context.memory;
@@ -21,18 +38,15 @@ void arrive(const Context& context, std::span<const Bytes> pieces) {
   }
   line.signature = context.signature;
   line.sequence.store(sequence, std::memory_order_release);
-  memory.ringPeers();
-}
-
-bool AllArrived::hasArrived(int peer) const {
-  const std::uint64_t sequence = context_.signature.sequence;
-  return context_.memory->arrival(peer, sequence).sequence.load(std::memory_order_acquire) ==
-         sequence;
+  // Nobody waits for fewer than all of them: only the last one has something to tell. Of two that
+  // arrive at once at least one sees the other.
+  fullFence();
+  if (haveAllArrived(context)) memory.ringPeers();
 }
 
 bool AllArrived::isMet() {
   while (next_ < context_.size) {
-    if (!hasArrived(next_)) return false;
+    if (!hasArrived(context_, next_)) return false;
     ++next_;
   }
   if (next_ > context_.size) return true;
@@ -55,7 +69,7 @@ bool AllArrived::isMet() {
 std::vector<int> AllArrived::missingRanks() {
   std::vector<int> missing;
   for (int peer = 0; peer < context_.size; ++peer) {
-    if (!hasArrived(peer)) missing.push_back(peer);
+    if (!hasArrived(context_, peer)) missing.push_back(peer);
   }
   return missing;
 }

@@ -43,8 +43,6 @@ class AllArrived final : public Condition {
   std::vector<int> missingRanks() override;
 
  private:
-  bool hasArrived(int peer) const;
-
   const Context& context_;
   int next_ = 0;  // all ranks before it have arrived
 };

@@ -67,7 +67,7 @@ class Pipeline final : public Condition {
     if (!stages.contributes) publish(memory_.mine().contributed, contributed_ = stages.rounds);
     if (!stages.reduces) publish(memory_.mine().reduced, reduced_ = stages.rounds);
     if (!stages.consumes) publish(memory_.mine().consumed, consumed_ = stages.rounds);
-    if (!stages.contributes || !stages.reduces || !stages.consumes) memory_.ringPeers();
+    if (!stages.contributes || !stages.reduces || !stages.consumes) tellPeers();
   }
 
   std::uint64_t base() const { return base_; }
@@ -80,7 +80,10 @@ class Pipeline final : public Condition {
   }
   // Until every rank has arrived with the same signature nothing of the caller's may be written.
   bool isSafe() {
-    if (!isSafe_) isSafe_ = arrived_.isMet();
+    if (!isSafe_ && arrived_.isMet()) {
+      fullFence();  // what peers published before they could see all arrive is seen from here on
+      isSafe_ = true;
+    }
     return isSafe_;
   }
 
@@ -114,7 +117,11 @@ class Pipeline final : public Condition {
   void didContribute() { publish(memory_.mine().contributed, ++contributed_); }
   void didReduce() { publish(memory_.mine().reduced, ++reduced_); }
   void didConsume() { publish(memory_.mine().consumed, ++consumed_); }
-  void tellPeers() const { memory_.ringPeers(); }
+  // Before all have arrived nobody can go on: who is asleep then is woken by the last to arrive.
+  void tellPeers() {
+    fullFence();
+    if (isSafe()) memory_.ringPeers();
+  }
   void finish() const { *context_.blocksDone += stages_.rounds; }
 
   bool isMet() override {
