@@ -48,6 +48,16 @@ struct alignas(64) Doorbell {
   FutexWord rings{0};
   std::atomic<std::uint32_t> sleepers{0};
 
+  // Says that a thread is about to sleep, until leave(). Returns what to wait on `rings` with, after
+  // one more look at the condition.
+  std::uint32_t announce() {
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = rings.load(std::memory_order_seq_cst);
+    fullFence();
+    return seen;
+  }
+  void leave() { sleepers.fetch_sub(1, std::memory_order_relaxed); }
+
   // Call after the store that makes a peer's condition true, and after fullFence().
   void ringIfAsleep() {
     if (sleepers.load(std::memory_order_relaxed) != 0) ring();

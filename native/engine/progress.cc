@@ -63,12 +63,11 @@ void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
   std::lock_guard lock(mutex_);
   added_.push_back(std::move(advancing));
   if (!thread_.joinable()) {
-    stops_ = false;
     // Signals are for the threads of the application.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread_.native_handle(), "smd-progress");
   }
@@ -77,17 +76,13 @@ void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
 }
 
 void ProgressThread::shutdown() {
-  std::thread thread;
-  {
-    std::lock_guard lock(mutex_);
-    stops_ = true;
-    thread = std::move(thread_);
-    bell_.ring();
-  }
-  if (thread.joinable()) thread.join();
   std::vector<std::shared_ptr<Advancing>> added;  // let go of without the lock: may close them
+  std::jthread thread;                            // joined first; add() may start another meanwhile
   std::lock_guard lock(mutex_);
   added.swap(added_);
+  thread = std::move(thread_);
+  thread.request_stop();
+  bell_.ring();
 }
 
 bool ProgressThread::isStopped() {
@@ -95,22 +90,24 @@ bool ProgressThread::isStopped() {
   return !thread_.joinable();
 }
 
-bool ProgressThread::takeAdded(std::vector<std::shared_ptr<Advancing>>& active) {
+bool ProgressThread::takeAdded(std::vector<std::shared_ptr<Advancing>>& active,
+                               const std::stop_token& stop) {
   std::lock_guard lock(mutex_);
+  if (stop.stop_requested()) return false;
   for (auto& advancing : added_) {
     if (std::find(active.begin(), active.end(), advancing) == active.end()) {
       active.push_back(std::move(advancing));
     }
   }
   added_.clear();
-  return !stops_;
+  return true;
 }
 
-void ProgressThread::run() {
+void ProgressThread::run(const std::stop_token& stop) {
   askForShortSlices();
   std::vector<std::shared_ptr<Advancing>> active;
   int polls = 0;
-  while (takeAdded(active)) {
+  while (takeAdded(active, stop)) {
     bool moved = false;
     for (std::size_t i = 0; i < active.size();) {
       const Advancing::Result result = active[i]->advance();
@@ -135,23 +132,23 @@ void ProgressThread::run() {
       continue;
     }
     polls = 0;
-    sleep(active);
+    sleep(active, stop);
   }
 }
 
-void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active) {
+void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active,
+                           const std::stop_token& stop) {
   // Announce, look once more, sleep: see Doorbell.
   std::vector<Doorbell*> bells{&bell_};
   for (const auto& advancing : active) bells.push_back(&advancing->bell());
   std::vector<FutexWaiter> waiters;
   for (Doorbell* bell : bells) {
-    bell->sleepers.fetch_add(1, std::memory_order_seq_cst);
-    waiters.push_back({&bell->rings, bell->rings.load(std::memory_order_seq_cst)});
+    waiters.push_back({&bell->rings, bell->announce()});
   }
   bool mayGoOn = false;
   {
     std::lock_guard lock(mutex_);
-    mayGoOn = !added_.empty() || stops_;
+    mayGoOn = !added_.empty() || stop.stop_requested();
   }
   for (const auto& advancing : active) {
     if (mayGoOn) break;
@@ -159,7 +156,7 @@ void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active
   }
   if (!mayGoOn)
     futexWaitAny(waiters, active.empty() ? nanoseconds(std::chrono::hours(1)) : kLongestSleep);
-  for (Doorbell* bell : bells) bell->sleepers.fetch_sub(1, std::memory_order_relaxed);
+  for (Doorbell* bell : bells) bell->leave();
 }
 
 }  // namespace smd::engine

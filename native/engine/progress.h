@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -37,15 +38,14 @@ class ProgressThread {
   bool isStopped();
 
  private:
-  void run();
-  void sleep(const std::vector<std::shared_ptr<Advancing>>& active);
-  bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active);
+  void run(const std::stop_token& stop);
+  void sleep(const std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
+  bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
 
   const std::uint64_t generation_ = forkGeneration();
   std::mutex mutex_;
   std::vector<std::shared_ptr<Advancing>> added_;
-  std::thread thread_;
-  bool stops_ = false;
+  std::jthread thread_;
   Doorbell bell_;
 };
 

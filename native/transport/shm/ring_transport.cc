@@ -222,6 +222,7 @@ class RingTransport final : public Transport {
     fullFence();
     if (control.senderWaits.load(std::memory_order_relaxed) != 0) {
       control.senderWaits.store(0, std::memory_order_relaxed);
+      fullFence();  // or it may undo what a sender says that goes to sleep only now, unseen by us
       memory_.cells(position).bell.ringIfAsleep();
     }
     return true;
