@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "algorithms/arrival.h"
 
+#include <sched.h>
+
 #include "algorithms/mismatch.h"
 #include "common/clock.h"
 #include "common/futex.h"
@@ -37,6 +39,7 @@ void arrive(const Context& context, std::span<const Bytes> pieces) {
     target += piece.size();
   }
   line.signature = context.signature;
+  memory.mine().processor.store(sched_getcpu(), std::memory_order_relaxed);
   line.sequence.store(sequence, std::memory_order_release);
   // Nobody waits for fewer than all of them: only the last one has something to tell. Of two that
   // arrive at once at least one sees the other.

@@ -27,6 +27,9 @@ InterruptCheck interruptCheck;
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
 constexpr int kPollsPerCheck = 64;
+// Whoever yields comes back after a slice of whatever else wants the processor. If that computes, it
+// is better to sleep: who is woken is let in at once.
+constexpr nanoseconds kLongestYielding = milliseconds(2);
 // An asynchronous operation of so many bytes is tried on the caller's thread while that may spin
 // (some 100 us, what a hand-over to the progress thread and back costs) before the progress thread
 // takes over. A larger one would keep the caller from computing.
@@ -438,6 +441,8 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   const int limit = budget.spins + budget.yields;
   int polls = 0;
   int untilCheck = kPollsPerCheck;
+  TimePoint yieldsEnd{}, interruptsSeen{};
+  FutexResult woken = FutexResult::kWokenOrChanged;
   for (;;) {
     if (step(work)) return Drive::kDone;
     if (until.isBrief && polls >= budget.spins) return Drive::kNotYet;
@@ -448,28 +453,40 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
     if (polls < budget.spins) {
       cpuRelax();
       ++polls;
+      // Ranks that could have a processor each are put on one now and then, and to spin keeps the
+      // peer from doing what is waited for. One that sleeps leaves it to the peer, and is woken on
+      // another processor if there is an idle one.
+      if (polls % kPollsPerCheck == 0 && memory_ && memory_->hasPeerOn(sched_getcpu())) {
+        polls = limit;
+      }
       continue;
     }
+    const TimePoint now = Clock::now();
     if (polls < limit) {
+      if (polls == budget.spins) yieldsEnd = now + kLongestYielding;
       sched_yield();
-      ++polls;
+      polls = now < yieldsEnd ? polls + 1 : limit;
       continue;
+    }
+    // Only now and then: the check may have to wait for another thread, and the peers with it.
+    if (interruptsSeen == TimePoint{}) interruptsSeen = now;
+    if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
+      interruptsSeen = now;
+      if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
     }
     // Announce, look once more, sleep: see Doorbell.
     Doorbell& doorbell = bell();
-    doorbell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint32_t seen = doorbell.rings.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = doorbell.announce();
     const bool isDone = stepOrDiagnose(work);
-    const TimePoint now = Clock::now();
     const bool isTooLate = now >= until.end;
     if (!isDone && !isTooLate) {
       const nanoseconds left = std::min(work.deadline, until.end) - now;
-      futexWait(doorbell.rings, seen, std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep));
+      woken = futexWait(doorbell.rings, seen,
+                        std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep));
     }
-    doorbell.sleepers.fetch_sub(1, std::memory_order_relaxed);
+    doorbell.leave();
     if (isDone) return Drive::kDone;
     if (isTooLate) return Drive::kNotYet;
-    if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
     polls = budget.spins;
   }
 }

@@ -47,6 +47,7 @@ struct RankCells {
   alignas(64) std::atomic<std::uint64_t> consumed{0};   // blocks of peers I will not read again
   alignas(64) std::atomic<std::uint64_t> completed{0};  // sequence of my last finished operation
   std::atomic<Presence> presence{Presence::kAbsent};
+  std::atomic<int> processor{-1};  // on which I entered my last operation
   Doorbell bell;
   // A line each: the first changes with every piece moved, the second, read just as often, once.
   alignas(64) std::atomic<std::uint32_t> usesPeers{0};    // I am at peers' buffers
@@ -141,6 +142,15 @@ class PeerMemory {
         sched_yield();  // it may need this processor to get to the end of its piece
       }
     }
+  }
+
+  // Whether a peer entered its last operation on this processor.
+  bool hasPeerOn(int processor) const {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == index_) continue;
+      if (cells(peer).processor.load(std::memory_order_relaxed) == processor) return true;
+    }
+    return false;
   }
 
   // Call after a store that peers may be asleep waiting for.
