@@ -47,8 +47,8 @@ void raiseTo(std::atomic<int>& value, int candidate) {
 // that drives, 1.41 times the step with a free collective; now 1.23.)
 constexpr SpinBudget kDedicated{10000, 50};
 // While the others run, a yield takes as long as they do. If all of them wait, so many take some 50
-// us, about what sleeping and being woken costs on a virtual machine: whoever gives up sooner is late
-// for the next operation, and so on in turns, as above.
+// us, about what sleeping and being woken costs on a virtual machine: whoever gives up sooner is
+// late for the next operation, and so on in turns, as above.
 constexpr SpinBudget kShared{0, 200};
 // Where the other thread of the processor computes, offering it costs a whole slice: the kernel
 // puts a thread that yields last. One that sleeps and is woken comes back first.

@@ -48,8 +48,8 @@ struct alignas(64) Doorbell {
   FutexWord rings{0};
   std::atomic<std::uint32_t> sleepers{0};
 
-  // Says that a thread is about to sleep, until leave(). Returns what to wait on `rings` with, after
-  // one more look at the condition.
+  // Says that a thread is about to sleep, until leave(). Returns what to wait on `rings` with,
+  // after one more look at the condition.
   std::uint32_t announce() {
     sleepers.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t seen = rings.load(std::memory_order_seq_cst);

@@ -27,8 +27,8 @@ InterruptCheck interruptCheck;
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
 constexpr int kPollsPerCheck = 64;
-// Whoever yields comes back after a slice of whatever else wants the processor. If that computes, it
-// is better to sleep: who is woken is let in at once.
+// Whoever yields comes back after a slice of whatever else wants the processor. If that computes,
+// it is better to sleep: who is woken is let in at once.
 constexpr nanoseconds kLongestYielding = milliseconds(2);
 // An asynchronous operation of so many bytes is tried on the caller's thread while that may spin
 // (some 100 us, what a hand-over to the progress thread and back costs) before the progress thread

@@ -31,8 +31,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static std::shared_ptr<Arena> create(std::shared_ptr<Region> region, int index);
 
   // `bytes` bytes, at the start of a page; null if there is no room or the arena is retired. Zeros,
-  // or whatever this rank's earlier buffers have left there. Its pages are there when it returns: no
-  // memory is told here, not by a signal at first touch.
+  // or whatever this rank's earlier buffers have left there. Its pages are there when it returns:
+  // no memory is told here, not by a signal at first touch.
   std::shared_ptr<SharedBuffer> allocate(std::size_t bytes, Contents contents = Contents::kZeros);
 
   // Nothing is given out any more, and what comes back is not used again: the group has failed, and

@@ -22,7 +22,8 @@ def allocate_shared(engine: Any, nbytes: int, *, zeroed: bool = True) -> Tensor 
 
     Returns:
         uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros unless they are not wanted
-        (clearing 25 MiB takes milliseconds); or None where there is none to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
+        (clearing 25 MiB takes milliseconds); or None where there is none to be had (one rank,
+        several hosts, TCP, no room left): use ordinary memory then.
     """
     buffer = engine.allocate_shared(nbytes, zeroed)
     if buffer is None:
