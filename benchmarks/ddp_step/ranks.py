@@ -43,7 +43,7 @@ class Ranks:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                start_new_session=True,
+                process_group=0,  # not a session: Linux schedules those as units
             )
             for rank in range(size)
         ]

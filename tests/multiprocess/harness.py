@@ -151,7 +151,7 @@ def run_script(
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        start_new_session=True,
+                        process_group=0,
                     )
                 processes.append(_Spawned(process))
             outcomes = _watch(processes, folder, deadline_s)
@@ -259,8 +259,8 @@ def _file(folder: str, rank: int, kind: str) -> str:
 
 
 def _child_main(call: _Call, rank: int, variables: Mapping[str, str]) -> None:
-    """Body of a rank: own session, output to a file, result or exception to another."""
-    os.setsid()
+    """Body of a rank: own process group, output to a file, result or exception to another."""
+    os.setpgid(0, 0)  # a session of its own would be scheduled apart from the others
     output = os.open(_file(call.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -355,7 +355,7 @@ def _text(folder: str, rank: int, kind: str) -> str:
 
 
 def _kill_all(processes: Sequence[_Process]) -> None:
-    """End every rank and what it started: each rank leads a session, hence a process group."""
+    """End every rank and what it started: each rank leads a process group."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
