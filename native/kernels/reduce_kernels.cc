@@ -36,6 +36,8 @@ constexpr std::size_t kVectorBytes = 32;
 constexpr std::size_t kVectorBytes = 16;
 #endif
 
+constexpr std::size_t kCacheLine = 64;
+
 template <class T, std::size_t lanes>
 struct VectorOf {
   typedef T type __attribute__((vector_size(sizeof(T) * lanes)));
@@ -57,7 +59,8 @@ inline void storeAs(void* to, T value) {
 //
 // An element type says how elements lie in memory (kSize bytes each) and what they are while being
 // computed with: one at a time a Single, kLanes at once a Vector. load and store exist for both.
-// kTurn vectors at a time are kept in registers.
+// kTurn vectors at a time are kept in registers. Sources are asked for kAhead bytes before they are
+// needed, 0 for not at all.
 // Real is the type of the factor or divisor that a finished result may be scaled with.
 
 template <class T>
@@ -67,6 +70,7 @@ struct Native {
   static constexpr std::size_t kSize = sizeof(T);
   static constexpr std::size_t kLanes = kVectorBytes / sizeof(T);
   static constexpr std::size_t kTurn = 4;
+  static constexpr std::size_t kAhead = 0;  // tried with float32: a tenth slower
   using Vector = typename VectorOf<T, kLanes>::type;
 
   template <class V>
@@ -95,12 +99,16 @@ struct Twin {
   V high;
 };
 
-// What float16 and bfloat16 share: 16 bits in memory, float32 in computations.
+// What float16 and bfloat16 share: 16 bits in memory, float32 in computations. The conversions fill
+// the processor's window of instructions, so by itself it looks less far ahead than with float32.
+// Two arrays of 25 MiB reduced in place, float16 and bfloat16: 2 KiB ahead 42 and 40 GB/s, not at
+// all 35 and 33, 1 KiB 40 and 36, 3 KiB 37 and 32.
 struct Short {
   using Single = float;
   using Real = float;
   static constexpr std::size_t kSize = 2;
   static constexpr std::size_t kLanes = kVectorBytes / kSize;
+  static constexpr std::size_t kAhead = 2048;
   using Floats = VectorOf<float, kLanes / 2>::type;
   using Bits = VectorOf<std::uint32_t, kLanes / 2>::type;
   using Vector = Twin<Floats>;
@@ -241,6 +249,7 @@ struct Complex {
   static constexpr std::size_t kSize = sizeof(Single);
   static constexpr std::size_t kLanes = 1;
   static constexpr std::size_t kTurn = 4;
+  static constexpr std::size_t kAhead = 0;
   using Vector = Single;
 
   template <class V>
@@ -451,6 +460,17 @@ template <class Element, class Op, Scaling scaling, class V, std::size_t width>
   }
 }
 
+// Asks for `bytes` bytes of each source. They may lie beyond its end: nothing comes of that.
+template <std::size_t bytes>
+[[gnu::always_inline]] inline void prefetch(const Operands& operands, std::size_t numSrcs,
+                                            std::size_t at) {
+  for (std::size_t which = 0; which < numSrcs; ++which) {
+    for (std::size_t line = 0; line < bytes; line += kCacheLine) {
+      __builtin_prefetch(operands.srcs[which] + at + line);
+    }
+  }
+}
+
 // fixedSrcs is the number of sources where it was worth telling the compiler, else 0.
 template <class Element, class Op, Scaling scaling, std::size_t fixedSrcs>
 void reduceLoop(const Operands& given, std::size_t count, typename Element::Real factor) {
@@ -470,6 +490,9 @@ void reduceLoop(const Operands& given, std::size_t count, typename Element::Real
   const std::size_t end = count * Element::kSize;
   std::size_t at = 0;
   for (; end - at >= width * vectorBytes; at += width * vectorBytes) {
+    if constexpr (Element::kAhead != 0) {
+      prefetch<width * vectorBytes>(operands, numSrcs, at + Element::kAhead);
+    }
     step<Element, Op, scaling, Vector, width>(operands, numSrcs, at, factor);
   }
   for (; end - at >= vectorBytes; at += vectorBytes) {
