@@ -10,14 +10,14 @@ from typing import Any
 from cases import size_name
 from core_state import COMPARABLE_TAGS
 from page_parts import machine_words, number, package_words, table
-from targets import FAMILIES, GRANTED_US, CaseKey, Outcome, Record, Target, evaluate
+from targets import FAMILIES, GRANTED_US, CaseKey, Outcome, Record, Target, evaluate, key_of
 
 Found = tuple[Target, list[Outcome]]
+Rows = Mapping[CaseKey, Mapping[str, Record]]
+_FLOOR = "floor-ideal"
 
 
-def target_page(
-    content: dict[str, Any], rows: Mapping[CaseKey, Mapping[str, Record]]
-) -> str | None:
+def target_page(content: dict[str, Any], rows: Rows) -> str | None:
     """The text of the page; None if the run measured nothing that a target is about."""
     families = {
         title: [(target, evaluate(target, rows)) for target in targets]
@@ -29,7 +29,7 @@ def target_page(
         return None
     reached = sum(all(outcome.is_reached) for outcome in outcomes)
     labels = {name: library["label"] for name, library in content["libraries"].items()}
-    sections = [_section(title, family, labels) for title, family in families.items()]
+    sections = [_section(title, family, labels, rows) for title, family in families.items()]
     return f"""# Collectives: what is aimed at, and what is reached
 
 <!-- Written by benchmarks/collectives/report.py; edit that, not this page. -->
@@ -46,23 +46,26 @@ one round, so taken right after each other, and of one core state. "≥ 12 × Gl
 takes at least 12 times as long; "≤ 1.2 × floor" means at most 1.2 times the floor's time. What is
 granted after a "+" ({GRANTED_US:g} µs, or what a call of `torch.distributed` takes when the group
 does nothing, measured in the same round) counts as time of the peer; divided by the factor, so that
-the ratio is still compared with the number of the target. Columns, floor and core states are
+the ratio is still compared with the number of the target. "Limit" is the ratio that the floor itself
+reached beside the same peer in that core state of the run: a target beyond it is out of reach on this
+machine. Columns, floor and core states are
 explained in [benchmarks/collectives](../../benchmarks/collectives/README.md).
 
 {"".join(filter(None, sections))}{_without_figures(found, labels)}"""
 
 
-def _section(title: str, family: Sequence[Found], labels: Mapping[str, str]) -> str:
+def _section(title: str, family: Sequence[Found], labels: Mapping[str, str], rows: Rows) -> str:
     """Heading and table of one family; empty if the run says nothing about it."""
-    lines = [_line(outcome, labels) for _, outcomes in family for outcome in outcomes]
+    lines = [_line(outcome, labels, rows) for _, outcomes in family for outcome in outcomes]
     if not lines:
         return ""
-    header = ["Call", "Ours", "Target", "Cores", "Ours, µs", "Peer, µs", "Ratio", "Pairs", ""]
+    header = ["Call", "Ours", "Target", "Cores", "Ours, µs", "Peer, µs", "Ratio"]
+    header += ["Limit", "Pairs", ""]
     reached = sum(all(outcome.is_reached) for _, outcomes in family for outcome in outcomes)
     return f"## {title}\n\n{reached} of {len(lines)} reached.\n\n{table(header, lines, 4)}\n"
 
 
-def _line(outcome: Outcome, labels: Mapping[str, str]) -> list[str]:
+def _line(outcome: Outcome, labels: Mapping[str, str], rows: Rows) -> list[str]:
     target = outcome.target
     names = ("best", "median")
     missed = [name for name, ok in zip(names, outcome.is_reached, strict=True) if not ok]
@@ -76,9 +79,21 @@ def _line(outcome: Outcome, labels: Mapping[str, str]) -> list[str]:
         _pair(outcome.own_us),
         _pair(outcome.peer_us) + granted,
         _pair(outcome.ratios),
+        _limit(outcome, rows),
         str(outcome.pairs),
         verdict,
     ]
+
+
+def _limit(outcome: Outcome, rows: Rows) -> str:
+    """Peer's time / floor's time, where a speedup is aimed at and the run has the floor."""
+    target = outcome.target
+    floor = rows.get(key_of(target.case), {}).get(_FLOOR)
+    figures = None if floor is None else floor["by_tag"].get(outcome.tag)
+    if figures is None or not target.is_speedup:
+        return ""
+    best, middle = outcome.peer_us
+    return _pair((best / figures["best_us"], middle / figures["median_us"]))
 
 
 def _pair(values: tuple[float, float]) -> str:
