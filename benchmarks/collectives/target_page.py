@@ -46,10 +46,9 @@ one round, so taken right after each other, and of one core state. "≥ 12 × Gl
 takes at least 12 times as long; "≤ 1.2 × floor" means at most 1.2 times the floor's time. What is
 granted after a "+" ({GRANTED_US:g} µs, or what a call of `torch.distributed` takes when the group
 does nothing, measured in the same round) counts as time of the peer; divided by the factor, so that
-the ratio is still compared with the number of the target. "Limit" is the ratio that the floor itself
-reached beside the same peer in that core state of the run: a target beyond it is out of reach on this
-machine. Columns, floor and core states are
-explained in [benchmarks/collectives](../../benchmarks/collectives/README.md).
+the ratio is still compared with the number of the target. "Limit" is the ratio that the floor
+itself reached beside the same peer in that core state of the run: a target beyond it is out of
+reach on this machine. Columns, floor and core states are explained in [benchmarks/collectives](../../benchmarks/collectives/README.md).
 
 {"".join(filter(None, sections))}{_without_figures(found, labels)}"""
 
