@@ -48,7 +48,8 @@ granted after a "+" ({GRANTED_US:g} µs, or what a call of `torch.distributed` t
 does nothing, measured in the same round) counts as time of the peer; divided by the factor, so that
 the ratio is still compared with the number of the target. "Limit" is the ratio that the floor
 itself reached beside the same peer in that core state of the run: a target beyond it is out of
-reach on this machine. Columns, floor and core states are explained in [benchmarks/collectives](../../benchmarks/collectives/README.md).
+reach on this machine. Columns, floor and core states are explained in
+[benchmarks/collectives](../../benchmarks/collectives/README.md).
 
 {"".join(filter(None, sections))}{_without_figures(found, labels)}"""
 

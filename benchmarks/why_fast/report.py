@@ -114,7 +114,13 @@ def draw_timeline(content: dict[str, Any], path: Path) -> None:
         panel.set_axisbelow(True)
     handles, labels = panels[0].get_legend_handles_labels()
     legend = dict(zip(labels, handles, strict=True))
-    panels[-1].legend(legend.values(), legend.keys(), fontsize="small", loc="center right")
+    figure.legend(
+        legend.values(),
+        legend.keys(),
+        fontsize="small",
+        loc="outside lower center",
+        ncols=len(legend),
+    )
     panels[-1].set_xlim(0, 1.12 * max(end for ranks in calls.values() for _, _, end in ranks))
     panels[-1].set_xlabel("µs since the first rank began")
     figure.savefig(path, dpi=120)
@@ -144,7 +150,7 @@ def draw_times(content: dict[str, Any], path: Path) -> None:
     panel.set_yticks(range(len(names)), labels, fontsize="small")
     panel.invert_yaxis()
     panel.set_xlabel(f"ms per call, median; white mark: best (cores: {tag})")
-    panel.margins(x=0.1)
+    panel.set_xlim(0, 1.12 * max(r["by_tag"][tag]["median_us"] for r in records.values()) / 1e3)
     panel.grid(True, axis="x", alpha=0.3)
     panel.set_axisbelow(True)
     figure.savefig(path, dpi=120)
