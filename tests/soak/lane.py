@@ -193,7 +193,7 @@ class _Calls:
 
     def _all_gather(self) -> tuple[Iterable[Any], Callable[[], None]]:
         output = self._empty(self._call.count * len(self._ranks))
-        work = dist.all_gather_into_tensor(output, self._source, **self._options)
+        work = dist.all_gather_single(output, self._source, **self._options)
 
         def verify() -> None:
             for part, period in zip(output.chunk(len(self._ranks)), self._tables, strict=True):
@@ -204,7 +204,7 @@ class _Calls:
 
     def _reduce_scatter(self) -> tuple[Iterable[Any], Callable[[], None]]:
         output = self._empty(self._part)
-        work = dist.reduce_scatter_tensor(output, self._source, self._reduce_op, **self._options)
+        work = dist.reduce_scatter_single(output, self._source, self._reduce_op, **self._options)
 
         def verify() -> None:
             self._check(output, reduced(self._tables, self._op), self._me * self._part)

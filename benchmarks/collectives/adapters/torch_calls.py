@@ -78,9 +78,9 @@ class TorchAdapter(Adapter):
         if name == "broadcast":
             return lambda: dist.broadcast(source, 0)
         if name == "all_gather":
-            return lambda: dist.all_gather_into_tensor(output, source)
+            return lambda: dist.all_gather_single(output, source)
         if name == "reduce_scatter":
-            return lambda: dist.reduce_scatter_tensor(output, source)
+            return lambda: dist.reduce_scatter_single(output, source)
         if name == "all_to_all":
             return lambda: dist.all_to_all_single(output, source)
         if name == "gather":
