@@ -351,7 +351,7 @@ std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesE
 // One call from Python instead of two: where ranks share cores, each call finds the interpreter's
 // code and data displaced from the caches by the others, and takes some 2 us.
 constexpr const char* kOfArray =
-    "The same by pointer, on the memory of an array: see buffer(), whose errors it has.";
+    "What its namesake with _ptr does, on the memory of an array. Errors as of buffer().";
 
 }  // namespace
 

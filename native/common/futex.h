@@ -20,7 +20,7 @@ enum class FutexResult { kWokenOrChanged, kTimedOut, kInterrupted };
 FutexResult futexWait(FutexWord& word, std::uint32_t expected, nanoseconds timeout);
 
 // Sleeps while every word holds its expected value. Kernels before Linux 5.16 cannot wait for
-// several words: there the first one is waited for, in slices of at most 200 us.
+// several words: there the last one is waited for, in slices of at most 200 us.
 struct FutexWaiter {
   FutexWord* word;
   std::uint32_t expected;

@@ -30,9 +30,9 @@ constexpr int kPollsPerCheck = 64;
 // Whoever yields comes back after a slice of whatever else wants the processor. If that computes,
 // it is better to sleep: who is woken is let in at once.
 constexpr nanoseconds kLongestYielding = milliseconds(2);
-// An asynchronous operation of so many bytes is tried on the caller's thread while that may spin
-// (some 100 us, what a hand-over to the progress thread and back costs) before the progress thread
-// takes over. A larger one would keep the caller from computing.
+// An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
+// before the progress thread takes over: a hand-over and back costs some 100 us. A larger one would
+// keep the caller from computing.
 constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
 
@@ -456,12 +456,15 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
       // Ranks that could have a processor each are put on one now and then, and to spin keeps the
       // peer from doing what is waited for. One that sleeps leaves it to the peer, and is woken on
       // another processor if there is an idle one.
-      if (polls % kPollsPerCheck == 0 && memory_ && memory_->hasPeerOn(sched_getcpu())) {
+      // Of messages it is not known: only with collectives ranks say where they are.
+      const bool isCollective = work.context.signature.sequence != 0;
+      if (polls % kPollsPerCheck == 0 && isCollective && memory_ &&
+          memory_->hasPeerOn(sched_getcpu())) {
         polls = limit;
       }
       continue;
     }
-    const TimePoint now = Clock::now();
+    TimePoint now = Clock::now();
     if (polls < limit) {
       if (polls == budget.spins) yieldsEnd = now + kLongestYielding;
       sched_yield();
@@ -473,6 +476,7 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
     if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
       interruptsSeen = now;
       if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
+      now = Clock::now();
     }
     // Announce, look once more, sleep: see Doorbell.
     Doorbell& doorbell = bell();
@@ -519,6 +523,7 @@ Advancing::Result Communicator::advance() {
     moved = moved || isDone;
     return isDone;
   };
+  if (isStepping_) return Result::kBlocked;  // by a thread that was told to stop, and has not yet
   while (driver_ == Driver::kProgress && !queue_.empty()) {
     const std::shared_ptr<Work> work = queue_.front();
     if (!drive(work)) break;

@@ -15,6 +15,7 @@ TEST(PeerMemory, TellsWhetherAPeerIsOnAProcessor) {
   const auto region = shm::Region::create(3, 0);
   const PeerMemory mine = region->view(0);
   EXPECT_FALSE(mine.hasPeerOn(5));
+  EXPECT_FALSE(mine.hasPeerOn(-1));
   mine.mine().processor = 5;
   EXPECT_FALSE(mine.hasPeerOn(5));
   mine.cells(2).processor = 5;

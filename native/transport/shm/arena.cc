@@ -47,9 +47,10 @@ std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes, Contents conten
     recycled = recycled_.erase(range);
   }
   auto buffer = std::make_shared<SharedBuffer>(shared_from_this(), range, bytes);
-  for (const ByteRange& part : recycled) {
-    if (contents == Contents::kAny) break;
-    std::memset(memory_.arena(memory_.index()) + part.begin, 0, part.size());
+  if (contents == Contents::kZeros) {
+    for (const ByteRange& part : recycled) {
+      std::memset(memory_.arena(memory_.index()) + part.begin, 0, part.size());
+    }
   }
   return bringIn(range) ? buffer : nullptr;
 }

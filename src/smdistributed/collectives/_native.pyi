@@ -153,21 +153,21 @@ class Communicator:
 
     def all_reduce(self, array: object | None, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
-        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
     def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
     def reduce(self, array: object | None, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
-        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
     def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
     def broadcast(self, array: object | None, root: int, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
-        The same by pointer, on the memory of an array: see buffer(), whose errors it has.
+        What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
     def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
