@@ -310,7 +310,9 @@ def write(results: Results, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = target_page(results.content, results.by_case)
-    if results.content.get("extent") == "targets" and text is not None:
+    if results.content.get("extent") == "targets":
+        if text is None:
+            return []
         page = folder / "targets.md"
         page.write_text(text)
         return [page]
