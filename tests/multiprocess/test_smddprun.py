@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,9 +94,15 @@ class Job:
 
 
 @pytest.fixture
-def jobs() -> Iterator[list[Job]]:
+def start_job(environ: dict[str, str]) -> Iterator[Callable[..., Job]]:
+    """Starts smddprun with these arguments and variables; what is left of it ends with the test."""
     started: list[Job] = []
-    yield started
+
+    def start(*arguments: str | Path, **variables: str) -> Job:
+        started.append(Job(environ | variables, *arguments))
+        return started[-1]
+
+    yield start
     for job in started:
         if job.process.poll() is None:
             job.process.kill()
@@ -163,7 +169,7 @@ def test_the_first_failure_ends_all_and_gives_the_status(
 
 
 def test_a_rank_that_ignores_sigterm_and_its_workers_are_killed(
-    environ: dict[str, str], script: Path, jobs: list[Job]
+    script: Path, start_job: Callable[..., Job]
 ) -> None:
     add(
         script,
@@ -177,8 +183,7 @@ def test_a_rank_that_ignores_sigterm_and_its_workers_are_killed(
         wait_for_ever()
         """,
     )
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 4)
     job.process.send_signal(signal.SIGINT)
     job.read_until("send it again to kill")
@@ -190,7 +195,7 @@ def test_a_rank_that_ignores_sigterm_and_its_workers_are_killed(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_passed_on(
-    environ: dict[str, str], script: Path, jobs: list[Job], number: signal.Signals
+    script: Path, start_job: Callable[..., Job], number: signal.Signals
 ) -> None:
     add(
         script,
@@ -203,8 +208,7 @@ def test_signals_are_passed_on(
         wait_for_ever()
         """,
     )
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 2)
     job.process.send_signal(number)
     assert job.end() == 128 + number
@@ -213,7 +217,7 @@ def test_signals_are_passed_on(
 
 
 def test_a_signal_that_all_ranks_take_in_good_order_is_no_failure(
-    environ: dict[str, str], script: Path, jobs: list[Job]
+    script: Path, start_job: Callable[..., Job]
 ) -> None:
     add(
         script,
@@ -223,8 +227,7 @@ def test_a_signal_that_all_ranks_take_in_good_order_is_no_failure(
         wait_for_ever()
         """,
     )
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 2)
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 0
@@ -242,7 +245,7 @@ def test_ranks_lead_groups_of_their_own_in_the_session_of_smddprun(
 
 
 def test_a_rank_that_has_left_its_group_gets_ctrl_c_too(
-    environ: dict[str, str], script: Path, jobs: list[Job]
+    script: Path, start_job: Callable[..., Job]
 ) -> None:
     add(
         script,
@@ -252,8 +255,7 @@ def test_a_rank_that_has_left_its_group_gets_ctrl_c_too(
         wait_for_ever()
         """,
     )
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 2)
     job.process.send_signal(signal.SIGINT)
     assert job.end() == 128 + signal.SIGINT
@@ -276,9 +278,7 @@ def test_workers_left_behind_by_a_rank_are_ended(environ: dict[str, str], script
     assert [process_state(pid) for pid in pids] == [None, None]
 
 
-def test_nothing_survives_a_killed_supervisor(
-    environ: dict[str, str], script: Path, jobs: list[Job]
-) -> None:
+def test_nothing_survives_a_killed_supervisor(script: Path, start_job: Callable[..., Job]) -> None:
     add(
         script,
         """
@@ -288,8 +288,7 @@ def test_nothing_survives_a_killed_supervisor(
         wait_for_ever()
         """,
     )
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 4)
     job.process.kill()
     job.end()
@@ -297,12 +296,9 @@ def test_nothing_survives_a_killed_supervisor(
     wait_until_gone(job.pids())
 
 
-def test_a_reader_that_goes_away_ends_the_job(
-    environ: dict[str, str], script: Path, jobs: list[Job]
-) -> None:
+def test_a_reader_that_goes_away_ends_the_job(script: Path, start_job: Callable[..., Job]) -> None:
     add(script, "say(f'pid {os.getpid()}')\nwhile True: say('more')")
-    job = Job(environ, "-np", "2", script)
-    jobs.append(job)
+    job = start_job("-np", "2", script)
     job.read_until("pid ", 2)
     assert job.process.stdout is not None
     job.process.stdout.close()
@@ -311,7 +307,7 @@ def test_a_reader_that_goes_away_ends_the_job(
 
 
 def test_inside_mpirun_the_command_takes_over_the_process(
-    environ: dict[str, str], script: Path, jobs: list[Job]
+    script: Path, start_job: Callable[..., Job]
 ) -> None:
     add(
         script,
@@ -328,8 +324,7 @@ def test_inside_mpirun_the_command_takes_over_the_process(
         "OMPI_COMM_WORLD_LOCAL_RANK": "1",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     }
-    job = Job(environ | openmpi, "-mca", "btl", "tcp", sys.executable, script)
-    jobs.append(job)
+    job = start_job("-mca", "btl", "tcp", sys.executable, script, **openmpi)
     assert job.end() == 137
     assert job.pids() == [job.process.pid]
     assert "1 2 1 1 127.0.0.1" in job.output
