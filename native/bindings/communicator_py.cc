@@ -344,9 +344,8 @@ std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesE
 #define SMD_CALL_PARAMETERS bool asyncOp, double timeoutSeconds, nb::object keepAlive
 #define SMD_CALL \
   CallOptions { asyncOp, timeoutSeconds, std::move(keepAlive) }
-#define SMD_CALL_ARGS \
-  nb::arg("async_op") = false, nb::arg("timeout_s") = 0.0, nb::arg("keep_alive") = nb::none()
 #define SMD_ARRAY_ARGS nb::arg("async_op") = false, nb::arg("timeout_s") = 0.0
+#define SMD_CALL_ARGS SMD_ARRAY_ARGS, nb::arg("keep_alive") = nb::none()
 
 // One call from Python instead of two: where ranks share cores, each call finds the interpreter's
 // code and data displaced from the caches by the others, and takes some 2 us.
