@@ -39,6 +39,7 @@ def test_the_top_package_loads_nothing_else() -> None:
         "smdistributed._common.discovery",
         "smdistributed._common.settings",
         "smdistributed.launch.cli",
+        "smdistributed.modelparallel.config",
     ],
 )
 def test_framework_neutral_modules_load_no_framework(module: str) -> None:

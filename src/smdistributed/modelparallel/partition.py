@@ -1,0 +1,465 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which module goes to which partition: a cost-annotated tree of modules in, an assignment out.
+
+What is minimised is the load of the fullest partition, as it sets the pace of a pipeline. A load
+has two parts, as shares of the whole model's:
+
+    what its modules cost    w x memory + (1 - w) x time, with w the parameter `memory_weight`
+    what crosses its border  (1 - w) x the time of messages, for the sender and for the receiver
+
+Messages follow the order of execution. A module's children are called one after the other, and
+what one returns goes straight to the next one's partition; to the caller's at the end. So a
+message crosses wherever two neighbours in the row caller, child, ..., child, caller are apart.
+
+The search starts from two assignments and improves each: the tree partition of the original (cut
+the children into runs, hand partitions to runs by d'Hondt's rule, go on inside), and the best way
+to cut the whole model, in order of execution, into one run for each partition. Improving means to
+move what belongs together, alone or against something else, while that makes the loads better. No
+randomness: the same tree gives the same answer on every rank.
+
+Source: modelparallel specification, sections 3.8 and 7; M. Balinski and H. P. Young, "Fair
+Representation", for d'Hondt's rule.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+from smdistributed.modelparallel.exceptions import ConfigError
+
+__all__ = ["Assignment", "Link", "Module", "assign"]
+
+# Of the norm of all loads that is minimised: large, so that it is nearly the largest load, yet
+# loads below it count, and the search is led over plateaus.
+_POWER = 12
+# Pairs of groups that may be tried against each other in one pass.
+_MOST_SWAPS = 20_000
+# Up to so many groups the search also goes on from each place a step away from what it has found.
+_MOST_FORCED = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A module and what it costs, without its children.
+
+    Attributes:
+        name: its path, as users know it; unique in the tree.
+        memory_bytes: parameters with what training adds to them, and activations.
+        seconds: of computing, forward and backward; any unit, if it is the same everywhere.
+        input_bytes, output_bytes: what a call brings and what it returns.
+        has_parameters: of its own. One that has none runs where its parent does.
+        shares: keys of parameters that other modules hold too: those go together.
+        children: in order of execution.
+    """
+
+    name: str
+    memory_bytes: float = 0.0
+    seconds: float = 0.0
+    input_bytes: float = 0.0
+    output_bytes: float = 0.0
+    has_parameters: bool = True
+    shares: frozenset[Hashable] = frozenset()
+    children: tuple["Module", ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """What a message between partitions costs each side, in the unit of `Module.seconds`."""
+
+    call_s: float = 0.0
+    bytes_per_s: float = float("inf")
+
+    def seconds(self, size_bytes: float) -> float:
+        """Of a message of this size."""
+        return self.call_s + size_bytes / self.bytes_per_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """A decision.
+
+    Attributes:
+        partition_of: by name of module; the root is in partition 0.
+        loads: by partition, as shares of the model's cost; messages included.
+        crossing_bytes: that pass between partitions in one forward pass.
+        reasons: by name of module, why it is where it is, in words.
+    """
+
+    partition_of: Mapping[str, int]
+    loads: tuple[float, ...]
+    crossing_bytes: float
+    reasons: Mapping[str, str]
+
+    @property
+    def largest(self) -> float:
+        """The load that sets the pace."""
+        return max(self.loads)
+
+
+def assign(
+    root: Module, partitions: int, memory_weight: float, link: Link | None = None
+) -> Assignment:
+    """Finds a partition for each module.
+
+    Args:
+        root: the model.
+        partitions: how many there are.
+        memory_weight: of memory against time, 0 to 1.
+        link: what messages cost; `None`: nothing.
+
+    Raises:
+        ConfigError: there is no such number of partitions, or a name appears twice.
+    """
+    if partitions < 1:
+        raise ConfigError(f"{partitions} partitions; expected one or more.")
+    problem = _Problem(root, memory_weight, link or Link())
+    starts = [_by_tree(problem, partitions), _by_runs(problem, partitions)]
+    found = [_improve(_Placement(problem, start, partitions)) for start in starts]
+    best = min(found, key=_Placement.badness)
+    if problem.num_groups <= _MOST_FORCED:
+        best = _improve_by_force(best)
+    return _explained(problem, best)
+
+
+class _Problem:
+    """The tree as arrays: nodes in order of execution, groups that stay together, neighbours."""
+
+    def __init__(self, root: Module, memory_weight: float, link: Link) -> None:
+        self.root = root
+        self.modules: list[Module] = []
+        self.parents: list[int] = []
+        for module, parent in _walk(root, -1, itertools.count()):
+            self.modules.append(module)
+            self.parents.append(parent)
+        names = [module.name for module in self.modules]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"the tree of modules names {twice!r} twice; expected each once.")
+        memory = sum(module.memory_bytes for module in self.modules)
+        time = sum(module.seconds for module in self.modules)
+        self.memory_share = [_share(module.memory_bytes, memory) for module in self.modules]
+        self.time_share = [_share(module.seconds, time) for module in self.modules]
+        self.weights = [
+            memory_weight * in_memory + (1 - memory_weight) * in_time
+            for in_memory, in_time in zip(self.memory_share, self.time_share, strict=True)
+        ]
+        self.group_of = _groups(self.modules, self.parents)
+        self.num_groups = max(self.group_of) + 1
+        self.group_weights = [0.0] * self.num_groups
+        for group, weight in zip(self.group_of, self.weights, strict=True):
+            self.group_weights[group] += weight
+        # By group: the neighbours it talks to, with the cost for each side; inner talk is free.
+        self.edges: list[dict[int, float]] = [{} for _ in range(self.num_groups)]
+        self.messages: list[tuple[int, int, float]] = []  # groups, bytes
+        for at, neighbour, size in self._row_pairs():
+            one, other = self.group_of[at], self.group_of[neighbour]
+            if one == other:
+                continue
+            self.messages.append((one, other, size))
+            cost = (1 - memory_weight) * _share(link.seconds(size), time)
+            for near, far in ((one, other), (other, one)):
+                self.edges[near][far] = self.edges[near].get(far, 0.0) + cost
+
+    def _row_pairs(self) -> Iterator[tuple[int, int, float]]:
+        """Neighbours in the rows of all callers, and the bytes that pass between them."""
+        children: list[list[int]] = [[] for _ in self.modules]
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                children[parent].append(node)
+        for caller, called in enumerate(children):
+            if not called:
+                continue
+            yield caller, called[0], self.modules[called[0]].input_bytes
+            for before, after in itertools.pairwise(called):
+                yield before, after, self.modules[before].output_bytes
+            yield called[-1], caller, self.modules[called[-1]].output_bytes
+
+
+class _Placement:
+    """A partition for each group, and what follows; changed by moves."""
+
+    def __init__(self, problem: _Problem, places: Sequence[int], partitions: int) -> None:
+        self.problem = problem
+        self.places = list(places)
+        self.loads = [0.0] * partitions
+        for group, place in enumerate(self.places):
+            self.loads[place] += problem.group_weights[group]
+            self.loads[place] += sum(
+                cost for far, cost in problem.edges[group].items() if self.places[far] != place
+            )
+
+    def copy(self) -> "_Placement":
+        """One that moves on its own."""
+        return _Placement(self.problem, self.places, len(self.loads))
+
+    def badness(self) -> float:
+        """What is minimised."""
+        return sum(load**_POWER for load in self.loads)
+
+    def move(self, group: int, target: int) -> int:
+        """Returns where the group was."""
+        source = self.places[group]
+        if source == target:
+            return source
+        loads, places = self.loads, self.places
+        weight = self.problem.group_weights[group]
+        loads[source] -= weight
+        loads[target] += weight
+        for far, cost in self.problem.edges[group].items():
+            place = places[far]
+            if place == source:  # they part
+                loads[source] += cost
+                loads[target] += cost
+            elif place == target:  # they meet
+                loads[source] -= cost
+                loads[target] -= cost
+            else:
+                loads[source] -= cost
+                loads[target] += cost
+        places[group] = target
+        return source
+
+
+def _walk(module: Module, parent: int, numbers: Iterator[int]) -> Iterator[tuple[Module, int]]:
+    """All modules below and including this one, each with its parent's number, callers first."""
+    # Not recursive: models may be nested deeper than Python's stack.
+    stack = [(module, parent)]
+    while stack:
+        module, parent = stack.pop()
+        number = next(numbers)
+        yield module, parent
+        stack.extend((child, number) for child in reversed(module.children))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _groups(modules: Sequence[Module], parents: Sequence[int]) -> list[int]:
+    """By node, the number of its group: by their first nodes, so the root's is 0."""
+    leader = list(range(len(modules)))
+
+    def find(node: int) -> int:
+        while leader[node] != node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    def join(one: int, other: int) -> None:
+        first, second = sorted((find(one), find(other)))
+        leader[second] = first
+
+    holder: dict[Hashable, int] = {}
+    for node, module in enumerate(modules):
+        if not module.has_parameters and parents[node] >= 0:
+            join(node, parents[node])
+        for key in sorted(module.shares, key=repr):
+            join(node, holder.setdefault(key, node))
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(find(node), len(numbers)) for node in range(len(modules))]
+
+
+# --- Starts ---
+
+
+def _by_tree(problem: _Problem, partitions: int) -> list[int]:
+    """The original's algorithm, by group."""
+    below = [list[int]() for _ in problem.modules]
+    totals = list(problem.weights)
+    for node in range(len(totals) - 1, 0, -1):
+        totals[problem.parents[node]] += totals[node]
+    for node in range(1, len(totals)):
+        below[problem.parents[node]].append(node)
+    places = [-1] * problem.num_groups
+    queue: list[tuple[int, list[int]]] = [(0, list(range(partitions)))]
+    for node, own in queue:  # it grows: breadth first
+        group = problem.group_of[node]
+        if places[group] < 0:
+            places[group] = own[0]
+        if below[node]:
+            queue.extend(_share_out(below[node], own, totals))
+    return places
+
+
+def _share_out(
+    nodes: list[int], own: list[int], totals: Sequence[float]
+) -> list[tuple[int, list[int]]]:
+    """Which of the partitions in `own` each of the nodes may use."""
+    if len(own) == 1 or len(nodes) == 1:
+        return [(node, own) for node in nodes]
+    costs = [totals[node] for node in nodes]
+    runs = _cut(costs, min(len(own), len(nodes)))
+    weights = [sum(costs[begin:end]) for begin, end in runs]
+    given: list[list[int]] = [[] for _ in runs]
+    for partition in own:  # d'Hondt: to who has most for what it already has
+        most = max(range(len(runs)), key=lambda i: (weights[i] / (len(given[i]) + 1), -i))
+        given[most].append(partition)
+    # In order of execution, so that neighbours get neighbouring partitions.
+    rest = iter(own)
+    shared = []
+    for (begin, end), count in zip(runs, map(len, given), strict=True):
+        mine = list(itertools.islice(rest, count)) or own[:1]
+        if len(mine) > 1 and end - begin > 1:
+            shared.extend(_share_out(nodes[begin:end], mine, totals))
+        else:
+            shared.extend((node, mine) for node in nodes[begin:end])
+    return shared
+
+
+def _cut(costs: Sequence[float], most: int) -> list[tuple[int, int]]:
+    """At most so many runs, of which the largest costs least."""
+    low, high = max(costs, default=0.0), sum(costs)
+    for _ in range(60):
+        middle = (low + high) / 2
+        if len(_fill(costs, middle)) <= most:
+            high = middle
+        else:
+            low = middle
+    return _fill(costs, high)
+
+
+def _fill(costs: Sequence[float], bound: float) -> list[tuple[int, int]]:
+    """Runs that cost no more than `bound` each, or are a single item."""
+    runs, begin, filled = [], 0, 0.0
+    for i, cost in enumerate(costs):
+        if i > begin and filled + cost > bound:
+            runs.append((begin, i))
+            begin, filled = i, 0.0
+        filled += cost
+    return [*runs, (begin, len(costs))]
+
+
+def _by_runs(problem: _Problem, partitions: int) -> list[int]:
+    """All groups in order of execution, cut into one run for each partition; the root's in 0."""
+    # What goes with the root is there from the start, and the first run is the shorter for it.
+    weights = problem.group_weights
+    others = range(1, problem.num_groups)
+    low, high = max(weights), sum(weights)
+    places = [0] * problem.num_groups
+    for _ in range(60):
+        middle = (low + high) / 2
+        tried, place, filled = [0] * problem.num_groups, 0, weights[0]
+        for group in others:
+            if filled + weights[group] > middle:
+                place, filled = place + 1, 0.0
+            filled += weights[group]
+            tried[group] = place
+        if place < partitions:
+            high, places = middle, tried
+        else:
+            low = middle
+    return places
+
+
+# --- Improving ---
+
+
+def _improve(placement: _Placement) -> _Placement:
+    while _try_moves(placement) or _try_swaps(placement):
+        pass
+    return placement
+
+
+def _improve_by_force(best: _Placement) -> _Placement:
+    """Goes on from everything that is one move away, good or not, while that leads further."""
+    partitions = range(len(best.loads))
+    for group, target in itertools.product(range(1, best.problem.num_groups), partitions):
+        tried = best.copy()
+        tried.move(group, target)
+        if _is_better(_improve(tried).badness(), best.badness()):
+            return _improve_by_force(tried)
+    return best
+
+
+def _is_better(badness: float, than: float) -> bool:
+    return badness < than * (1 - 1e-9)
+
+
+def _try_moves(placement: _Placement) -> bool:
+    has_improved = False
+    badness = placement.badness()
+    for group in range(1, placement.problem.num_groups):
+        best = source = placement.places[group]
+        for target in range(len(placement.loads)):
+            placement.move(group, target)
+            found = placement.badness()
+            if _is_better(found, badness):
+                badness, best = found, target
+        placement.move(group, best)
+        has_improved |= best != source
+    return has_improved
+
+
+def _try_swaps(placement: _Placement) -> bool:
+    """What is in the fullest partition, against something elsewhere."""
+    badness = placement.badness()
+    fullest = max(range(len(placement.loads)), key=placement.loads.__getitem__)
+    groups = range(1, placement.problem.num_groups)
+    inside = [group for group in groups if placement.places[group] == fullest]
+    outside = [group for group in groups if placement.places[group] != fullest]
+    pairs = itertools.islice(itertools.product(inside, outside), _MOST_SWAPS)
+    for one, other in pairs:
+        elsewhere = placement.move(other, fullest)
+        placement.move(one, elsewhere)
+        if _is_better(placement.badness(), badness):
+            return True
+        placement.move(one, fullest)
+        placement.move(other, elsewhere)
+    return False
+
+
+# --- Explaining ---
+
+
+def _explained(problem: _Problem, placement: _Placement) -> Assignment:
+    places = placement.places
+    loads = tuple(placement.loads)
+    members: list[list[str]] = [[] for _ in places]
+    for node, group in enumerate(problem.group_of):
+        members[group].append(problem.modules[node].name)
+    alternatives = [_alternative(placement, group) for group in range(problem.num_groups)]
+    reasons = {}
+    for node, module in enumerate(problem.modules):
+        group = problem.group_of[node]
+        where = f"partition {places[group]}, whose load is {loads[places[group]]:.1%}"
+        costs = (
+            f"{problem.memory_share[node]:.1%} of the model's memory, "
+            f"{problem.time_share[node]:.1%} of its time"
+        )
+        parts = [f"{where}: {costs}"]
+        if group == 0:
+            parts.append("the root runs on partition 0" if node == 0 else "it goes with the root")
+        with_it = [name for name in members[group] if name != module.name]
+        if with_it:
+            more = f" and {len(with_it) - 1} more" if len(with_it) > 1 else ""
+            parts.append(f"together with {with_it[0]}{more}")
+        parts += alternatives[group]
+        reasons[module.name] = "; ".join(parts)
+    return Assignment(
+        partition_of={
+            module.name: places[group]
+            for module, group in zip(problem.modules, problem.group_of, strict=True)
+        },
+        loads=loads,
+        crossing_bytes=sum(
+            size for one, other, size in problem.messages if places[one] != places[other]
+        ),
+        reasons=reasons,
+    )
+
+
+def _alternative(placement: _Placement, group: int) -> list[str]:
+    """What the next best place of a group would do; empty if it has none."""
+    if group == 0 or len(placement.loads) == 1:
+        return []
+    home = placement.places[group]
+    now = max(placement.loads)
+    tried = []
+    for target in range(len(placement.loads)):
+        if target != home:
+            placement.move(group, target)
+            tried.append((max(placement.loads), target))
+    placement.move(group, home)
+    largest, target = min(tried)
+    return [f"in partition {target} the largest load would be {largest:.1%} instead of {now:.1%}"]
