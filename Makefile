@@ -19,6 +19,9 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 30
+FAULTS_ARGS ?=
+# Of each fuzzer; `make test` runs them as well.
+FUZZ_SECONDS ?= 25
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -80,10 +83,12 @@ clean:  ## remove build products and caches, keep .venv
 NATIVE_TESTS = tools/run_native_tests.sh $(NATIVE_BUILD) $(JOBS)
 PYTHON_TESTS = $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# Both run even if the first fails: one look then shows all that is broken.
+# All run even if one fails: one look then shows all that is broken.
 .PHONY: test
-test: env  ## run all tests: native (ctest), then Python (pytest)
-	@native=0; $(NATIVE_TESTS) || native=$$?; $(PYTHON_TESTS) && exit $$native
+test: env  ## run all tests: native (ctest), the fuzzers for a moment, then Python (pytest)
+	@native=0; $(NATIVE_TESTS) || native=$$?; \
+	tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || native=$$?; \
+	$(PYTHON_TESTS) && exit $$native
 
 .PHONY: test-native
 test-native: env  ## run the C++ tests only
@@ -100,6 +105,14 @@ test-torch: env  ## run all of torch's own distributed test-suite against smddp,
 .PHONY: soak
 soak: env  ## random collectives on 4 ranks for half an hour (SOAK_MINUTES=5): results, and what grows
 	@$(BIN)/smddprun -np 4 $(BIN)/python -m tests.soak.run --minutes $(SOAK_MINUTES)
+
+.PHONY: faults
+faults: env  ## make every fault on two hosts of our own (root), write docs/faults.md (FAULTS_ARGS)
+	@PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.multihost.fault_table $(FAULTS_ARGS)
+
+.PHONY: soak-hosts
+soak-hosts: env  ## the same between test hosts, with random faults for half an hour (root)
+	@$(BIN)/python -m tests.soak.over_hosts --minutes $(SOAK_MINUTES)
 
 .PHONY: lint
 lint: $(STAMPS)/package $(STAMPS)/dev  ## format, lint, types, spelling, layer rules, licence headers
@@ -131,6 +144,10 @@ sanitize: $(STAMPS)/dev  ## run the C++ tests under ASan+UBSan, then under TSan
 	@SMD_SANITIZE=address,undefined tools/run_native_tests.sh build/asan $(JOBS)
 	@SMD_SANITIZE=thread tools/run_native_tests.sh build/tsan $(JOBS)
 
+.PHONY: fuzz
+fuzz: $(STAMPS)/base  ## feed hostile bytes to what listens (FUZZ_SECONDS=600: longer)
+	@tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS)
+
 ##@ Measure
 .PHONY: bench
 bench: $(STAMPS)/package $(STAMPS)/bench  ## measure the collectives beside Gloo, the MPIs and the floor
@@ -141,6 +158,13 @@ bench: $(STAMPS)/package $(STAMPS)/bench  ## measure the collectives beside Gloo
 bench-step: $(STAMPS)/package $(STAMPS)/bench  ## measure steps of DDP beside a free collective
 	@$(BIN)/python benchmarks/ddp_step/run.py $(BENCH_ARGS)
 	@$(BIN)/python benchmarks/ddp_step/report.py
+
+.PHONY: bench-hosts
+bench-hosts: $(STAMPS)/package $(STAMPS)/bench  ## measure all_reduce and DDP between test hosts (root)
+	@$(BIN)/python benchmarks/collectives/setup_envs.py openmpi
+	@$(BIN)/python benchmarks/multihost/run.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/multihost/step.py
+	@$(BIN)/python benchmarks/multihost/report.py
 
 ##@ Publish
 .PHONY: wheel
@@ -170,6 +194,7 @@ $(STAMPS)/base: constraints.txt pyproject.toml | $(BIN)/python
 # The stamp is as old as the start of the build: what is edited meanwhile is built the next time.
 $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/base
 	@touch $@.begun
+	@tools/find_openssl.sh
 	@echo "Building the engine and installing smdistributed-open (editable)"
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-build-isolation --no-deps \
 		--config-settings=build-dir=$(NATIVE_BUILD) \

@@ -33,3 +33,13 @@ if(SMD_SANITIZE)
   target_compile_options(smd_options INTERFACE ${_sanitize_flags} -g -O1)
   target_link_options(smd_options INTERFACE ${_sanitize_flags})
 endif()
+
+if(SMD_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR
+      "SMD_BUILD_FUZZERS is set and the compiler is ${CMAKE_CXX_COMPILER_ID}; expected Clang, which "
+      "libFuzzer comes with. Pass -DCMAKE_CXX_COMPILER=clang++, or use `make fuzz`.")
+  endif()
+  # Lets the fuzzer see which branches an input takes.
+  target_compile_options(smd_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()

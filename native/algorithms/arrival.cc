@@ -18,7 +18,7 @@ bool hasArrived(const Context& context, int peer) {
 }
 
 bool haveAllArrived(const Context& context) {
-  for (int peer = 0; peer < context.size; ++peer) {
+  for (int peer = 0; peer < context.memory->size(); ++peer) {
     if (!hasArrived(context, peer)) return false;
   }
   return true;
@@ -48,18 +48,20 @@ void arrive(const Context& context, std::span<const Bytes> pieces) {
 }
 
 bool AllArrived::isMet() {
-  while (next_ < context_.size) {
+  const int size = context_.memory->size();
+  while (next_ < size) {
     if (!hasArrived(context_, next_)) return false;
     ++next_;
   }
-  if (next_ > context_.size) return true;
+  if (next_ > size) return true;
   ++next_;  // signatures are compared once
   const std::uint64_t sequence = context_.signature.sequence;
-  for (int peer = 0; peer < context_.size; ++peer) {
+  for (int peer = 0; peer < size; ++peer) {
     if (context_.memory->arrival(peer, sequence).signature == context_.signature) continue;
-    std::vector<Signature> signatures;
-    for (int rank = 0; rank < context_.size; ++rank) {
-      signatures.push_back(context_.memory->arrival(rank, sequence).signature);
+    std::vector<std::pair<int, Signature>> signatures;
+    for (int each = 0; each < size; ++each) {
+      signatures.emplace_back(context_.rankAt(each),
+                              context_.memory->arrival(each, sequence).signature);
     }
     throw mismatchError(signatures);
   }
@@ -71,8 +73,8 @@ bool AllArrived::isMet() {
 
 std::vector<int> AllArrived::missingRanks() {
   std::vector<int> missing;
-  for (int peer = 0; peer < context_.size; ++peer) {
-    if (!hasArrived(context_, peer)) missing.push_back(peer);
+  for (int peer = 0; peer < context_.memory->size(); ++peer) {
+    if (!hasArrived(context_, peer)) missing.push_back(context_.rankAt(peer));
   }
   return missing;
 }

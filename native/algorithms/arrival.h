@@ -28,6 +28,7 @@ inline void arrive(const Context& context, Bytes payload) {
   arrive(context, std::span<const Bytes>(&payload, 1));
 }
 
+// Here and below peers are positions on this host (ranks, if there is no other host).
 // Payload of `bytes` bytes that `peer` published with its arrival. Valid until the next operation.
 inline const std::byte* payloadOf(const Context& context, int peer, std::uint64_t bytes) {
   const std::uint64_t sequence = context.signature.sequence;
@@ -35,7 +36,7 @@ inline const std::byte* payloadOf(const Context& context, int peer, std::uint64_
                                           : context.memory->slot(peer, sequence);
 }
 
-// Met when every rank has arrived. Throws the mismatch error when signatures differ.
+// Met when every rank of this host has arrived. Throws the mismatch error when signatures differ.
 class AllArrived final : public Condition {
  public:
   explicit AllArrived(const Context& context) : context_(context) {}

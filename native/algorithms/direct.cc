@@ -1,181 +1,57 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives over messages, for groups that span hosts (or wherever memory is not shared). Every
-// rank sends straight to whoever needs the data: with full-bandwidth networks each rank moves the
-// least possible, 2 (n-1)/n S for an all_reduce of S bytes, in two phases. Reductions happen at one
-// rank per element in rank order, so the bits are those of the shared-memory algorithms.
-//
-//   barrier         dissemination, ceil(log2 n) rounds of empty messages
-//   all_reduce      small: everyone sends everything to everyone and reduces for itself;
-//                   large: in rounds of kRoundBytes, each rank reduces its share and sends it to
-//                   all
-//   broadcast       binomial tree
-//   the rest        one message per pair
-#include <algorithm>
+// Collectives over messages, rank to rank: those in which each pair of ranks has data of its own
+// (gather, scatter, all_to_all), so that there is nothing to save on the way; and all_gather and
+// reduce_scatter of ranks with a host each. One message per pair. Sums are taken where they are
+// needed, in rank order, so the bits are those of the shared-memory algorithms.
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "algorithms/arrival.h"
 #include "algorithms/exchange.h"
 #include "algorithms/mismatch.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
-#include "patterns/tree.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
-using patterns::shareOf;
+// What messages may be using.
+struct UnderWay {
+  explicit UnderWay(const Context& context) : exchange(context, 0) {}
+  Scratch::Buffer received;
+  Exchange exchange;
+};
 
-// Up to this many bytes n messages of S bytes are cheaper than two phases of S/n.
-constexpr std::uint64_t kSmallBytes = std::uint64_t{16} << 10;
-// Bounds the scratch memory of a reduction to (n-1)/n of this.
-constexpr std::uint64_t kRoundBytes = std::uint64_t{8} << 20;
-
-Task barrier(Context& context) {
-  std::uint64_t step = 0;
-  for (int distance : patterns::disseminationDistances(context.size)) {
-    Exchange exchange(context, step++);
-    exchange.send((context.rank + distance) % context.size, nullptr, 0);
-    exchange.receive((context.rank - distance + context.size) % context.size, nullptr, 0);
-    co_await exchange;
-  }
-}
-
-// Reduces `count` elements that all ranks have sent here: peers' in `scratch` by rank, own in
-// `own`.
-void reduceInRankOrder(const Context& context, const std::byte* own, const std::byte* scratch,
-                       std::uint64_t count, std::byte* output) {
-  if (count == 0) return;
-  const Request& request = context.request;
-  const std::uint64_t bytes = count * elementSize(request.dtype);
-  std::vector<const void*> sources;
-  for (int peer = 0; peer < context.size; ++peer) {
-    sources.push_back(peer == context.rank ? own
-                                           : scratch + static_cast<std::uint64_t>(peer) * bytes);
-  }
-  kernels::reduceOrThrow(request.op, request.dtype)(output, nullptr, sources.data(), sources.size(),
-                                                    count, context.size);
-}
-
-// all_reduce and reduce of buffers up to kSmallBytes.
-Task reduceEverywhere(Context& context) {
-  const Request& request = context.request;
-  const std::uint64_t bytes = request.count * elementSize(request.dtype);
-  const bool hasOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
-  std::vector<std::byte> scratch(static_cast<std::uint64_t>(context.size) * bytes);
-  {
-    Exchange exchange(context, 0);
-    for (int step = 1; step < context.size; ++step) {
-      const int to = (context.rank + step) % context.size;
-      const int from = (context.rank - step + context.size) % context.size;
-      if (request.kind == OpKind::kAllReduce || to == request.root) {
-        exchange.send(to, request.input, bytes);
-      }
-      if (hasOutput) {
-        exchange.receive(from, scratch.data() + static_cast<std::uint64_t>(from) * bytes, bytes);
-      }
-    }
-    co_await exchange;
-  }
-  if (hasOutput)
-    reduceInRankOrder(context, request.input, scratch.data(), request.count, request.output);
-}
-
-// all_reduce and reduce of large buffers: reduce-scatter, then all-gather (or gather at the root).
-Task reduceByShares(Context& context) {
-  const Request& request = context.request;
-  const std::uint64_t element = elementSize(request.dtype);
-  const std::uint64_t perRound = kRoundBytes / element;
-  const std::uint64_t unit = std::max<std::uint64_t>(1, 64 / element);
-  const bool hasOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
-  std::vector<std::byte> scratch;
-  std::vector<std::byte> result;
-  std::uint64_t step = 0;
-  for (std::uint64_t round = 0; round < patterns::numPieces(request.count, perRound); ++round) {
-    const Range block = pieceOf(request.count, perRound, round);
-    const Range mine = shareOf(block.size, context.size, context.rank, unit);
-    const std::uint64_t mineAt = (block.begin + mine.begin) * element;
-    scratch.resize(static_cast<std::uint64_t>(context.size) * mine.size * element);
-    {
-      Exchange exchange(context, step++);
-      for (int offset = 1; offset < context.size; ++offset) {
-        const int to = (context.rank + offset) % context.size;
-        const int from = (context.rank - offset + context.size) % context.size;
-        const Range theirs = shareOf(block.size, context.size, to, unit);
-        exchange.send(to, request.input + (block.begin + theirs.begin) * element,
-                      theirs.size * element);
-        exchange.receive(from,
-                         scratch.data() + static_cast<std::uint64_t>(from) * mine.size * element,
-                         mine.size * element);
-      }
-      co_await exchange;
-    }
-    std::byte* reduced = request.output + mineAt;
-    if (!hasOutput) {
-      result.resize(mine.size * element);
-      reduced = result.data();
-    }
-    reduceInRankOrder(context, request.input + mineAt, scratch.data(), mine.size, reduced);
-    {
-      Exchange exchange(context, step++);
-      for (int offset = 1; offset < context.size; ++offset) {
-        const int to = (context.rank + offset) % context.size;
-        const int from = (context.rank - offset + context.size) % context.size;
-        const Range theirs = shareOf(block.size, context.size, from, unit);
-        if (request.kind == OpKind::kAllReduce || to == request.root) {
-          exchange.send(to, reduced, mine.size * element);
-        }
-        if (hasOutput) {
-          exchange.receive(from, request.output + (block.begin + theirs.begin) * element,
-                           theirs.size * element);
-        }
-      }
-      co_await exchange;
-    }
-  }
-}
-
-Task reduceScatter(Context& context) {
+Task reduceScatter(Context& context, UnderWay& underWay) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t bytes = request.count * element;
-  std::vector<std::byte> scratch(static_cast<std::uint64_t>(context.size) * bytes);
-  {
-    Exchange exchange(context, 0);
-    for (int offset = 1; offset < context.size; ++offset) {
-      const int to = (context.rank + offset) % context.size;
-      const int from = (context.rank - offset + context.size) % context.size;
-      exchange.send(to, request.inputs[static_cast<std::size_t>(to)],
-                    request.inputCount(to) * element);
-      exchange.receive(from, scratch.data() + static_cast<std::uint64_t>(from) * bytes, bytes);
-    }
-    co_await exchange;
+  if (bytes != 0) {
+    underWay.received = context.scratch->take(static_cast<std::uint64_t>(context.size) * bytes);
   }
-  reduceInRankOrder(context, request.inputs[static_cast<std::size_t>(context.rank)], scratch.data(),
-                    request.count, request.output);
+  std::byte* const received = underWay.received.data.get();
+  for (int offset = 1; offset < context.size; ++offset) {
+    const int to = (context.rank + offset) % context.size;
+    const int from = (context.rank - offset + context.size) % context.size;
+    underWay.exchange.send(to, request.inputs[static_cast<std::size_t>(to)],
+                           request.inputCount(to) * element);
+    underWay.exchange.receive(from, received + static_cast<std::uint64_t>(from) * bytes, bytes);
+  }
+  co_await underWay.exchange;
+  if (request.count == 0) co_return;
+  std::vector<const void*> sources;
+  for (int peer = 0; peer < context.size; ++peer) {
+    sources.push_back(peer == context.rank ? request.inputs[static_cast<std::size_t>(peer)]
+                                           : received + static_cast<std::uint64_t>(peer) * bytes);
+  }
+  kernels::reduceOrThrow(request.op, request.dtype)(request.output, nullptr, sources.data(),
+                                                    sources.size(), request.count, context.size);
 }
 
-Task broadcast(Context& context) {
-  const Request& request = context.request;
-  const std::uint64_t bytes = request.count * elementSize(request.dtype);
-  const patterns::TreeNode node = patterns::binomialTree(context.size, request.root, context.rank);
-  if (node.parent >= 0) {
-    Exchange exchange(context, 0);
-    exchange.receive(node.parent, request.output, bytes);
-    co_await exchange;
-  }
-  Exchange exchange(context, 0);
-  for (int child : node.children) {
-    exchange.send(child, node.parent >= 0 ? request.output : request.input, bytes);
-  }
-  co_await exchange;
-}
-
-// all_gather, all_to_all, gather, scatter: one message per pair.
-Task pairwise(Context& context) {
+// all_gather, all_to_all, gather, scatter.
+Task pairwise(Context& context, UnderWay& underWay) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const bool isRoot = context.rank == request.root;
@@ -203,7 +79,7 @@ Task pairwise(Context& context) {
     throw splitMismatchError(context.signature, context.rank, inputBytes(context.rank) / element,
                              context.rank, outputBytes(context.rank) / element);
   }
-  Exchange exchange(context, 0);
+  Exchange& exchange = underWay.exchange;
   for (int offset = 1; offset < context.size; ++offset) {
     const int to = (context.rank + offset) % context.size;
     const int from = (context.rank - offset + context.size) % context.size;
@@ -223,40 +99,23 @@ Task pairwise(Context& context) {
   co_await exchange;
 }
 
-Task byMessages(Context& context) {
-  const Request& request = context.request;
-  switch (request.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-      return request.count * elementSize(request.dtype) <= kSmallBytes ? reduceEverywhere(context)
-                                                                       : reduceByShares(context);
-    case OpKind::kReduceScatter:
-      return reduceScatter(context);
-    case OpKind::kBroadcast:
-      return broadcast(context);
-    case OpKind::kBarrier:
-      return barrier(context);
-    default:
-      return pairwise(context);
-  }
-}
-
-// On one host (if SMDDP_ALGORITHM says so) every operation begins with an arrival all the same: a
-// rank that skipped one could be two operations ahead of a peer, and overwrite the arrival line
-// that the peer still reads.
-Task afterArrival(Context& context) {
-  arrive(context);
-  AllArrived allArrived(context);
-  co_await allArrived;
-  Task messages = byMessages(context);
-  Nested nested(messages);
-  co_await nested;
-}
-
 }  // namespace
 
 Task runDirect(Context& context) {
-  return context.memory != nullptr ? afterArrival(context) : byMessages(context);
+  // Whatever the operation, those of a host begin with an arrival: a rank that skipped one could be
+  // two operations ahead of a peer, and overwrite the arrival line that the peer still reads.
+  if (context.memory != nullptr) {
+    arrive(context);
+    AllArrived allArrived(context);
+    co_await allArrived;
+  }
+  // An error (no memory, say) ends the frame that it leaves; what messages use is in this one.
+  UnderWay underWay(context);
+  Task body = context.request.kind == OpKind::kReduceScatter ? reduceScatter(context, underWay)
+                                                             : pairwise(context, underWay);
+  Nested nested(body);
+  co_await nested;
+  if (underWay.received.bytes != 0) context.scratch->giveBack(std::move(underWay.received));
 }
 
 }  // namespace smd::algorithms

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "algorithms/exchange.h"
 
+#include <algorithm>
 #include <string>
 
 #include "algorithms/mismatch.h"
@@ -9,17 +10,36 @@
 namespace smd::algorithms {
 namespace {
 
-constexpr unsigned kStepBits = 8;
+constexpr unsigned kStepBits = 24;
 
 }  // namespace
 
-Exchange::Exchange(const Context& context, std::uint64_t step)
+Exchange::Exchange(const Context& context, std::uint64_t step, Polling polling)
     : context_(context),
-      tag_(context.signature.sequence << kStepBits | (step & ((1u << kStepBits) - 1))) {}
+      polling_(polling),
+      tag_(context.signature.sequence << kStepBits |
+           (step & ((std::uint64_t{1} << kStepBits) - 1))) {}
 
 Exchange::~Exchange() {
   for (std::size_t i = nextReceive_; i < receives_.size(); ++i)
     context_.mailbox->cancel(receives_[i]);
+  // An exception has ended the operation in the middle of this, and the wires are still open. A
+  // transport will write to what it has the address of: better a leak, once, than that.
+  if (isAnythingInFlight()) static_cast<void>(inFlight_.release());
+}
+
+bool Exchange::isAnythingInFlight() const {
+  using transport::Receive;
+  using transport::SendTicket;
+  if (context_.mailbox->isClosed()) return false;
+  return std::ranges::any_of(receives_,
+                             [](const Receive& receive) {
+                               return receive.state.load(std::memory_order_acquire) ==
+                                      Receive::State::kStreaming;
+                             }) ||
+         std::ranges::any_of(tickets_, [](const SendTicket& ticket) {
+           return ticket.state() == SendTicket::State::kPending;
+         });
 }
 
 void Exchange::send(int peer, const std::byte* data, std::uint64_t bytes) {
@@ -28,11 +48,13 @@ void Exchange::send(int peer, const std::byte* data, std::uint64_t bytes) {
   header.tag = tag_;
   header.signature = context_.signature;
   header.channel = transport::Channel::kCollective;
+  areAllElsewhere_ = areAllElsewhere_ && context_.mailbox->canWaitFor(peer);
   context_.mailbox->send(peer, header, data, &tickets_.emplace_back());
   sendPeers_.push_back(peer);
 }
 
 void Exchange::receive(int peer, std::byte* data, std::uint64_t bytes) {
+  areAllElsewhere_ = areAllElsewhere_ && context_.mailbox->canWaitFor(peer);
   transport::Receive& receive = receives_.emplace_back();
   receive.peer = peer;
   receive.channel = transport::Channel::kCollective;
@@ -56,7 +78,7 @@ void Exchange::check(const transport::Receive& receive) const {
 
 bool Exchange::isMet() {
   using transport::SendTicket;
-  context_.mailbox->poll();
+  if (polling_ == Polling::kByItself) context_.mailbox->poll();
   while (nextReceive_ < receives_.size() && receives_[nextReceive_].isDone()) {
     check(receives_[nextReceive_++]);
   }

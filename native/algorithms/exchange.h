@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "algorithms/request.h"
@@ -13,12 +14,15 @@ namespace smd::algorithms {
 
 // co_await exchange; continues when all its messages have been sent and received. Throws on a frame
 // whose signature or length is not the expected one. Ends with what is posted taken back; if a
-// frame is in flight then, the communicator must have closed its transports first (it does, on
-// failure).
+// frame is in flight then, its buffer must stay until the communicator has closed its transports
+// (it does, on failure).
 class Exchange final : public Condition {
  public:
-  // `step` keeps the phases of one operation apart; both sides must use the same.
-  Exchange(const Context& context, std::uint64_t step);
+  // Who makes the transports move bytes: every look at isMet(), or whoever has several exchanges
+  // under way.
+  enum class Polling { kByItself, kByOwner };
+  // `step` keeps the phases of one operation apart; both sides must use the same. Below 2^24.
+  Exchange(const Context& context, std::uint64_t step, Polling polling = Polling::kByItself);
   ~Exchange() override;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -28,18 +32,28 @@ class Exchange final : public Condition {
 
   bool isMet() override;
   std::vector<int> missingRanks() override;
+  bool awaitsOtherHosts() const override { return areAllElsewhere_; }
 
  private:
   void check(const transport::Receive& receive) const;
 
   const Context& context_;
+  const Polling polling_;
   std::uint64_t tag_;
-  // Deques: elements stay where they are.
-  std::deque<transport::Receive> receives_;
-  std::deque<transport::SendTicket> tickets_;
+  // What transports know the addresses of. Elements of deques stay where they are.
+  struct InFlight {
+    std::deque<transport::Receive> receives;
+    std::deque<transport::SendTicket> tickets;
+  };
+  bool isAnythingInFlight() const;
+
+  std::unique_ptr<InFlight> inFlight_ = std::make_unique<InFlight>();
+  std::deque<transport::Receive>& receives_ = inFlight_->receives;
+  std::deque<transport::SendTicket>& tickets_ = inFlight_->tickets;
   std::vector<int> sendPeers_;
   std::size_t nextReceive_ = 0;
   std::size_t nextTicket_ = 0;
+  bool areAllElsewhere_ = true;
 };
 
 }  // namespace smd::algorithms

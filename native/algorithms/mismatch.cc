@@ -41,7 +41,8 @@ std::string advice(const Signature& a, const Signature& b) {
            "depends on the rank before this call.";
   }
   if (a.root != b.root) return "all ranks must name the same root. Pass a constant root rank.";
-  return "all ranks must pass the same reduce operation.";
+  return "all ranks must pass the same reduce operation. Look for an argument `op` that depends on "
+         "the rank.";
 }
 
 Error opinionsError(std::vector<Opinion> opinions) {
@@ -66,25 +67,26 @@ Error opinionsError(std::vector<Opinion> opinions) {
 
 }  // namespace
 
-Error mismatchError(std::span<const Signature> signatures) {
+Error mismatchError(std::span<const std::pair<int, Signature>> signatures) {
   std::vector<Opinion> opinions;
-  for (std::size_t rank = 0; rank < signatures.size(); ++rank) {
-    auto same = std::find_if(opinions.begin(), opinions.end(), [&](const Opinion& opinion) {
-      return opinion.signature == signatures[rank];
-    });
+  for (const auto& [rank, signature] : signatures) {
+    auto same = std::find_if(opinions.begin(), opinions.end(),
+                             [&signature = signature](const Opinion& opinion) {
+                               return opinion.signature == signature;
+                             });
     if (same == opinions.end()) {
-      opinions.push_back({signatures[rank], {}});
+      opinions.push_back({signature, {}});
       same = std::prev(opinions.end());
     }
-    same->ranks.push_back(static_cast<int>(rank));
+    same->ranks.push_back(rank);
   }
   return opinionsError(std::move(opinions));
 }
 
 Error mismatchError(int rankA, const Signature& a, int rankB, const Signature& b) {
-  std::vector<Opinion> opinions{{a, {rankA}}, {b, {rankB}}};
-  if (rankB < rankA) std::swap(opinions[0], opinions[1]);
-  return opinionsError(std::move(opinions));
+  std::vector<std::pair<int, Signature>> byRank{{rankA, a}, {rankB, b}};
+  if (rankB < rankA) std::swap(byRank[0], byRank[1]);
+  return mismatchError(byRank);
 }
 
 Error splitMismatchError(const Signature& signature, int sender, std::uint64_t offered,

@@ -5,14 +5,15 @@
 #pragma once
 
 #include <span>
+#include <utility>
 
 #include "common/error.h"
 #include "common/signature.h"
 
 namespace smd::algorithms {
 
-// `signatures` by rank; at least two differ.
-Error mismatchError(std::span<const Signature> signatures);
+// Of those ranks that are known to have come, in order; at least two differ.
+Error mismatchError(std::span<const std::pair<int, Signature>> signatures);
 // When only two ranks' views are known.
 Error mismatchError(int rankA, const Signature& a, int rankB, const Signature& b);
 // all_to_all, gather, scatter: `sender` offers another number of elements than `receiver` expects.

@@ -36,6 +36,14 @@ std::uint64_t agreedBytes(const Request& request) {
   return signatureOf(request).count * elementSize(request.dtype);
 }
 
+bool isSummedWide(const Request& request) {
+  const bool isReduced = request.kind == OpKind::kAllReduce || request.kind == OpKind::kReduce ||
+                         request.kind == OpKind::kReduceScatter;
+  const bool isShort = request.dtype == DType::kFloat16 || request.dtype == DType::kBFloat16;
+  const bool isChosen = request.op == ReduceOp::kMin || request.op == ReduceOp::kMax;
+  return isReduced && isShort && !isChosen;
+}
+
 Signature signatureOf(const Request& request) {
   Signature signature;
   signature.kind = request.kind;

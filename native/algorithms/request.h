@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "algorithms/scratch.h"
 #include "common/signature.h"
 #include "common/task.h"
+#include "patterns/between_hosts.h"
+#include "topology/hosts.h"
 #include "transport/mailbox.h"
 #include "transport/peer_memory.h"
 
@@ -58,6 +61,10 @@ struct Request {
 // every rank for collectives whose ranks must agree on sizes.
 std::uint64_t agreedBytes(const Request& request);
 
+// Whether its operands are 16-bit floats that are summed in float32 and rounded once: a part of the
+// sum, rounded, could overflow where the result does not.
+bool isSummedWide(const Request& request);
+
 // What the ranks must agree on, in one signature (sequence number not yet set).
 Signature signatureOf(const Request& request);
 
@@ -70,12 +77,22 @@ struct Context {
   Signature signature;
   int rank = 0;
   int size = 1;
-  const transport::PeerMemory* memory = nullptr;  // null unless all ranks share this host
-  transport::Mailbox* mailbox = nullptr;          // null if size is 1
-  std::uint64_t copyAhead = 1;                    // see copyAheadFor()
-  std::uint64_t* blocksDone = nullptr;            // of the communicator's staged operations so far
+  // Of this rank's host; null if no other rank is there. Positions in it are not ranks if there are
+  // several hosts.
+  const transport::PeerMemory* memory = nullptr;
+  const topology::Hosts* hosts = nullptr;  // null if size is 1
+  patterns::Pattern pattern{};             // between hosts, if there are several
+  Scratch* scratch = nullptr;              // of the communicator
+  transport::Mailbox* mailbox = nullptr;   // null if size is 1
+  std::uint64_t copyAhead = 1;             // see copyAheadFor()
+  std::uint64_t* blocksDone = nullptr;     // of the communicator's staged operations so far
   std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
   bool isInPlace = false;             // without staging; set by runShared() once it knows
+
+  int rankAt(int position) const {
+    return hosts == nullptr ? position
+                            : hosts->ranksOf(hosts->self)[static_cast<std::size_t>(position)];
+  }
 };
 
 // For kPremulSum: multiplies the input by the factor, in place where it is also the output, else
@@ -109,5 +126,9 @@ bool mayShareBuffers(const Context& context);
 
 // Messages between every pair that has something to exchange: any hosts.
 Task runDirect(Context& context);
+
+// Over several hosts: within each host through its memory, between hosts by `pattern`, where there
+// are several. Not gather, scatter and all_to_all.
+Task runHierarchical(Context& context);
 
 }  // namespace smd::algorithms

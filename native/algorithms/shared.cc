@@ -8,7 +8,8 @@
 //
 // A rank contributes if peers read a buffer of its own. Every contributor publishes the place of
 // its buffer, if it lies in its arena; all wait for all to arrive, and so know alike whether all
-// places are there. If they are, each rank does its part at once: shared_reduce.cc reduces in
+// places are there. (The other ranks of a broadcast publish places too, of their outputs, which may
+// be missing.) If they are, each rank does its part at once: shared_reduce.cc reduces in
 // place, shared_pull.cc reads from the inputs. If one is missing the operation is staged: a
 // contributor without a place has begun with that already, the others join in.
 //
@@ -107,10 +108,13 @@ std::uint64_t contributedBytes(const Context& context, int peer) {
   }
 }
 
-// This rank's input in one piece; nothing if its parts do not lie one behind the other.
-std::optional<Bytes> inputOf(const Request& request) {
+// What peers may use, in one piece: this rank's input, or its output away from a broadcast's root.
+// Nothing if its parts do not lie one behind the other.
+std::optional<Bytes> bufferOf(const Request& request, bool contributes) {
   const std::uint64_t element = elementSize(request.dtype);
-  if (!hasParts(request.kind)) return Bytes(request.input, request.count * element);
+  if (!hasParts(request.kind)) {
+    return Bytes(contributes ? request.input : request.output, request.count * element);
+  }
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
   for (std::size_t peer = 0; peer < request.inputs.size(); ++peer) {
@@ -141,30 +145,35 @@ bool isLeftAlone(const Context& context, Bytes input) {
   return true;
 }
 
-// Of the buffer that this rank contributes.
+// Of the buffer that this rank contributes or, away from the root of a broadcast, fills.
 BufferPlace ownPlace(const Context& context) {
   const Request& request = context.request;
-  const std::optional<Bytes> input = inputOf(request);
-  if (!input) return kNoPlace;
-  if (input->empty()) return 1;  // nobody will look there
+  const bool isContributor = contributes(context, context.rank);
+  if (!isContributor && request.kind != OpKind::kBroadcast) return kNoPlace;
+  const std::optional<Bytes> buffer = bufferOf(request, isContributor);
+  if (!buffer) return kNoPlace;
+  if (buffer->empty()) return 1;  // nobody will look there
   if (isReducedInPlace(request.kind)) {
     const bool isOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
     if (isOutput && request.input != request.output) return kNoPlace;
-  } else if (!isLeftAlone(context, *input)) {
+  } else if (isContributor && !isLeftAlone(context, *buffer)) {
     return kNoPlace;
   }
-  const auto offset = context.memory->offsetInArena(input->data(), input->size());
+  const auto offset = context.memory->offsetInArena(buffer->data(), buffer->size());
   return offset ? *offset + 1 : kNoPlace;
 }
 
-// Every contributor's buffer; empty if one of them is not shared.
+// Every contributor's buffer, and those outputs of a broadcast that are shared; empty if the buffer
+// of a contributor is not.
 SharedBuffers findBuffers(const Context& context) {
   const transport::PeerMemory& memory = *context.memory;
   SharedBuffers buffers(static_cast<std::size_t>(context.size), nullptr);
   for (int peer = 0; peer < context.size; ++peer) {
-    if (!contributes(context, peer)) continue;
     const BufferPlace place = placeOf(context, peer);
-    if (place == kNoPlace) return {};
+    if (place == kNoPlace) {
+      if (contributes(context, peer)) return {};
+      continue;
+    }
     const std::uint64_t bytes = contributedBytes(context, peer);
     if (!memory.isInArena(place - 1, bytes)) {
       throw Error(ErrorKind::kInternal, "rank " + std::to_string(peer) +
@@ -181,8 +190,8 @@ SharedBuffers findBuffers(const Context& context) {
 
 // Who must be done before this rank may go. Its own part counts: if it was broken off, the rank
 // waits for its driver to find out why.
-Done doneBeforeReturn(const Context& context, std::uint64_t round) {
-  if (!contributes(context, context.rank)) {
+Done doneBeforeReturn(const Context& context, std::uint64_t round, bool isUsedByPeers) {
+  if (!isUsedByPeers) {
     return Done(context, round, context.rank, context.rank + 1);
   }
   if (context.request.kind == OpKind::kGather) {  // only the root reads
@@ -200,7 +209,7 @@ bool mayShareBuffers(const Context& context) {
 
 Task runShared(Context& context) {
   const transport::PeerMemory& memory = *context.memory;
-  announce(context, contributes(context, context.rank) ? ownPlace(context) : kNoPlace);
+  announce(context, ownPlace(context));
   AllArrived allArrived(context);
   co_await allArrived;
   if (hasSplits(context.request.kind)) Splits(context).check();
@@ -221,7 +230,8 @@ Task runShared(Context& context) {
     mine.reduced.store(round, std::memory_order_release);
     memory.ringPeers();
   }
-  Done done = doneBeforeReturn(context, round);
+  const bool isUsedByPeers = buffers[static_cast<std::size_t>(context.rank)] != nullptr;
+  Done done = doneBeforeReturn(context, round, isUsedByPeers);
   co_await done;
   *context.blocksDone = round;
 }

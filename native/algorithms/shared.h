@@ -17,6 +17,9 @@ namespace smd::algorithms {
 // stay in its cache.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 10;
 
+// Shares begin at multiples of it, so that two ranks never write the same line.
+inline constexpr std::uint64_t kCacheLine = 64;
+
 // By rank: where the buffer begins that its peers use; null for a rank none of whose buffers they
 // do.
 using SharedBuffers = std::vector<std::byte*>;

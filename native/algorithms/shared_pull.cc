@@ -9,6 +9,9 @@
 //   reduce_scatter                    the same part of all inputs, reduced in rank order
 //
 // The parts of an input lie one behind the other, in rank order.
+//
+// The root of a broadcast has nothing to read. Where a peer's output is shared too, the root writes
+// an even part of it, and the peer reads the rest.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -22,7 +25,7 @@
 namespace smd::algorithms {
 namespace {
 
-// What one peer has for this rank.
+// What this rank copies from or to one peer's buffer.
 struct Transfer {
   int peer;
   const std::byte* source;
@@ -30,10 +33,34 @@ struct Transfer {
   std::uint64_t bytes;
 };
 
+// What this rank copies in a broadcast: to its peers if it is the root, else from the root.
+std::vector<Transfer> transfersOfBroadcast(const Context& context, const SharedBuffers& buffers) {
+  const Request& request = context.request;
+  const std::uint64_t bytes = request.count * elementSize(request.dtype);
+  // The root's part comes last.
+  const patterns::Range pushed =
+      patterns::shareOf(bytes, context.size, context.size - 1, kCacheLine);
+  const auto isShared = [&buffers](int rank) {
+    return buffers[static_cast<std::size_t>(rank)] != nullptr;
+  };
+  if (context.rank != request.root) {
+    const std::byte* source = buffers[static_cast<std::size_t>(request.root)];
+    return {{request.root, source, request.output, isShared(context.rank) ? pushed.begin : bytes}};
+  }
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < context.size; ++peer) {
+    if (peer == context.rank || !isShared(peer)) continue;
+    std::byte* target = buffers[static_cast<std::size_t>(peer)];
+    transfers.push_back({peer, request.input + pushed.begin, target + pushed.begin, pushed.size});
+  }
+  return transfers;
+}
+
 // Counts of elements are turned into bytes here. The next rank's comes first: the ranks read from
 // different ones.
 std::vector<Transfer> transfersOf(const Context& context, const SharedBuffers& inputs) {
   const Request& request = context.request;
+  if (request.kind == OpKind::kBroadcast) return transfersOfBroadcast(context, inputs);
   const std::uint64_t element = elementSize(request.dtype);
   const Splits splits(context);
   const bool isRoot = context.rank == request.root;
@@ -45,9 +72,6 @@ std::vector<Transfer> transfersOf(const Context& context, const SharedBuffers& i
     std::uint64_t skipped = 0;
     std::uint64_t count = 0;
     switch (request.kind) {
-      case OpKind::kBroadcast:
-        if (peer == request.root) count = request.count;
-        break;
       case OpKind::kAllGather:
         count = request.outputCount(peer);
         break;
@@ -65,8 +89,8 @@ std::vector<Transfer> transfersOf(const Context& context, const SharedBuffers& i
   return transfers;
 }
 
-bool copyFromPeers(const Context& context, const std::vector<Transfer>& transfers,
-                   kernels::CopyFn copy) {
+bool copyParts(const Context& context, const std::vector<Transfer>& transfers,
+               kernels::CopyFn copy) {
   const transport::PeerMemory& memory = *context.memory;
   for (const Transfer& transfer : transfers) {
     const std::uint64_t pieces = patterns::numPieces(transfer.bytes, kPieceBytes);
@@ -121,7 +145,7 @@ bool moveParts(const Context& context, const SharedBuffers& inputs) {
   const kernels::CopyFn copy =
       kernels::shouldStream(2 * bytes * readers) ? kernels::copyStreaming : kernels::copy;
   copyOwn(context, copy);
-  return copyFromPeers(context, transfers, copy);
+  return copyParts(context, transfers, copy);
 }
 
 bool reduceFromAll(const Context& context, const SharedBuffers& inputs) {

@@ -18,8 +18,6 @@
 namespace smd::algorithms {
 namespace {
 
-constexpr std::uint64_t kCacheLine = 64;
-
 // Where results go: this rank's own buffer first, so that it is written while in the cache.
 SharedBuffers targetsOf(const Context& context, const SharedBuffers& buffers) {
   if (context.request.kind == OpKind::kReduce) {

@@ -1,16 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Large buffers on one host. Words:
-//   block   what passes through one rank's staging buffer at a time, at most kBlockBytes
-//   round   block k of every rank; a rank's staging buffer holds a few of them, used in turn
-//   share   the part of a block that one rank reduces (cut by patterns::shareOf)
-//   piece   the part of a block that is meant for one peer
-//
-// Each rank goes through three stages for every round and tells how far it is with three counters
-// (PeerMemory): contributed (copied into its staging buffer), reduced (its share, result published
-// in its own staging buffer), consumed (everything of peers it needed has been read). Operations
-// use the stages they need:
+// Large buffers on one host, through the stages of block_pipeline.h. Operations use those that they
+// need (a piece is the part of a block that is meant for one peer):
 //
 //   all_reduce, reduce         contribute others' shares | reduce own share | consume others'
 //                              results
@@ -18,14 +10,13 @@
 //   all_gather, broadcast      contribute block          |                  | consume
 //   gather, scatter, all_to_all  contribute block/pieces |                  | consume
 //
-// A stage of a later round may start before an earlier round is through, so ranks need not keep in
-// step: copying, reducing and waiting overlap across ranks. For an all_reduce of S bytes over n
-// ranks each rank copies (n-1)/n S in, reads (n-1)/n S to reduce, writes S/n twice and copies
-// (n-1)/n S out.
+// For an all_reduce of S bytes over n ranks each rank copies (n-1)/n S in, reads (n-1)/n S to
+// reduce, writes S/n twice and copies (n-1)/n S out.
 #include <algorithm>
 #include <cstring>
 
 #include "algorithms/announcement.h"
+#include "algorithms/block_pipeline.h"
 #include "kernels/kernels.h"
 #include "patterns/shares.h"
 
@@ -40,175 +31,14 @@ using patterns::shareOf;
 // of 128 KiB 62 us and 2.1 ms, 64 KiB 66 us and 2.2 ms, 32 KiB 78 us and 2.3 ms. Fewer blocks are
 // slower: a line is dear to write again while the peer that read it still has it in its cache.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
-constexpr std::uint64_t kBlocks = transport::kStagingBytes / kBlockBytes;
 constexpr std::uint64_t kCacheLine = 64;
-constexpr int kEveryone = -1;
 
-// Which stages this rank goes through, and whom it waits for.
-struct Stages {
-  std::uint64_t rounds = 0;
-  bool contributes = true;
-  bool reduces = false;
-  bool consumes = true;
-  int contributor = kEveryone;  // the only rank whose contributions are consumed
-};
-
-// Progress of one rank through the rounds of one operation.
-class Pipeline final : public Condition {
- public:
-  Pipeline(Context& context, const Stages& stages)
-      : context_(context),
-        memory_(*context.memory),
-        stages_(stages),
-        base_(*context.blocksDone),
-        copyAhead_(context.copyAhead),
-        arrived_(context) {
-    // Stages that this rank skips are reported as done: nobody has to wait for them.
-    if (!stages.contributes) publish(memory_.mine().contributed, contributed_ = stages.rounds);
-    if (!stages.reduces) publish(memory_.mine().reduced, reduced_ = stages.rounds);
-    if (!stages.consumes) publish(memory_.mine().consumed, consumed_ = stages.rounds);
-    if (!stages.contributes || !stages.reduces || !stages.consumes) tellPeers();
-  }
-
-  std::uint64_t base() const { return base_; }
-  std::byte* block(int peer, std::uint64_t round) const {
-    return memory_.staging(peer) + (base_ + round) % kBlocks * kBlockBytes;
-  }
-
-  bool isDone() const {
-    return isSafe_ && std::min({contributed_, reduced_, consumed_}) == stages_.rounds;
-  }
-  // Until every rank has arrived with the same signature nothing of the caller's may be written.
-  bool isSafe() {
-    if (!isSafe_ && arrived_.isMet()) {
-      fullFence();  // what peers published before they could see all arrive is seen from here on
-      isSafe_ = true;
-    }
-    return isSafe_;
-  }
-
-  bool canContribute() {
-    if (contributed_ == stages_.rounds) return false;
-    if (contributed_ >= std::min(reduced_, consumed_) + copyAhead_) return false;
-    // The staging block was last used so many rounds ago, perhaps by an earlier operation: every
-    // peer must have reduced from it and read the results in it.
-    const std::uint64_t target = base_ + contributed_ + 1;
-    if (target <= kBlocks) return true;
-    return reached(&transport::RankCells::reduced, target - kBlocks, kEveryone, freedByReduce_) &&
-           reached(&transport::RankCells::consumed, target - kBlocks, kEveryone, freedByConsume_);
-  }
-  bool canReduce() {
-    return reduced_ < stages_.rounds && contributed_ > reduced_ &&
-           reached(&transport::RankCells::contributed, base_ + reduced_ + 1, kEveryone,
-                   contributorsSeen_);
-  }
-  bool canConsume() {
-    if (consumed_ == stages_.rounds) return false;
-    const std::uint64_t target = base_ + consumed_ + 1;
-    return stages_.reduces ? reduced_ > consumed_ && reached(&transport::RankCells::reduced, target,
-                                                             kEveryone, reducersSeen_)
-                           : reached(&transport::RankCells::contributed, target,
-                                     stages_.contributor, contributorsSeen_);
-  }
-
-  std::uint64_t contributed() const { return contributed_; }
-  std::uint64_t reduced() const { return reduced_; }
-  std::uint64_t consumed() const { return consumed_; }
-  void didContribute() { publish(memory_.mine().contributed, ++contributed_); }
-  void didReduce() { publish(memory_.mine().reduced, ++reduced_); }
-  void didConsume() { publish(memory_.mine().consumed, ++consumed_); }
-  // Before all have arrived nobody can go on: who is asleep then is woken by the last to arrive.
-  void tellPeers() {
-    fullFence();
-    if (isSafe()) memory_.ringPeers();
-  }
-  void finish() const { *context_.blocksDone += stages_.rounds; }
-
-  bool isMet() override {
-    return canContribute() || (isSafe() && (isDone() || canReduce() || canConsume()));
-  }
-
-  std::vector<int> missingRanks() override {
-    if (!isSafe_) return arrived_.missingRanks();
-    std::vector<int> missing;
-    for (int peer = 0; peer < context_.size; ++peer) {
-      const transport::RankCells& cells = memory_.cells(peer);
-      const std::uint64_t slowest =
-          std::min({cells.contributed.load(), cells.reduced.load(), cells.consumed.load()});
-      if (peer != context_.rank && slowest < base_ + stages_.rounds) missing.push_back(peer);
-    }
-    return missing;
-  }
-
- private:
-  void publish(std::atomic<std::uint64_t>& counter, std::uint64_t rounds) {
-    counter.store(base_ + rounds, std::memory_order_release);
-  }
-
-  // Have the ranks that matter reached `target`? `seen` remembers what is already known.
-  bool reached(std::atomic<std::uint64_t> transport::RankCells::* counter, std::uint64_t target,
-               int only, std::uint64_t& seen) {
-    if (seen >= target) return true;
-    std::uint64_t least = ~std::uint64_t{0};
-    for (int peer = 0; peer < context_.size; ++peer) {
-      if (peer == context_.rank || (only != kEveryone && peer != only)) continue;
-      const std::uint64_t value = (memory_.cells(peer).*counter).load(std::memory_order_acquire);
-      least = std::min(least, value);
-      if (value < target) return false;
-    }
-    seen = least;
-    return true;
-  }
-
-  Context& context_;
-  const transport::PeerMemory& memory_;
-  Stages stages_;
-  std::uint64_t base_;
-  std::uint64_t copyAhead_;
-  AllArrived arrived_;
-  bool isSafe_ = false;
-  std::uint64_t contributed_ = 0, reduced_ = 0, consumed_ = 0;
-  // What is known of the slowest peer that matters to each wait.
-  std::uint64_t freedByReduce_ = 0, freedByConsume_ = 0, contributorsSeen_ = 0, reducersSeen_ = 0;
-};
-
-// Stage functions take the round.
-template <class Contribute, class Reduce, class Consume>
-Task runPipeline(Context& context, Stages stages, Contribute makeContribute, Reduce makeReduce,
-                 Consume makeConsume) {
-  Pipeline pipeline(context, stages);
-  auto contribute = makeContribute(pipeline);
-  auto reduce = makeReduce(pipeline);
-  auto consume = makeConsume(pipeline);
-  while (!pipeline.isDone()) {
-    bool moved = false;
-    if (pipeline.canContribute()) {
-      contribute(pipeline.contributed());
-      pipeline.didContribute();
-      moved = true;
-    }
-    if (pipeline.isSafe()) {
-      if (pipeline.canReduce()) {
-        reduce(pipeline.reduced());
-        pipeline.didReduce();
-        moved = true;
-      }
-      if (pipeline.canConsume()) {
-        consume(pipeline.consumed());
-        pipeline.didConsume();
-        moved = true;
-      }
-    }
-    if (moved) {
-      pipeline.tellPeers();
-    } else {
-      co_await pipeline;
-    }
-  }
-  pipeline.finish();
+Stages stagesOf(const Context& context) {
+  Stages stages;
+  stages.blockBytes = kBlockBytes;
+  stages.copyAhead = context.copyAhead;
+  return stages;
 }
-
-constexpr auto kSkip = [](Pipeline&) { return [](std::uint64_t) {}; };
 
 std::uint64_t maxOf(const std::vector<std::uint64_t>& counts) {
   return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
@@ -229,10 +59,11 @@ Task reduceInBlocks(Context& context) {
   const std::uint64_t perBlock = kBlockBytes / element;
   const std::uint64_t unit = std::max<std::uint64_t>(1, kCacheLine / element);
   const bool hasOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
-  Stages stages;
+  Stages stages = stagesOf(context);
   stages.rounds = patterns::numPieces(request.count, perBlock);
   stages.reduces = true;
   stages.consumes = hasOutput;
+  stages.consumesResults = true;
   const kernels::ReduceFn kernel = kernels::reduceOrThrow(request.op, request.dtype);
 
   struct Shares {
@@ -322,7 +153,7 @@ Task reduceScatterInPieces(Context& context) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perPiece = elementsPerPiece(context, element);
-  Stages stages;
+  Stages stages = stagesOf(context);
   stages.rounds = patterns::numPieces(maxOf(request.inputCounts), perPiece);
   stages.reduces = true;
   stages.consumes = false;
@@ -430,7 +261,7 @@ Task moveSplits(Context& context) {
   const Splits splits(context);
   const std::uint64_t longest = splits.check();
   const bool isRoot = context.rank == request.root;
-  Stages stages;
+  Stages stages = stagesOf(context);
   Task body;
   if (request.kind == OpKind::kGather) {
     stages.consumes = isRoot;
@@ -449,7 +280,7 @@ Task moveSplits(Context& context) {
 Task broadcastInBlocks(Context& context) {
   const Request& request = context.request;
   const bool isRoot = context.rank == request.root;
-  Stages stages;
+  Stages stages = stagesOf(context);
   stages.contributes = isRoot;
   stages.consumes = !isRoot;
   stages.contributor = request.root;
@@ -470,7 +301,7 @@ Task runStagedAfterArrival(Context& context) {
     case OpKind::kReduceScatter:
       return reduceScatterInPieces(context);
     case OpKind::kAllGather:
-      return gatherInBlocks(context, Stages{}, context.request.outputCounts);
+      return gatherInBlocks(context, stagesOf(context), context.request.outputCounts);
     case OpKind::kBroadcast:
       return broadcastInBlocks(context);
     default:

@@ -2,52 +2,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/communicator_py.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
+#include <tuple>
 
 #include "bindings/buffer_py.h"
+#include "bindings/request_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
+#include "engine/registry.h"
 
 namespace smd::bindings {
 namespace {
 
-using algorithms::Request;
-using Addresses = std::vector<std::uintptr_t>;
-using Counts = std::vector<std::uint64_t>;
-
-// All communicators, for prepare_exit() and is_in_use().
-struct Registry {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<engine::Communicator>> communicators;
-};
-Registry& registry() {
-  static auto* instance = new Registry;
-  return *instance;
-}
-
-std::vector<std::shared_ptr<engine::Communicator>> liveCommunicators() {
-  std::vector<std::shared_ptr<engine::Communicator>> live;
-  std::lock_guard lock(registry().mutex);
-  for (auto& weak : registry().communicators) {
-    if (auto communicator = weak.lock()) live.push_back(std::move(communicator));
-  }
-  return live;
-}
-
-const std::byte* input(std::uintptr_t address) {
-  return reinterpret_cast<const std::byte*>(address);
-}
-std::byte* output(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
 bool isInUse(std::uintptr_t address, std::size_t bytes) {
-  const auto communicators = liveCommunicators();
+  const auto communicators = engine::liveCommunicators();
   return std::any_of(communicators.begin(), communicators.end(), [&](const auto& communicator) {
     return communicator->isInUse(input(address), bytes);
   });
@@ -58,19 +37,6 @@ nanoseconds toDuration(double seconds) {
   constexpr double kLongest = 1e9;  // 30 years
   return nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));
 }
-
-template <class Enum>
-Enum toEnum(int code, int size, const char* what) {
-  if (code < 0 || code >= size) {
-    throw Error(ErrorKind::kConfiguration, std::string(what) + " code " + std::to_string(code) +
-                                               " is unknown; expected 0 to " +
-                                               std::to_string(size - 1) + ".");
-  }
-  return static_cast<Enum>(code);
-}
-
-DType toDType(int code) { return toEnum<DType>(code, kNumDTypes, "dtype"); }
-ReduceOp toReduceOp(int code) { return toEnum<ReduceOp>(code, kNumReduceOps, "reduce op"); }
 
 // What Python sees of an operation, with the type the stub shows.
 class WorkOrNone : public nb::object {
@@ -90,6 +56,9 @@ struct CallOptions {
   nb::object owner;
 };
 
+// Certificate, key, authority.
+using TlsFiles = std::tuple<std::string, std::string, std::string>;
+
 class PyCommunicator {
   // Defined first: what it returns is deduced.
   template <class Function>
@@ -106,13 +75,22 @@ class PyCommunicator {
  public:
   PyCommunicator(int rank, int worldSize, nb::object exchange, std::string name,
                  double timeoutSeconds, const std::string& transport, std::string interfaces,
-                 std::string rendezvousAddress, nb::object errors)
+                 std::string rendezvousAddress, std::optional<nb::bytes> token,
+                 std::optional<TlsFiles> tls, nb::object errors, double stallSeconds,
+                 bool hasSignalReport, bool isDeterministic)
       : errors_(std::make_shared<ErrorClasses>(errors)) {
     engine::CommunicatorOptions options;
     options.name = std::move(name);
     options.timeout = toDuration(timeoutSeconds);
+    options.reportStallAfter = toDuration(stallSeconds);
+    options.hasSignalReport = hasSignalReport;
+    options.isDeterministic = isDeterministic;
     options.bootstrap.interfaces = std::move(interfaces);
     options.bootstrap.rendezvousAddress = std::move(rendezvousAddress);
+    if (token.has_value()) options.bootstrap.token.assign(token->c_str(), token->size());
+    if (tls.has_value()) {
+      options.bootstrap.tls = {std::get<0>(*tls), std::get<1>(*tls), std::get<2>(*tls)};
+    }
     guarded([&] {
       options.bootstrap.transport = toTransport(transport);
       const auto exchangeBytes = [&exchange](const std::string& key, const std::string& value) {
@@ -128,10 +106,6 @@ class PyCommunicator {
       };
       nb::gil_scoped_release release;
       communicator_ = engine::Communicator::create(rank, worldSize, exchangeBytes, options);
-      std::lock_guard lock(registry().mutex);
-      auto& known = registry().communicators;
-      std::erase_if(known, [](const auto& weak) { return weak.expired(); });
-      known.push_back(communicator_);
     });
   }
 
@@ -250,97 +224,6 @@ class PyCommunicator {
   std::shared_ptr<engine::Communicator> communicator_;
 };
 
-std::vector<const std::byte*> inputs(const Addresses& addresses) {
-  std::vector<const std::byte*> pointers;
-  for (std::uintptr_t address : addresses) pointers.push_back(input(address));
-  return pointers;
-}
-std::vector<std::byte*> outputs(const Addresses& addresses) {
-  std::vector<std::byte*> pointers;
-  for (std::uintptr_t address : addresses) pointers.push_back(output(address));
-  return pointers;
-}
-
-// By-rank lists: one entry per rank, pointers and counts alike.
-void requireLists(const PyCommunicator& self, const char* what, std::size_t pointers,
-                  std::size_t counts) {
-  const auto size = static_cast<std::size_t>(self.engine().size());
-  if (pointers == size && counts == size) return;
-  throw nb::value_error((std::string(what) + ": " + std::to_string(pointers) + " buffers and " +
-                         std::to_string(counts) +
-                         " sizes were given; expected one of each per rank, " +
-                         std::to_string(size) + ".")
-                            .c_str());
-}
-
-void requireRank(const PyCommunicator& self, int root) {
-  if (root >= 0 && root < self.engine().size()) return;
-  throw nb::value_error(("root " + std::to_string(root) +
-                         " is not a rank of this group; expected 0 to " +
-                         std::to_string(self.engine().size() - 1) + ".")
-                            .c_str());
-}
-
-Request reduction(OpKind kind, int dtype, int op, double factor) {
-  Request request;
-  request.kind = kind;
-  request.dtype = toDType(dtype);
-  request.op = toReduceOp(op);
-  request.factor = factor;
-  return request;
-}
-
-Request movement(OpKind kind, int dtype) {
-  Request request;
-  request.kind = kind;
-  request.dtype = toDType(dtype);
-  return request;
-}
-
-// Of one buffer that is input and output.
-Request inPlace(Request request, const ArrayMemory& memory) {
-  request.count = memory.count;
-  request.input = input(memory.address);
-  request.output = output(memory.address);
-  return request;
-}
-
-OpKind toCoalesced(const std::string& collective) {
-  for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter}) {
-    if (smd::name(kind) == collective) return kind;
-  }
-  throw nb::value_error(("\"" + collective +
-                         "\" cannot be coalesced; expected all_reduce, all_gather or "
-                         "reduce_scatter. Make one call for each buffer.")
-                            .c_str());
-}
-
-std::vector<algorithms::Piece> pieces(const Addresses& inPtrs, const Addresses& outPtrs,
-                                      const Counts& counts) {
-  if (inPtrs.empty() || inPtrs.size() != counts.size() || outPtrs.size() != counts.size()) {
-    throw nb::value_error(("coalesced: " + std::to_string(inPtrs.size()) + " inputs, " +
-                           std::to_string(outPtrs.size()) + " outputs and " +
-                           std::to_string(counts.size()) +
-                           " sizes were given; expected the same number of each, and at least one.")
-                              .c_str());
-  }
-  std::vector<algorithms::Piece> all;
-  all.reserve(counts.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    all.push_back({input(inPtrs[i]), output(outPtrs[i]), counts[i]});
-  }
-  return all;
-}
-
-// Consecutive equal parts of one buffer.
-std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesEach, int size) {
-  std::vector<std::byte*> pointers;
-  for (int peer = 0; peer < size; ++peer) {
-    pointers.push_back(output(address + static_cast<std::uint64_t>(peer) * bytesEach));
-  }
-  return pointers;
-}
-
 #define SMD_CALL_PARAMETERS bool asyncOp, double timeoutSeconds, nb::object keepAlive
 #define SMD_CALL \
   CallOptions { asyncOp, timeoutSeconds, std::move(keepAlive) }
@@ -356,13 +239,26 @@ constexpr const char* kOfArray =
 
 void prepareExit() {
   nb::gil_scoped_release release;
-  std::vector<std::shared_ptr<engine::Communicator>> open = liveCommunicators();
+  std::vector<std::shared_ptr<engine::Communicator>> open = engine::liveCommunicators();
   for (auto& communicator : open) communicator->close();
   open.clear();
   engine::ProgressThread::process().shutdown();
 }
 
 void registerCommunicator(nb::module_& module) {
+  module.def(
+      "check_tls_files",
+      [](std::string certificate, std::string key, std::string authority) {
+        try {
+          transport::tcp::checkTlsFiles(
+              {std::move(certificate), std::move(key), std::move(authority)});
+        } catch (const Error& error) {
+          ErrorClasses(nb::none()).raise(error);
+        }
+      },
+      nb::arg("certificate"), nb::arg("key"), nb::arg("authority"),
+      "Raises ConfigurationError for PEM files that cannot serve for TLS between ranks: missing,\n"
+      "not belonging together, expired, not signed by the authority.");
   engine::setInterruptCheck([] {
     // Python runs signal handlers on its main thread only. Elsewhere there is nothing to ask for.
     if (gettid() != getpid()) return false;
@@ -380,14 +276,30 @@ void registerCommunicator(nb::module_& module) {
       "complete.\n"
       "timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.")
       .def(nb::init<int, int, nb::object, std::string, double, const std::string&, std::string,
-                    std::string, nb::object>(),
+                    std::string, std::optional<nb::bytes>, std::optional<TlsFiles>, nb::object,
+                    double, bool, bool>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("exchange"), nb::kw_only(),
            nb::arg("name") = "default", nb::arg("timeout_s") = 1800.0,
            nb::arg("transport") = "auto", nb::arg("interfaces") = "auto",
-           nb::arg("rendezvous_address") = "", nb::arg("errors") = nb::none())
+           nb::arg("rendezvous_address") = "", nb::arg("token") = nb::none(),
+           nb::arg("tls") = nb::none(), nb::arg("errors") = nb::none(), nb::arg("stall_s") = 30.0,
+           nb::arg("signal_report") = true, nb::arg("deterministic") = false)
       .def_prop_ro("rank", [](const PyCommunicator& self) { return self.engine().rank(); })
       .def_prop_ro("world_size", [](const PyCommunicator& self) { return self.engine().size(); })
       .def_prop_ro("name", [](const PyCommunicator& self) { return self.engine().name(); })
+      .def_prop_ro(
+          "interfaces", [](const PyCommunicator& self) { return self.engine().interfaces(); },
+          "Network interfaces of this rank through which it reaches other hosts, the main one "
+          "first:\n'eth0 (10.1.0.2), eth1 (10.2.0.2)'; '' if there are no other hosts.")
+      .def_prop_ro(
+          "link",
+          [](const PyCommunicator& self) {
+            const auto& link = self.engine().link();
+            return std::pair(link.latencySeconds, link.bytesPerSecond);
+          },
+          "Between hosts: seconds that a small message takes, and bytes per second. Measured when "
+          "the\nfirst group over several hosts is made, of the slowest, rounded to powers of two "
+          "(in\nmicroseconds); the same on all ranks.")
       .def("topology", &PyCommunicator::topology, "Per rank: host, pid, is_local, transport.")
       .def("explain", &PyCommunicator::explain, nb::arg("collective"), nb::arg("payload_bytes"),
            "Which algorithm would be chosen, and why.")
@@ -426,7 +338,7 @@ void registerCommunicator(nb::module_& module) {
           "reduce",
           [](const PyCommunicator& self, nb::object array, int op, int root, double factor,
              bool asyncOp, double timeoutSeconds) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             const ArrayMemory memory = memoryOf(array, self.engine().rank() == root);
             Request request = inPlace(reduction(OpKind::kReduce, memory.dtype, op, factor), memory);
             request.root = root;
@@ -438,7 +350,7 @@ void registerCommunicator(nb::module_& module) {
           "reduce_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype, int op,
              int root, double factor, SMD_CALL_PARAMETERS) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             Request request =
                 inPlace(reduction(OpKind::kReduce, dtype, op, factor), {ptr, count, dtype});
             request.root = root;
@@ -450,7 +362,7 @@ void registerCommunicator(nb::module_& module) {
           "broadcast",
           [](const PyCommunicator& self, nb::object array, int root, bool asyncOp,
              double timeoutSeconds) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             const ArrayMemory memory = memoryOf(array, self.engine().rank() != root);
             Request request = inPlace(movement(OpKind::kBroadcast, memory.dtype), memory);
             request.root = root;
@@ -461,7 +373,7 @@ void registerCommunicator(nb::module_& module) {
           "broadcast_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
              int root, SMD_CALL_PARAMETERS) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             Request request = inPlace(movement(OpKind::kBroadcast, dtype), {ptr, count, dtype});
             request.root = root;
             return self.collective(std::move(request), SMD_CALL);
@@ -471,7 +383,7 @@ void registerCommunicator(nb::module_& module) {
           "all_gather_ptr",
           [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
              const Counts& counts, int dtype, SMD_CALL_PARAMETERS) {
-            requireLists(self, "all_gather", outPtrs.size(), counts.size());
+            requireLists(self.engine().size(), "all_gather", outPtrs.size(), counts.size());
             Request request = movement(OpKind::kAllGather, dtype);
             request.input = input(inPtr);
             request.outputs = outputs(outPtrs);
@@ -498,7 +410,7 @@ void registerCommunicator(nb::module_& module) {
           "reduce_scatter_ptr",
           [](const PyCommunicator& self, const Addresses& inPtrs, std::uintptr_t outPtr,
              const Counts& counts, int dtype, int op, double factor, SMD_CALL_PARAMETERS) {
-            requireLists(self, "reduce_scatter", inPtrs.size(), counts.size());
+            requireLists(self.engine().size(), "reduce_scatter", inPtrs.size(), counts.size());
             Request request = reduction(OpKind::kReduceScatter, dtype, op, factor);
             request.inputs = inputs(inPtrs);
             request.inputCounts = counts;
@@ -543,8 +455,9 @@ void registerCommunicator(nb::module_& module) {
           "all_to_all_ptr",
           [](const PyCommunicator& self, const Addresses& inPtrs, const Counts& inCounts,
              const Addresses& outPtrs, const Counts& outCounts, int dtype, SMD_CALL_PARAMETERS) {
-            requireLists(self, "all_to_all input", inPtrs.size(), inCounts.size());
-            requireLists(self, "all_to_all output", outPtrs.size(), outCounts.size());
+            requireLists(self.engine().size(), "all_to_all input", inPtrs.size(), inCounts.size());
+            requireLists(self.engine().size(), "all_to_all output", outPtrs.size(),
+                         outCounts.size());
             Request request = movement(OpKind::kAllToAll, dtype);
             request.inputs = inputs(inPtrs);
             request.inputCounts = inCounts;
@@ -558,12 +471,12 @@ void registerCommunicator(nb::module_& module) {
           "gather_ptr",
           [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
              const Counts& counts, int dtype, int root, std::int64_t inCount, SMD_CALL_PARAMETERS) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             Request request = movement(OpKind::kGather, dtype);
             request.root = root;
             request.input = input(inPtr);
             if (self.engine().rank() == root) {
-              requireLists(self, "gather", outPtrs.size(), counts.size());
+              requireLists(self.engine().size(), "gather", outPtrs.size(), counts.size());
               request.outputs = outputs(outPtrs);
               request.outputCounts = counts;
             }
@@ -581,12 +494,12 @@ void registerCommunicator(nb::module_& module) {
           [](const PyCommunicator& self, const Addresses& inPtrs, std::uintptr_t outPtr,
              const Counts& counts, int dtype, int root, std::int64_t outCount,
              SMD_CALL_PARAMETERS) {
-            requireRank(self, root);
+            requireRank(self.engine().size(), root);
             Request request = movement(OpKind::kScatter, dtype);
             request.root = root;
             request.output = output(outPtr);
             if (self.engine().rank() == root) {
-              requireLists(self, "scatter", inPtrs.size(), counts.size());
+              requireLists(self.engine().size(), "scatter", inPtrs.size(), counts.size());
               request.inputs = inputs(inPtrs);
               request.inputCounts = counts;
             }

@@ -9,6 +9,7 @@
 
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
+#include "bindings/flight_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/trace_py.h"
 #include "bindings/work_py.h"
@@ -42,6 +43,7 @@ NB_MODULE(_native, module) {
   smd::bindings::registerSharedBuffer(module);
   smd::bindings::registerCommunicator(module);
   smd::bindings::registerTrace(module);
+  smd::bindings::registerFlight(module);
   module.def("prepare_exit", &smd::bindings::prepareExit,
              "Closes every communicator of this process and ends its threads.");
   module.def(

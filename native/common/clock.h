@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace smd {
 
@@ -12,5 +13,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
+
+inline std::int64_t toNs(TimePoint time) { return nanoseconds(time.time_since_epoch()).count(); }
 
 }  // namespace smd

@@ -4,11 +4,15 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <memory>
@@ -109,6 +113,27 @@ const InterfaceAddress* firstOf(const std::vector<InterfaceAddress>& candidates,
   return nullptr;
 }
 
+// One address of each interface, in the family of the main one.
+void addTo(std::vector<InterfaceAddress>& chosen, const InterfaceAddress& candidate) {
+  const bool isKnown = std::any_of(chosen.begin(), chosen.end(), [&](const InterfaceAddress& each) {
+    return each.name == candidate.name || each.address == candidate.address;
+  });
+  if (!isKnown && (chosen.empty() || chosen[0].address.family() == candidate.address.family())) {
+    chosen.push_back(candidate);
+  }
+}
+
+// Other interfaces that may carry data unasked. Whether other hosts can be reached through them is
+// for the connections to find out; those of another driver than the main one (tunnels and overlays
+// beside hardware) are left alone.
+bool isLike(const InterfaceAddress& main, const InterfaceAddress& other) {
+  const bool isAsQuick = main.megabitsPerSecond == 0 || other.megabitsPerSecond == 0
+                             ? main.megabitsPerSecond == other.megabitsPerSecond
+                             : 2 * other.megabitsPerSecond >= main.megabitsPerSecond;
+  return !main.address.isLoopback() && !other.address.isLoopback() && !isVirtual(other) &&
+         main.driver == other.driver && isAsQuick;
+}
+
 const InterfaceAddress* automatic(const std::vector<InterfaceAddress>& candidates,
                                   const std::optional<SocketAddress>& routed) {
   if (routed.has_value()) {
@@ -127,6 +152,45 @@ const InterfaceAddress* automatic(const std::vector<InterfaceAddress>& candidate
   }
   return firstOf(candidates,
                  [](const InterfaceAddress& candidate) { return candidate.address.isLoopback(); });
+}
+
+// Fills in what the driver tells. (Not from /sys: that may show another network namespace.)
+void ask(InterfaceAddress& found) {
+  const FileDescriptor socket =
+      FileDescriptor::fromCall([] { return ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
+  const auto askFor = [&](auto& answer) {
+    ifreq request{};
+    found.name.copy(request.ifr_name, IFNAMSIZ - 1);
+    request.ifr_data = reinterpret_cast<char*>(&answer);
+    return ::ioctl(socket.get(), SIOCETHTOOL, &request) == 0;
+  };
+  ethtool_drvinfo info{};
+  info.cmd = ETHTOOL_GDRVINFO;
+  if (askFor(info)) {
+    found.driver.assign(info.driver, ::strnlen(info.driver, sizeof(info.driver)));
+  }
+  ethtool_cmd link{};
+  link.cmd = ETHTOOL_GSET;
+  if (askFor(link)) {
+    const std::uint32_t speed = ethtool_cmd_speed(&link);
+    const bool isKnown = speed != static_cast<std::uint32_t>(SPEED_UNKNOWN);
+    found.megabitsPerSecond = isKnown ? static_cast<int>(std::min(speed, 10'000'000U)) : 0;
+  }
+}
+
+unsigned prefixBits(const sockaddr* mask) {
+  if (mask == nullptr) {
+    return 0;
+  }
+  const bool isV6 = mask->sa_family == AF_INET6;
+  const auto* bytes = isV6 ? reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr.s6_addr
+                           : reinterpret_cast<const unsigned char*>(
+                                 &reinterpret_cast<const sockaddr_in*>(mask)->sin_addr);
+  unsigned bits = 0;
+  for (std::size_t i = 0; i < (isV6 ? 16U : 4U); ++i) {
+    bits += static_cast<unsigned>(std::popcount(bytes[i]));
+  }
+  return bits;
 }
 
 }  // namespace
@@ -207,20 +271,24 @@ bool SocketAddress::isIn(std::string_view network) const {
   }
   const auto base = parse(network.substr(0, slash));
   const auto bits = parseNumber<unsigned>(network.substr(slash + 1));
-  if (!base.has_value() || !bits.has_value() || base->family() != family()) {
+  if (!base.has_value() || !bits.has_value()) {
     return false;
   }
-  const bool isV6 = family() == AF_INET6;
-  if (*bits > (isV6 ? 128U : 32U)) {
+  return *bits <= (family() == AF_INET6 ? 128U : 32U) && sharesPrefix(*base, *bits);
+}
+
+bool SocketAddress::sharesPrefix(const SocketAddress& other, unsigned bits) const {
+  if (other.family() != family()) {
     return false;
   }
-  const auto bytesOf = [isV6](const SocketAddress& address) {
-    return isV6 ? reinterpret_cast<const unsigned char*>(&address.address_.v6.sin6_addr)
-                : reinterpret_cast<const unsigned char*>(&address.address_.v4.sin_addr);
+  const auto bytesOf = [](const SocketAddress& address) {
+    return address.family() == AF_INET6
+               ? reinterpret_cast<const unsigned char*>(&address.address_.v6.sin6_addr)
+               : reinterpret_cast<const unsigned char*>(&address.address_.v4.sin_addr);
   };
   const unsigned char* mine = bytesOf(*this);
-  const unsigned char* theirs = bytesOf(*base);
-  for (unsigned bit = 0; bit < *bits; ++bit) {
+  const unsigned char* theirs = bytesOf(other);
+  for (unsigned bit = 0; bit < bits; ++bit) {
     if ((((mine[bit / 8] ^ theirs[bit / 8]) >> (7 - bit % 8)) & 1) != 0) {
       return false;
     }
@@ -262,7 +330,13 @@ std::vector<InterfaceAddress> listInterfaceAddresses() {
       continue;
     }
     if (const auto address = SocketAddress::from(*each->ifa_addr); address.has_value()) {
-      result.push_back({each->ifa_name, *address, (each->ifa_flags & IFF_UP) != 0});
+      InterfaceAddress found;
+      found.name = each->ifa_name;
+      found.address = *address;
+      found.isUp = (each->ifa_flags & IFF_UP) != 0;
+      found.prefixBits = prefixBits(each->ifa_netmask);
+      ask(found);
+      result.push_back(std::move(found));
     }
   }
   return result;
@@ -298,8 +372,9 @@ std::optional<SocketAddress> routedSource(const std::string& host) {
   return std::nullopt;
 }
 
-SocketAddress chooseAddress(std::string_view wanted, const std::vector<InterfaceAddress>& present,
-                            const std::optional<SocketAddress>& routed) {
+std::vector<InterfaceAddress> chooseAddresses(std::string_view wanted,
+                                              const std::vector<InterfaceAddress>& present,
+                                              const std::optional<SocketAddress>& routed) {
   const std::vector<std::string_view> entries = splitList(wanted);
   const auto isExclusion = [](std::string_view entry) { return entry.starts_with('^'); };
 
@@ -314,19 +389,34 @@ SocketAddress chooseAddress(std::string_view wanted, const std::vector<Interface
     }
   }
 
-  const InterfaceAddress* chosen = nullptr;
+  std::vector<InterfaceAddress> chosen;
+  const auto addAutomatic = [&] {
+    const InterfaceAddress* main = automatic(candidates, routed);
+    if (main == nullptr) return;
+    addTo(chosen, *main);
+    for (const InterfaceAddress& candidate : candidates) {
+      if (isLike(*main, candidate)) addTo(chosen, candidate);
+    }
+  };
   for (const std::string_view entry : entries) {
-    if (chosen == nullptr && !isExclusion(entry)) {
-      chosen = entry == "auto" ? automatic(candidates, routed)
-                               : firstOf(candidates, [&](const InterfaceAddress& candidate) {
-                                   return matches(candidate, entry);
-                                 });
+    if (isExclusion(entry)) continue;
+    if (entry == "auto") {
+      if (chosen.empty()) addAutomatic();
+      continue;
+    }
+    const auto isWanted = [&](const InterfaceAddress& candidate) {
+      return matches(candidate, entry);
+    };
+    const InterfaceAddress* first = firstOf(candidates, isWanted);
+    if (first != nullptr) addTo(chosen, *first);
+    for (const InterfaceAddress& candidate : candidates) {
+      if (isWanted(candidate)) addTo(chosen, candidate);
     }
   }
   if (std::all_of(entries.begin(), entries.end(), isExclusion)) {
-    chosen = automatic(candidates, routed);
+    addAutomatic();
   }
-  if (chosen == nullptr) {
+  if (chosen.empty()) {
     throw Error(ErrorKind::kConfiguration,
                 "SMDDP_INTERFACE=" + std::string(wanted) +
                     " matches no network interface of this host; expected the beginning of an "
@@ -334,10 +424,11 @@ SocketAddress chooseAddress(std::string_view wanted, const std::vector<Interface
                     "must be up. Choose among: " +
                     describeInterfaces(present) + ".");
   }
-  return chosen->address;
+  return chosen;
 }
 
-SocketAddress chooseLocalAddress(std::string_view wanted, const std::string& rendezvous) {
+std::vector<InterfaceAddress> chooseLocalAddresses(std::string_view wanted,
+                                                   const std::string& rendezvous) {
   std::optional<SocketAddress> routed;
   if (!rendezvous.empty()) {
     routed = routedSource(rendezvous);
@@ -348,7 +439,7 @@ SocketAddress chooseLocalAddress(std::string_view wanted, const std::string& ren
       routed.reset();
     }
   }
-  return chooseAddress(wanted, listInterfaceAddresses(), routed);
+  return chooseAddresses(wanted, listInterfaceAddresses(), routed);
 }
 
 }  // namespace smd

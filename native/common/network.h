@@ -36,6 +36,8 @@ class SocketAddress {
   bool isLoopback() const;
   // Whether the address lies in the network "10.1.0.0/16".
   bool isIn(std::string_view network) const;
+  // Whether the first `bits` are those of `other`.
+  bool sharesPrefix(const SocketAddress& other, unsigned bits) const;
 
   std::string host() const;      // "10.1.0.2", "fd00::2"
   std::string toString() const;  // "10.1.0.2:41212", "[fd00::2]:41212"
@@ -55,6 +57,9 @@ struct InterfaceAddress {
   std::string name;
   SocketAddress address;  // port 0
   bool isUp = true;
+  unsigned prefixBits = 0;    // of the network behind it; 0: not known
+  std::string driver = {};    // that the kernel has for it; empty: not known
+  int megabitsPerSecond = 0;  // 0: not known
 };
 
 // Addresses of this host's interfaces, in the kernel's order. Throws Error(kInternal).
@@ -65,20 +70,24 @@ std::vector<InterfaceAddress> listInterfaceAddresses();
 // routed.
 std::optional<SocketAddress> routedSource(const std::string& host);
 
-// The decision, without I/O. `wanted` is a comma-separated list in order of preference:
+// The decision, without I/O: the interfaces to use, one address of each, all of one family; the
+// first is the main one. `wanted` is a comma-separated list:
 //   "eth0", "eth"     interfaces whose name begins so
 //   "10.1.", "fd00:"  addresses that begin so
 //   "10.1.0.0/16"     addresses in the network
-//   "auto"            `routed` if there is one; else the first that is neither loopback nor a
-//                     container bridge; else loopback
+//   "auto"            if nothing before it has matched: that of `routed` if there is one; else the
+//                     first that is neither loopback nor a container bridge; else loopback; and
+//                     with it those of its kind: of the same driver, and no less than half as quick
 //   "^docker"         never an interface whose name, or address, begins so
 // A list of exclusions only means "auto" as well. Interfaces that are down and link-local addresses
 // never match. Throws Error(kConfiguration), with the interfaces there are, if nothing matches.
-SocketAddress chooseAddress(std::string_view wanted, const std::vector<InterfaceAddress>& present,
-                            const std::optional<SocketAddress>& routed);
+std::vector<InterfaceAddress> chooseAddresses(std::string_view wanted,
+                                              const std::vector<InterfaceAddress>& present,
+                                              const std::optional<SocketAddress>& routed);
 
-// chooseAddress() on this host. A route over loopback counts only if `rendezvous` says loopback
+// chooseAddresses() on this host. A route over loopback counts only if `rendezvous` says loopback
 // itself: many distributions map the host's own name to 127.0.1.1, which other hosts cannot reach.
-SocketAddress chooseLocalAddress(std::string_view wanted, const std::string& rendezvous);
+std::vector<InterfaceAddress> chooseLocalAddresses(std::string_view wanted,
+                                                   const std::string& rendezvous);
 
 }  // namespace smd

@@ -30,7 +30,7 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 32 && std::is_trivially_copyable_v<Signature>);
 
-// "all_reduce #1042 (SUM, float32 x 1048576)"
+// "all_reduce #1042 (SUM, float32 x 1048576)", "recv from rank 2 (float32 x 4, tag 0)"
 std::string describe(const Signature& signature);
 
 }  // namespace smd

@@ -24,6 +24,8 @@ class Condition {
   // Ends the waiting if nobody else is in the middle of something with us; returns whether it did.
   // The condition will not be met afterwards.
   virtual bool abandon() { return false; }
+  // Whether nothing but messages of other hosts can meet it.
+  virtual bool awaitsOtherHosts() const { return false; }
 };
 
 class Task {
@@ -78,6 +80,7 @@ class Task {
 
   // What it waits for; null before the first advance().
   Condition* awaited() const { return handle_ ? handle_.promise().awaited : nullptr; }
+  bool isDone() const { return handle_ && handle_.done(); }
   bool isStarted() const { return handle_ && handle_.promise().awaited != nullptr; }
 
   void reset() {
@@ -98,6 +101,9 @@ class Nested final : public Condition {
   bool isMet() override { return isDone_ || (isDone_ = task_.advance()); }
   std::vector<int> missingRanks() override {
     return task_.awaited() == nullptr ? std::vector<int>{} : task_.awaited()->missingRanks();
+  }
+  bool awaitsOtherHosts() const override {
+    return task_.awaited() != nullptr && task_.awaited()->awaitsOtherHosts();
   }
 
  private:

@@ -2,14 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/bootstrap.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "common/error.h"
+#include "engine/link_measure.h"
+#include "engine/trust_agreement.h"
 #include "transport/shm/arena_size.h"
 #include "transport/shm/attach.h"
+#include "trust/crypto.h"
 
 namespace smd::engine {
 namespace {
@@ -17,11 +19,16 @@ namespace {
 constexpr milliseconds kAttachPatience{10'000};
 
 std::string randomSecret() {
-  std::string secret(16, '\0');
-  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    throw systemError("getrandom");
-  }
+  std::string secret(sizeof(trust::SessionId), '\0');
+  trust::fillRandom(std::as_writable_bytes(std::span(secret)));
   return secret;
+}
+
+// Rank 0's random bits are the group's.
+trust::SessionId sessionOf(const topology::Identity& first) {
+  trust::SessionId session{};
+  std::memcpy(session.data(), first.secret.data(), std::min(session.size(), first.secret.size()));
+  return session;
 }
 
 transport::shm::AttachSecret attachSecret(const topology::Identity& leader) {
@@ -29,6 +36,8 @@ transport::shm::AttachSecret attachSecret(const topology::Identity& leader) {
   std::memcpy(secret.data(), leader.secret.data(), std::min(secret.size(), leader.secret.size()));
   return secret;
 }
+
+}  // namespace
 
 std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::string& key,
                                      const std::string& value, int worldSize) {
@@ -42,15 +51,15 @@ std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::stri
   return values;
 }
 
-}  // namespace
-
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
                      const BootstrapOptions& options) {
   Membership membership;
   topology::Identity self = topology::describeThisProcess();
+  self.machine += options.machineSuffix;
   if (worldSize == 1) {
     membership.identities = {self};
     membership.localRanks = {0};
+    membership.hosts.ranks = {{0}};
     return membership;
   }
   self.secret = randomSecret();
@@ -66,13 +75,16 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
     tcpOptions.worldSize = worldSize;
     tcpOptions.interfaces = options.interfaces;
     tcpOptions.rendezvousAddress = options.rendezvousAddress;
+    tcpOptions.tls = options.tls;
     tcp = transport::tcp::create(tcpOptions);
     self.endpoint = tcp->endpoint();
+    self.link = serializeLink(knownLink());
   }
   for (const std::string& bytes :
        exchangeAll(exchange, "identity", topology::serialize(self), worldSize)) {
     membership.identities.push_back(topology::parse(bytes));
   }
+  membership.key = trust::deriveSessionKey(options.token, sessionOf(membership.identities[0]));
 
   const std::vector<int> leaders = topology::leadersByMachine(membership.identities);
   const int leader = leaders[static_cast<std::size_t>(rank)];
@@ -90,7 +102,9 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
               ? 0
               : transport::shm::arenaBytesFor(transport::shm::memoryLimitsOfThisProcess(), size,
                                               transport::shm::Region::bytesWithoutArenas(size));
-      membership.region = transport::shm::Region::create(size, arenaBytes);
+      membership.region = transport::shm::Region::create(
+          size, arenaBytes,
+          size < worldSize ? transport::kCrossingStagingBytes : transport::kStagingBytes);
       server->offer(membership.region, attachSecret(leading));
     } else if (!leading.attachSocket.empty()) {
       FileDescriptor descriptor = transport::shm::requestRegion(
@@ -104,23 +118,27 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
       status = membership.region->mapsArenas() ? kSharesArenasToo : kSharesRegion;
     }
   }
-  const std::vector<std::string> statuses = exchangeAll(exchange, "attached", status, worldSize);
+  std::vector<std::string> statuses;
+  std::vector<std::string> marks;
+  for (std::string& answer :
+       exchangeAll(exchange, "attached", status + trustMark(membership.key, options.tls.areGiven()),
+                   worldSize)) {
+    marks.push_back(answer.substr(std::min(status.size(), answer.size())));
+    answer.resize(std::min(status.size(), answer.size()));
+    statuses.push_back(std::move(answer));
+  }
+  requireOneTrust(marks, membership.identities);
+  std::vector<bool> canShare;
+  for (const std::string& each : statuses) canShare.push_back(each != kAlone);
 
   // A region is laid out for everyone who might attach; its positions are given in rank order. If
   // somebody could not, the whole machine's group falls back to TCP rather than leave holes.
-  bool everyoneShares = membership.region != nullptr;
-  for (int peer = 0; peer < worldSize; ++peer) {
-    const auto index = static_cast<std::size_t>(peer);
-    if (leaders[index] == leader && statuses[index] == kAlone) everyoneShares = false;
-  }
+  membership.hosts = topology::makeHosts(rank, leaders, canShare);
+  membership.localRanks = membership.hosts.ranksOf(membership.hosts.self);
+  const bool everyoneShares = membership.localRanks.size() > 1;
   membership.hasArenas =
       everyoneShares && std::count(statuses.begin(), statuses.end(), kSharesArenasToo) == worldSize;
   if (!everyoneShares) membership.region.reset();
-  for (int peer = 0; peer < worldSize; ++peer) {
-    if (peer == rank || (everyoneShares && leaders[static_cast<std::size_t>(peer)] == leader)) {
-      membership.localRanks.push_back(peer);
-    }
-  }
   if (static_cast<int>(membership.localRanks.size()) < worldSize) {
     if (tcp == nullptr) {
       std::string remote;

@@ -6,7 +6,8 @@
 // that gives everyone everything).
 //   1. everyone publishes an Identity; the lowest rank of each machine offers a shared region, the
 //      others ask for it over a Unix socket: whoever gets the descriptor shares the host;
-//   2. everyone publishes whether that worked, so that all draw the same map.
+//   2. everyone publishes whether that worked, so that all draw the same map, and a mark of its job
+//      token, so that all see who has another one.
 #pragma once
 
 #include <functional>
@@ -14,9 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "topology/hosts.h"
 #include "topology/identity.h"
 #include "transport/shm/region.h"
 #include "transport/tcp/factory.h"
+#include "trust/session_key.h"
 
 namespace smd::engine {
 
@@ -30,18 +33,29 @@ struct BootstrapOptions {
   TransportChoice transport = TransportChoice::kAuto;
   std::string interfaces = "auto";
   std::string rendezvousAddress;
+  // Added to what identifies this machine: ranks with different ones do not share memory (tests).
+  std::string machineSuffix;
+  std::string token;  // the job's secret, which all ranks know; empty for none
+  transport::tcp::TlsFiles tls;
 };
 
 struct Membership {
   std::vector<topology::Identity> identities;  // by rank
+  topology::Hosts hosts;
   // Ranks whose memory is shared with this one's, in order, this one included; and their region
   // (null if there is no other).
   std::vector<int> localRanks;
   std::shared_ptr<transport::shm::Region> region;
   // Whether all ranks are local and map the region's arenas: then buffers may be allocated there.
   bool hasArenas = false;
+  trust::SessionKey key;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
 };
+
+// Every rank's `value`, by rank. Throws Error(kConfiguration) if the function returned another
+// number of them.
+std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::string& key,
+                                     const std::string& value, int worldSize);
 
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
                      const BootstrapOptions& options);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 
 #include "algorithms/coalesce.h"
@@ -14,6 +13,9 @@
 #include "algorithms/point_to_point.h"
 #include "common/cpu.h"
 #include "common/fork.h"
+#include "engine/link_measure.h"
+#include "engine/registry.h"
+#include "engine/reporter.h"
 #include "kernels/kernels.h"
 #include "transport/shm/factory.h"
 
@@ -35,6 +37,14 @@ constexpr nanoseconds kLongestYielding = milliseconds(2);
 // keep the caller from computing.
 constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
+// For measuring the network when a group is made; what is not known by then is assumed.
+constexpr milliseconds kLinkPatience{5000};
+// Messages of other hosts take so long that it costs little to offer the processor all the while.
+// The ranks of several containers, or test hosts, may share processors without knowing it.
+// With large ones whole milliseconds pass between messages, and sending and receiving them takes
+// all the processor there is.
+constexpr SpinBudget kBetweenHosts{20, 1000};
+constexpr SpinBudget kBetweenHostsLarge{20, 20};
 
 bool isSmall(const Request& request) {
   return algorithms::agreedBytes(request) <= kInlineBytes && request.kind != OpKind::kAllToAll &&
@@ -62,11 +72,22 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
   }
   std::shared_ptr<Communicator> communicator(new Communicator(rank, worldSize, std::move(options)));
   communicator->join(exchange);
+  addToRegistry(communicator);
+  if (communicator->options_.hasSignalReport) {
+    try {
+      installSignalReport();
+    } catch (const std::exception&) {  // out of descriptors or threads: only a diagnostic is lost
+    }
+  }
   return communicator;
 }
 
 void Communicator::join(const ExchangeFn& exchange) {
   membership_ = bootstrap(rank_, size_, exchange, options_.bootstrap);
+  topology_.size = size_;
+  topology_.hosts = membership_.hosts.count();
+  topology_.ranksPerHost = membership_.hosts.mostRanks();
+  topology_.isFixedOrder = options_.isDeterministic;
   const auto& locals = membership_.localRanks;
   const int cores = topology::coresOf(membership_.identities, locals);
   noteHostLoad(static_cast<int>(locals.size()), cores);
@@ -82,16 +103,10 @@ void Communicator::join(const ExchangeFn& exchange) {
                  },
                  [this](int peer, const Error& error) {
                    liveness_->reportLost(peer, error.what());
-                   bell().ring();
+                   wake();
                  },
-                 [this](int, const transport::FrameHeader& header, std::vector<std::byte> text) {
-                   std::lock_guard lock(errorMutex_);
-                   if (reported_) return;
-                   reported_.emplace(
-                       static_cast<ErrorKind>(header.tag % kNumErrorKinds),
-                       std::string(reinterpret_cast<const char*>(text.data()), text.size()));
-                   hasReport_.store(true, std::memory_order_release);
-                   bell().ring();
+                 [this](int peer, const transport::FrameHeader& header, std::string_view payload) {
+                   onControl(peer, header, payload);
                  }});
   if (membership_.region != nullptr) {
     localIndex_ =
@@ -109,29 +124,50 @@ void Communicator::join(const ExchangeFn& exchange) {
     const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
     for (int peer : locals) {
       const std::int64_t pid = membership_.identities[static_cast<std::size_t>(peer)].pid;
-      if (pid != self) liveness_->watchProcess(peer, pid, [this] { bell().ring(); });
+      if (pid != self) liveness_->watchProcess(peer, pid, [this] { wake(); });
     }
   }
   if (membership_.tcp != nullptr) {
     std::vector<std::string> endpoints;
     for (const auto& identity : membership_.identities) endpoints.push_back(identity.endpoint);
-    transport::tcp::Cookie cookie{};
-    const std::string& secret = membership_.identities[0].secret;
-    std::memcpy(cookie.data(), secret.data(), std::min(cookie.size(), secret.size()));
-    membership_.tcp->start(std::move(endpoints), cookie, *mailbox_);
+    // Before it starts: a peer's question may come at once, and is answered.
     for (int peer = 0; peer < size_; ++peer) {
       if (!std::binary_search(locals.begin(), locals.end(), peer)) {
         mailbox_->setTransport(peer, membership_.tcp.get());
       }
     }
+    interfaces_ = membership_.tcp->interfaces();
+    membership_.tcp->start(std::move(endpoints), membership_.key, *mailbox_);
+    tcp_ = membership_.tcp.get();
     transports_.push_back(std::move(membership_.tcp));
   }
+  if (topology_.hosts > 1) learnLink(exchange);
+  topology_.sharesMemory = allLocal_ && memory_.has_value();
+  topology_.hasArenas = arena_ != nullptr;
+}
+
+void Communicator::learnLink(const ExchangeFn& exchange) {
+  std::vector<std::string> links;
+  for (const topology::Identity& each : membership_.identities) links.push_back(each.link);
+  if (std::ranges::find(links, std::string()) != links.end()) {
+    const std::optional<Link> measured =
+        measureLink(membership_.hosts, *mailbox_, *liveness_,
+                    std::min<std::chrono::nanoseconds>(options_.timeout, kLinkPatience));
+    links = exchangeAll(exchange, "link", serializeLink(measured), size_);
+  }
+  topology_.link = slowestOf(links);
+  rememberLink(topology_.link);
 }
 
 Communicator::~Communicator() { close(); }
 
 bool Communicator::sharesMemoryWith(int peer) const {
   return std::binary_search(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
+}
+
+void Communicator::wake() {
+  bell().ring();
+  if (mailbox_ != nullptr) mailbox_->interruptWait();
 }
 
 Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell_; }
@@ -158,8 +194,7 @@ bool Communicator::isInUse(const std::byte* begin, std::size_t bytes) {
 }
 
 Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
-  return select(kind, payloadBytes, {size_, allLocal_ && memory_.has_value(), arena_ != nullptr},
-                overrides_);
+  return select(kind, payloadBytes, topology_, overrides_);
 }
 
 // --- starting operations -------------------------------------------------------------------------
@@ -193,9 +228,11 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.request = std::move(request);
   context.rank = rank_;
   context.size = size_;
-  context.memory = memory_ && allLocal_ ? &*memory_ : nullptr;
+  context.memory = memory_ ? &*memory_ : nullptr;
+  context.hosts = size_ == 1 ? nullptr : &membership_.hosts;
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
+  context.scratch = &scratch_;
   context.copyAhead = copyAhead_;
   if (trace::isOn()) {
     work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
@@ -204,10 +241,19 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   return work;
 }
 
-Task Communicator::start(Work& work) const {
+Task Communicator::start(Work& work) {
   algorithms::Context& context = work.context;
-  Algorithm algorithm =
-      choose(context.request.kind, algorithms::oneShotBytes(context.request)).algorithm;
+  const OpKind kind = context.request.kind;
+  const std::uint64_t bytes = algorithms::oneShotBytes(context.request);
+  const bool isRoundedOnce = algorithms::isSummedWide(context.request);
+  if (!lastChoice_ || lastChoice_->kind != kind || lastChoice_->bytes != bytes ||
+      lastChoice_->isRoundedOnce != isRoundedOnce) {
+    lastChoice_ = {kind, bytes, isRoundedOnce,
+                   select(kind, bytes, topology_, overrides_, isRoundedOnce)};
+  }
+  const Choice& choice = lastChoice_->choice;
+  Algorithm algorithm = choice.algorithm;
+  context.pattern = choice.pattern;
   if (algorithm == Algorithm::kShared && !algorithms::mayShareBuffers(context)) {
     algorithm = Algorithm::kStaged;  // this rank need not wait to know
   }
@@ -219,6 +265,8 @@ Task Communicator::start(Work& work) const {
       return algorithms::runStaged(context);
     case Algorithm::kShared:
       return algorithms::runShared(context);
+    case Algorithm::kHierarchical:
+      return algorithms::runHierarchical(context);
     default:
       return algorithms::runDirect(context);
   }
@@ -240,13 +288,16 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
   std::unique_lock lock(mutex_);
   requireOpen();
   work->context.signature.sequence = ++sequence_;
+  board().numCalled.store(sequence_, std::memory_order_release);
   if (size_ == 1) {
     lock.unlock();
+    noteBegin(*work);
     if (work->trace) work->trace->start(Algorithm::kAlone);
     algorithms::runAlone(work->context);
     finish(*work, std::nullopt);
     return work;
   }
+  work->wasQueued = !queue_.empty();
   queue_.push_back(work);
   if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || !isBrief)) {
     const Drive result = driveQueue(lock, *work, {.isBrief = isBrief});
@@ -297,7 +348,13 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
     const std::shared_ptr<Work> first = queue_.front();
     lock.unlock();
     if (first->trace) first->trace->isDrivenByProgress = false;
-    result = driveInline(*first, until);
+    try {
+      result = driveInline(*first, until);
+    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+      fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+      finish(*first, groupError());
+      result = Drive::kDone;
+    }
     lock.lock();
     if (result == Drive::kDone) queue_.pop_front();
   }
@@ -357,6 +414,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     requireOpen();
   }
   Work* raw = work.get();
+  noteBegin(*work);
   if (work->trace) work->trace->start();
   work->body =
       work->context.request.kind == OpKind::kSend
@@ -388,8 +446,10 @@ bool Communicator::step(Work& work) {
       finish(work, groupError());
       return true;
     }
+    if (work.suspicion) return false;
     if (!work.isStarted && work.context.signature.sequence != 0) {
       work.isStarted = true;
+      noteBegin(work);
       work.body = start(work);
     }
     if (!work.body.advance()) return false;
@@ -398,6 +458,10 @@ bool Communicator::step(Work& work) {
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kMismatch && work.context.signature.sequence == 0) {
       finish(work, error);  // a wrong size in one message concerns two ranks, not the group
+    } else if (error.kind() == ErrorKind::kMismatch) {
+      if (suspect(work, error)) return false;
+      fail(withHistory(work, error));
+      finish(work, groupError());
     } else {
       fail(error);
       finish(work, groupError());
@@ -430,6 +494,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   if (!error && memory_ && work.context.signature.sequence != 0) {
     memory_->mine().completed.store(work.context.signature.sequence, std::memory_order_release);
   }
+  noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
   if (error) error = withPrefix(work, *error);
   if (work.trace) trace::record(work.trace->finish(work.context, error));
@@ -437,14 +502,36 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
 }
 
 Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
-  const SpinBudget budget = callerSpinBudget();
+  // The background thread stays away from the wires while this one is at them. If the operation
+  // ends here, the next one is likely to follow soon.
+  struct Wires {
+    transport::Mailbox& mailbox;
+    bool isDone = false;
+    bool isAtThem = false;
+    void come() {
+      if (!std::exchange(isAtThem, true)) mailbox.beginWait();
+    }
+    void leave() {
+      if (std::exchange(isAtThem, false)) mailbox.endWait(isDone);
+    }
+    ~Wires() { leave(); }
+  } wires{*mailbox_};
+  const auto awaitsOtherHosts = [&work] {
+    const Condition* awaited = work.body.awaited();
+    return awaited != nullptr && awaited->awaitsOtherHosts();
+  };
+  const SpinBudget budget = allLocal_      ? callerSpinBudget()
+                            : work.isSmall ? kBetweenHosts
+                                           : kBetweenHostsLarge;
   const int limit = budget.spins + budget.yields;
   int polls = 0;
   int untilCheck = kPollsPerCheck;
   TimePoint yieldsEnd{}, interruptsSeen{};
   FutexResult woken = FutexResult::kWokenOrChanged;
   for (;;) {
-    if (step(work)) return Drive::kDone;
+    wires.isDone = step(work);
+    if (wires.isDone) return Drive::kDone;
+    if (!allLocal_ && awaitsOtherHosts()) wires.come();
     if (until.isBrief && polls >= budget.spins) return Drive::kNotYet;
     if (--untilCheck == 0) {
       untilCheck = kPollsPerCheck;
@@ -475,6 +562,7 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
     if (interruptsSeen == TimePoint{}) interruptsSeen = now;
     if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
       interruptsSeen = now;
+      wires.leave();  // it may take long
       if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
       now = Clock::now();
     }
@@ -485,8 +573,19 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
     const bool isTooLate = now >= until.end;
     if (!isDone && !isTooLate) {
       const nanoseconds left = std::min(work.deadline, until.end) - now;
-      woken = futexWait(doorbell.rings, seen,
-                        std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep));
+      const nanoseconds sleep = std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep);
+      auto waited = transport::Transport::Waited::kBusy;
+      if (!allLocal_ && awaitsOtherHosts()) {
+        wires.come();
+        waited = mailbox_->wait(sleep, doorbell.rings, seen);
+      }
+      if (waited == transport::Transport::Waited::kBusy) {
+        wires.leave();
+        woken = futexWait(doorbell.rings, seen, sleep);
+      } else {
+        woken = waited == transport::Transport::Waited::kSignal ? FutexResult::kInterrupted
+                                                                : FutexResult::kWokenOrChanged;
+      }
     }
     doorbell.leave();
     if (isDone) return Drive::kDone;
@@ -535,6 +634,8 @@ Advancing::Result Communicator::advance() {
     it = drive(work) ? independent_.erase(it) : std::next(it);
   }
   if (driver_ != Driver::kProgress && independent_.empty()) return Result::kIdle;
+  // Who waits for these sleeps until the background thread has received something.
+  if (!moved) mailbox_->letReturn();
   return moved ? Result::kMoved : Result::kBlocked;
 }
 
@@ -578,7 +679,7 @@ void Communicator::close() {
   {
     std::lock_guard failing(failMutex_);
     if (isPending) letGoOfBuffers();
-    closeWires(isPending ? milliseconds(0) : kGoodbyeGrace);
+    closeWires(isPending ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);
       error_.emplace(ErrorKind::kConfiguration,
@@ -587,7 +688,7 @@ void Communicator::close() {
     }
   }
   hasError_.store(true, std::memory_order_release);
-  bell().ring();
+  wake();
   // Whoever drives them completes what is pending with that error.
   while (isPending) {
     if (ProgressThread::process().isStopped()) advance();

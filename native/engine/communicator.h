@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "engine/bootstrap.h"
+#include "engine/flight_record.h"
 #include "engine/liveness.h"
+#include "engine/positions.h"
 #include "engine/progress.h"
 #include "engine/select.h"
 #include "engine/work.h"
@@ -27,7 +29,12 @@ namespace smd::engine {
 struct CommunicatorOptions {
   std::string name = "default";
   nanoseconds timeout = std::chrono::minutes(30);
+  // A stall report is written when an operation has waited for so long; zero: never.
+  nanoseconds reportStallAfter = std::chrono::seconds(30);
+  // SIGUSR1 prints the flight record (reporter.h).
+  bool hasSignalReport = true;
   BootstrapOptions bootstrap;
+  bool isDeterministic = false;  // sums over several hosts have the same bits for every size
 };
 
 enum class Mode { kBlocking, kAsync };
@@ -48,6 +55,10 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
+  // Through which other hosts are reached, for people; empty if there are none.
+  const std::string& interfaces() const { return interfaces_; }
+  // What the cost model counts with between hosts: the same on all ranks.
+  const Link& link() const { return topology_.link; }
   const Membership& membership() const { return membership_; }
   bool sharesMemoryWith(int peer) const;
 
@@ -74,7 +85,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // any byte of [begin, begin + bytes). False in a forked child: nothing is under way there.
   bool isInUse(const std::byte* begin, std::size_t bytes);
 
-  // What would be chosen, and why.
+  // What would be chosen, and why (but for sums of 16-bit floats, see `isRoundedOnce` in select.h).
   Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
 
   // Every rank's pending and later operations fail with `reason`.
@@ -82,16 +93,23 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
   void close();
 
+  // The last operations of this rank. Any thread.
+  GroupRecord flightRecord();
+  // Lets the other ranks see that this process waits in another group; one thread at a time.
+  void showElsewhere(const FlightNote& where);
+
   Result advance() override;
   Doorbell& bell() override;
 
  private:
   Communicator(int rank, int worldSize, CommunicatorOptions options);
   void join(const ExchangeFn& exchange);
+  // Of the network between the hosts.
+  void learnLink(const ExchangeFn& exchange);
 
   std::shared_ptr<Work> makeWork(algorithms::Request request, nanoseconds timeout);
   void checkUsable() const;
-  Task start(Work& work) const;
+  Task start(Work& work);
   void requireOpen() const;
   std::shared_ptr<Work> runIndependently(algorithms::Request request, std::uint64_t count,
                                          DType dtype, int peer, std::uint64_t tag, Mode mode,
@@ -102,6 +120,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
     bool isBrief = false;  // it may spin, but not sleep
     TimePoint end = TimePoint::max();
   };
+  // Whoever drives looks again, wherever it sleeps.
+  void wake();
   Drive driveInline(Work& work, const Until& until);
   Drive driveQueue(std::unique_lock<std::mutex>& lock, const Work& work, const Until& until);
   void giveUp(Work& work);
@@ -116,14 +136,31 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::optional<Error> diagnosePeers(Work& work);
   Error timeoutError(Work& work);
   std::string lastSeen(int peer) const;
+
+  // Where ranks are (communicator_stall.cc).
+  FlightBoard& board() { return memory_ ? memory_->mine().flight : ownBoard_; }
+  const FlightBoard* boardOf(int peer) const;  // null: it is on another host
+  void noteBegin(Work& work);
+  void noteEnd(Work& work, bool isDone);
+  void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
+  void askPositions(const std::vector<int>& peers, std::uint64_t sequence);
+  std::vector<RankView> viewsOf(const std::vector<int>& ranks) const;
+  std::string whereRanksAre(const std::vector<int>& first) const;
+  std::optional<Error> watchStall(Work& work, TimePoint now);
+  bool isFirstWaitingHere(const Work& work) const;
+  void reportStall(Work& work, TimePoint now, const std::vector<int>& missing);
+  bool suspect(Work& work, const Error& error);
+  std::optional<Error> settleSuspicion(Work& work);
+  Error withHistory(const Work& work, const Error& error);
   // Makes `error` the group's first, tells everyone, and lets go of the wires.
   void fail(const Error& error);
   std::optional<Error> groupError();
-  void closeWires(milliseconds grace);
+  void closeWires(milliseconds grace, transport::Transport::Ending ending);
   void letGoOfBuffers();
   void letSendsOut();
   Error withPrefix(const Work& work, const Error& error) const;
   std::string describePeer(int peer) const;
+  std::string refusedMeanwhile(const std::vector<int>& missing) const;
 
   int rank_;
   int size_;
@@ -131,13 +168,19 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Overrides overrides_;
   std::uint64_t generation_;
   Membership membership_;
+  std::string interfaces_;
+  Topology topology_;
   int localIndex_ = 0;
   std::optional<transport::PeerMemory> memory_;   // set if any peer is local
   std::shared_ptr<transport::shm::Arena> arena_;  // null if there is none
   bool allLocal_ = true;
-  Doorbell ownBell_;  // used if there is no region
+  Doorbell ownBell_;          // used if there is no region
+  FlightBoard ownBoard_;      // likewise
+  std::mutex messagesMutex_;  // its messages have one writer at a time
+  Positions positions_;       // of ranks on other hosts
 
   std::vector<std::unique_ptr<transport::Transport>> transports_;
+  const transport::tcp::TcpTransport* tcp_ = nullptr;  // one of those; null if nobody is remote
   std::unique_ptr<transport::Mailbox> mailbox_;
   std::unique_ptr<Liveness> liveness_;
 
@@ -151,6 +194,15 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   std::uint64_t copyAhead_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
+  algorithms::Scratch scratch_;   // likewise
+  // What was chosen last, as it usually is again; likewise.
+  struct LastChoice {
+    OpKind kind{};
+    std::uint64_t bytes = 0;
+    bool isRoundedOnce = false;
+    Choice choice{};
+  };
+  std::optional<LastChoice> lastChoice_;
 
   // The first error of the group. Set only after the wires are closed: operations end with it, and
   // nothing may be writing into their buffers then.

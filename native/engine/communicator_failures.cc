@@ -56,17 +56,21 @@ Error Communicator::withPrefix(const Work& work, const Error& error) const {
 }
 
 std::string Communicator::lastSeen(int peer) const {
-  if (!memory_ || !sharesMemoryWith(peer)) return "";
-  const auto position =
-      std::lower_bound(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
-  const transport::RankCells& cells =
-      memory_->cells(static_cast<int>(position - membership_.localRanks.begin()));
-  const transport::ArrivalLine* last = nullptr;
-  for (const transport::ArrivalLine& line : cells.arrivals) {
-    if (last == nullptr || line.sequence.load() > last->sequence.load()) last = &line;
+  const std::vector<RankView> views = viewsOf({peer});
+  if (views.empty() || !views.front().position) return "";
+  const std::vector<FlightEntry>& entries = views.front().position->collectives;
+  if (entries.empty()) return ", not seen in any collective yet";
+  return ", last seen in " + describe(entries.back().signature);
+}
+
+// A rank that is missed may have come and not been let in.
+std::string Communicator::refusedMeanwhile(const std::vector<int>& missing) const {
+  if (tcp_ == nullptr) return "";
+  for (const int peer : missing) {
+    const std::string refused = peer < 0 ? "" : tcp_->describeRejections(peer);
+    if (!refused.empty()) return " Refused meanwhile: " + refused + ".";
   }
-  if (last->sequence.load() == 0) return ", not seen in any collective yet";
-  return ", last seen in " + describe(last->signature);
+  return "";
 }
 
 std::optional<Error> Communicator::groupError() {
@@ -75,10 +79,11 @@ std::optional<Error> Communicator::groupError() {
 }
 
 // Caller holds failMutex_.
-void Communicator::closeWires(milliseconds grace) {
+void Communicator::closeWires(milliseconds grace, transport::Transport::Ending ending) {
   if (wiresClosed_) return;
   wiresClosed_ = true;
-  for (auto& transport : transports_) transport->close(grace);
+  for (auto& transport : transports_) transport->close(grace, ending);
+  if (mailbox_ != nullptr) mailbox_->noteClosed();
 }
 
 // Before operations end with an error: the buffers in them are the caller's again then, and peers
@@ -128,14 +133,14 @@ void Communicator::fail(const Error& error) {
         mailbox_->send(peer, header, first.what(), nullptr);
       }
     }
-    closeWires(allLocal_ ? milliseconds(0) : kAbortGrace);
+    closeWires(allLocal_ ? milliseconds(0) : kAbortGrace, transport::Transport::Ending::kFailure);
   }
   {
     std::lock_guard lock(errorMutex_);
     error_ = first;
   }
   hasError_.store(true, std::memory_order_release);
-  bell().ring();
+  wake();
 }
 
 std::optional<Error> Communicator::diagnose(Work& work) {
@@ -153,6 +158,12 @@ std::optional<Error> Communicator::diagnose(Work& work) {
     fail(Error(ErrorKind::kInternal, "the group failed"));
     return groupError();
   }
+  if (work.suspicion) {
+    const std::optional<Error> settled = settleSuspicion(work);
+    if (!settled) return std::nullopt;
+    fail(*settled);
+    return groupError();
+  }
   try {
     if (auto lost = diagnosePeers(work)) {
       if (hasReport_.load(std::memory_order_acquire)) return diagnose(work);  // it said why
@@ -160,10 +171,17 @@ std::optional<Error> Communicator::diagnose(Work& work) {
       return groupError();
     }
   } catch (const Error& error) {  // it polls, and so may be the first to see that ranks disagree
-    fail(error);
+    if (suspect(work, error)) return std::nullopt;
+    fail(error.kind() == ErrorKind::kMismatch ? withHistory(work, error) : error);
     return groupError();
   }
-  if (Clock::now() < work.deadline) return std::nullopt;
+  const TimePoint now = Clock::now();
+  if (const auto mismatch = watchStall(work, now)) {
+    if (suspect(work, *mismatch)) return std::nullopt;
+    fail(withHistory(work, *mismatch));
+    return groupError();
+  }
+  if (now < work.deadline) return std::nullopt;
   const Error timeout = timeoutError(work);
   // A receive that nobody answered harms nobody else; everything else leaves ranks out of step.
   if (Condition* awaited = work.body.awaited(); awaited != nullptr) {
@@ -223,7 +241,8 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
         describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +
             " into the operation" + lastSeen(peer) +
             "; it was expected to take part until every rank is done. Read the log of rank " +
-            std::to_string(peer) + " first. This group cannot be used again.");
+            std::to_string(peer) + " first. This group cannot be used again." +
+            whereRanksAre({peer}));
   }
   return std::nullopt;
 }
@@ -233,22 +252,22 @@ Error Communicator::timeoutError(Work& work) {
   const std::vector<int> missing =
       awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
   std::string text = "has waited " + seconds(Clock::now() - work.started) + " for ";
-  text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [this](int peer) {
-    return peer < 0 ? std::string("any rank to send") : describePeer(peer) + lastSeen(peer);
+  text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
+    if (peer < 0) return std::string("any rank to send");
+    // Where it was among the collectives says nothing of messages.
+    return describePeer(peer) + (work.signature().sequence != 0 ? lastSeen(peer) : "");
   });
   if (work.context.signature.sequence != 0 && !missing.empty()) {
     const int arrived = size_ - static_cast<int>(missing.size());
-    text +=
-        "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
-        " arrived. Expected: all ranks make the same calls in the same order. The usual cause is "
-        "an "
-        "uneven number of batches per rank at the end of an epoch (use torch's Join context, or "
-        "drop_last), or a branch that depends on the rank; a rank that is stopped or very slow "
-        "looks the same (a longer timeout helps then).";
+    text += "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
+            " arrived. Expected: all ranks make the same calls in the same order. Likely cause: " +
+            likelyCause(work.signature(), viewsOf(missing)) +
+            " A longer timeout helps only slow ranks.";
   } else {
     text +=
         ". Expected a matching call on the other side; compare peers and tags of send and recv.";
   }
+  text += refusedMeanwhile(missing) + whereRanksAre(missing);
   return Error(ErrorKind::kTimeout, text);
 }
 

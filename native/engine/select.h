@@ -6,14 +6,23 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/types.h"
+#include "engine/cost_model.h"
 
 namespace smd::engine {
 
 // kShared means: without staging if the buffers turn out to be shared ones, else kStaged.
-enum class Algorithm : std::uint8_t { kAlone, kOneShot, kStaged, kShared, kDirect };
+enum class Algorithm : std::uint8_t {
+  kAlone,
+  kOneShot,
+  kStaged,
+  kShared,
+  kDirect,
+  kHierarchical,
+};
 
 std::string_view name(Algorithm algorithm);
 
@@ -21,20 +30,32 @@ struct Topology {
   int size = 1;
   bool sharesMemory = false;  // all ranks on one host
   bool hasArenas = false;     // and with room for shared buffers
+  int hosts = 1;
+  int ranksPerHost = 1;  // the most
+  Link link;
+  bool isFixedOrder = false;  // sums must have the same bits for every size, with many hosts too
 };
 
-// Collective name -> algorithm name, from SMDDP_ALGORITHM ("all_reduce=staged,barrier=direct").
-using Overrides = std::map<OpKind, Algorithm>;
+// Collective name -> algorithm name, from SMDDP_ALGORITHM ("all_reduce=staged,broadcast=one_shot");
+// "all_reduce=hierarchical/ring" sets the pattern between hosts too.
+struct Override {
+  Algorithm algorithm;
+  std::optional<patterns::Pattern> pattern;
+};
+using Overrides = std::map<OpKind, Override>;
 // Throws Error(kConfiguration) that lists what there is.
 Overrides parseOverrides(const std::string& text);
 
 struct Choice {
   Algorithm algorithm;
   const char* reason;
+  patterns::Pattern pattern{};  // between hosts, of kHierarchical
 };
 
 // `payloadBytes`: what one rank would publish in a single exchange (algorithms::oneShotBytes).
+// `isRoundedOnce`: of a sum of 16-bit floats, taken in float32. What is passed between hosts is not
+// rounded, so there is one step of combining, in the order of the hosts.
 Choice select(OpKind kind, std::uint64_t payloadBytes, const Topology& topology,
-              const Overrides& overrides);
+              const Overrides& overrides, bool isRoundedOnce = false);
 
 }  // namespace smd::engine

@@ -73,8 +73,6 @@ void record(Event event) {
 
 namespace {
 
-std::int64_t toNs(TimePoint time) { return nanoseconds(time.time_since_epoch()).count(); }
-
 std::uint64_t bytesOf(const algorithms::Request& request) {
   const auto sum = [](const std::vector<std::uint64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});

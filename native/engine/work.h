@@ -16,6 +16,7 @@
 #include "common/error.h"
 #include "common/futex.h"
 #include "common/task.h"
+#include "engine/stall.h"
 #include "engine/trace.h"
 
 namespace smd::engine {
@@ -45,10 +46,19 @@ class Work {
   std::vector<std::byte> scratch;       // a pre-multiplied copy of the input
   std::unique_ptr<std::byte[]> packed;  // of a coalesced request
   Task body;
-  bool isStarted = false;  // body made: at the head of the queue, on the driver's thread
+  std::atomic<bool> isStarted{
+      false};  // body made: at the head of the queue, on the driver's thread
   std::unique_ptr<OperationTrace> trace;  // null: not traced
   TimePoint started;
   TimePoint deadline;
+  std::uint64_t flight = 0;  // its entry in the flight record; 0: none yet
+  bool wasQueued = false;    // behind another collective
+  StallWatch stall;
+  std::uint64_t noteElsewhere = 0;  // by which the process's other groups say that it waits here
+  // Ranks disagree, says a comparison with one of them. Before it becomes the group's error the
+  // others are asked, until `suspectedUntil`. The body stays as it is meanwhile.
+  std::optional<Error> suspicion;
+  TimePoint suspectedUntil, nextQuestion;
 
  private:
   FutexWord done_{0};

@@ -28,6 +28,7 @@
 #include "common/error.h"
 #include "common/file_descriptor.h"
 #include "common/fork.h"
+#include "common/log.h"
 
 namespace smd::executor {
 namespace {
@@ -186,10 +187,21 @@ class Core {
       }
     }
     for (Function& function : due) {
-      function();
+      runGuarded(function);
       function = nullptr;  // what it owns goes now, not after the functions behind it
     }
     return true;
+  }
+
+  // Those who watch deal with their own errors. What they let through ends neither the process nor
+  // the other users of the loop; most likely there was no memory.
+  template <typename Work>
+  static void runGuarded(const Work& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      logWarning(error.what());
+    }
   }
 
   void dispatch(const epoll_event& event) {
@@ -210,7 +222,7 @@ class Core {
       callback = found->second;
       running_ = event.data.u64;
     }
-    (*callback)(event.events);
+    runGuarded([&] { (*callback)(event.events); });
     callback.reset();  // before unwatch() may return: the caller may destroy what it refers to
     {
       const std::lock_guard lock(mutex_);

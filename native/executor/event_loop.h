@@ -21,6 +21,8 @@ class EventLoop {
 
   virtual ~EventLoop() = default;
 
+  // What a function that the loop calls throws is logged and otherwise ignored.
+
   // Calls `callback(events)` on the loop thread whenever epoll reports `events` (EPOLLIN, ...) on
   // `fd`, until unwatch(). Level-triggered. The loop does not own `fd`.
   virtual void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> callback) = 0;

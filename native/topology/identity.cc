@@ -19,7 +19,7 @@
 namespace smd::topology {
 namespace {
 
-constexpr std::string_view kRelease = "smd-engine-1";
+constexpr std::string_view kRelease = "smd-engine-2";
 constexpr std::uint64_t kMaxField = 16384;  // a list of 4,000 processors fits
 static_assert(std::endian::native == std::endian::little,
               "headers cross hosts as raw little-endian bytes");
@@ -100,6 +100,7 @@ std::string serialize(const Identity& identity) {
   append(out, std::to_string(identity.pid));
   append(out, identity.attachSocket);
   append(out, identity.secret);
+  append(out, identity.link);
   append(out, identity.endpoint);
   append(out, std::to_string(identity.cpuQuota));
   std::string processors;
@@ -122,6 +123,7 @@ Identity parse(std::string_view bytes) {
   identity.pid = takeNumber<std::int64_t>(bytes);
   identity.attachSocket = take(bytes);
   identity.secret = take(bytes);
+  identity.link = take(bytes);
   identity.endpoint = take(bytes);
   identity.cpuQuota = takeNumber<int>(bytes);
   std::istringstream processors(take(bytes));

@@ -21,6 +21,7 @@ struct Identity {
   std::string secret;           // 16 random bytes; rank 0's are the communicator's
   std::vector<int> processors;  // it may run on
   int cpuQuota = 0;             // in processors; 0: none
+  std::string link;             // what it knows of the network between hosts; may be empty
   std::string endpoint;         // TCP "address:port", empty if TCP is switched off
 };
 

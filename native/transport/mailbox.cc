@@ -12,6 +12,14 @@ Mailbox::Mailbox(int worldSize, Events events)
       transports_(static_cast<std::size_t>(worldSize), nullptr),
       inFlight_(static_cast<std::size_t>(worldSize)) {}
 
+void Mailbox::setTransport(int peer, Transport* transport) {
+  transports_[static_cast<std::size_t>(peer)] = transport;
+  if (transport != nullptr && std::ranges::find(distinct_, transport) == distinct_.end()) {
+    distinct_.push_back(transport);
+    if (transport->canWait()) waitable_ = transport;
+  }
+}
+
 bool Mailbox::matches(const Receive& receive, int peer, const FrameHeader& header) {
   return receive.channel == header.channel && receive.tag == header.tag &&
          (receive.peer == kAnyPeer || receive.peer == peer);
@@ -51,7 +59,7 @@ void Mailbox::post(Receive& receive) {
     return;
   }
   if (arrival->header.length == receive.bytes && receive.bytes != 0) {
-    std::memcpy(receive.data, arrival->data.data(), receive.bytes);
+    std::memcpy(receive.data, arrival->data.get(), receive.bytes);
   }
   finish(receive, arrival->peer, arrival->header);
   arrivals_.erase(arrival);
@@ -79,47 +87,53 @@ std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequen
 
 bool Mailbox::poll() {
   bool moved = false;
-  Transport* previous = nullptr;
-  for (Transport* transport : transports_) {
-    if (transport == nullptr || transport == previous) continue;
-    moved = transport->poll() || moved;
-    previous = transport;
-  }
+  for (Transport* transport : distinct_) moved = transport->poll() || moved;
   return moved;
 }
 
-std::byte* Mailbox::frameBegin(int peer, const FrameHeader& header) {
+Mailbox::InFlight& Mailbox::inFlight(Stream from) {
+  std::vector<InFlight>& ofPeer = inFlight_[static_cast<std::size_t>(from.peer)];
+  const auto index = static_cast<std::size_t>(from.index);
+  if (index >= ofPeer.size()) ofPeer.resize(index + 1);
+  return ofPeer[index];
+}
+
+std::byte* Mailbox::frameBegin(Stream from, const FrameHeader& header) {
+  const int peer = from.peer;
   std::lock_guard lock(mutex_);
-  InFlight& flight = inFlight_[static_cast<std::size_t>(peer)];
+  InFlight& flight = inFlight(from);
   flight.receive = nullptr;
   flight.isArrival = false;
   if (header.channel != Channel::kControl) {
     const auto posted = std::find_if(posted_.begin(), posted_.end(),
                                      [&](const Receive* r) { return matches(*r, peer, header); });
     if (posted != posted_.end()) {
+      const bool fits = (*posted)->bytes == header.length;
+      // Reported by the receiver, who knows what it expected.
+      if (!fits) flight.discard = std::make_unique_for_overwrite<std::byte[]>(header.length);
       flight.receive = *posted;
       posted_.erase(posted);
       flight.receive->state.store(Receive::State::kStreaming, std::memory_order_relaxed);
-      if (flight.receive->bytes == header.length) return flight.receive->data;
-      flight.discard.resize(header.length);  // reported by the receiver, who knows what it expected
-      return flight.discard.data();
+      return fits ? flight.receive->data : flight.discard.get();
     }
   }
-  arrivals_.push_back({peer, header, std::vector<std::byte>(header.length), false, nullptr});
+  auto data = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  arrivals_.push_back({peer, header, std::move(data), false, nullptr});
   flight.arrival = std::prev(arrivals_.end());
   flight.isArrival = true;
-  return flight.arrival->data.data();
+  return flight.arrival->data.get();
 }
 
-void Mailbox::frameEnd(int peer, const FrameHeader& header) {
-  std::vector<std::byte> control;
+void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
+  const int peer = from.peer;
+  std::unique_ptr<std::byte[]> control;
   {
     std::lock_guard lock(mutex_);
-    InFlight& flight = inFlight_[static_cast<std::size_t>(peer)];
+    InFlight& flight = inFlight(from);
     if (flight.receive != nullptr) {
       finish(*flight.receive, peer, header);
       flight.receive = nullptr;
-      flight.discard = {};
+      flight.discard.reset();
     } else if (flight.isArrival) {
       flight.isArrival = false;
       flight.arrival->isWhole = true;
@@ -128,14 +142,16 @@ void Mailbox::frameEnd(int peer, const FrameHeader& header) {
         arrivals_.erase(flight.arrival);
       } else if (Receive* receive = flight.arrival->claimedBy; receive != nullptr) {
         if (receive->bytes == header.length && header.length != 0) {
-          std::memcpy(receive->data, flight.arrival->data.data(), header.length);
+          std::memcpy(receive->data, flight.arrival->data.get(), header.length);
         }
         arrivals_.erase(flight.arrival);
         finish(*receive, peer, header);
       }
     }
   }
-  if (header.channel == Channel::kControl) events_.control(peer, header, std::move(control));
+  if (control != nullptr) {
+    events_.control(peer, header, {reinterpret_cast<const char*>(control.get()), header.length});
+  }
   events_.wake();
 }
 
@@ -144,9 +160,10 @@ void Mailbox::sendCompleted(int) { events_.wake(); }
 void Mailbox::linkFailed(int peer, const Error& error) {
   {
     std::lock_guard lock(mutex_);
-    InFlight& flight = inFlight_[static_cast<std::size_t>(peer)];
-    if (flight.isArrival) arrivals_.erase(flight.arrival);
-    flight.isArrival = false;
+    for (InFlight& flight : inFlight_[static_cast<std::size_t>(peer)]) {
+      if (flight.isArrival) arrivals_.erase(flight.arrival);
+      flight.isArrival = false;
+    }
   }
   events_.linkFailed(peer, error);
   events_.wake();

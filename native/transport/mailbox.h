@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,18 +47,19 @@ class Mailbox final : public FrameSink {
   struct Events {
     std::function<void()> wake;  // something completed
     std::function<void(int peer, const Error&)> linkFailed;
-    std::function<void(int peer, const FrameHeader&, std::vector<std::byte>)> control;
+    std::function<void(int peer, const FrameHeader&, std::string_view)> control;
   };
 
   Mailbox(int worldSize, Events events);
 
   // The transport that reaches `peer`; null for this rank itself.
-  void setTransport(int peer, Transport* transport) {
-    transports_[static_cast<std::size_t>(peer)] = transport;
-  }
+  void setTransport(int peer, Transport* transport);
 
   void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket);
   void post(Receive& receive);
+  // All transports are closed: nobody touches a receive or a ticket any more.
+  void noteClosed() { isClosed_.store(true, std::memory_order_release); }
+  bool isClosed() const { return isClosed_.load(std::memory_order_acquire); }
   // Takes a posted receive back. False: it is done, or its frame is arriving right now.
   bool cancel(Receive& receive);
   // The sender and signature of a message that belongs to collective `sequence` or an earlier one
@@ -65,9 +67,29 @@ class Mailbox final : public FrameSink {
   std::optional<std::pair<int, Signature>> findStray(std::uint64_t sequence);
   // Lets the caller's thread move bytes on every transport.
   bool poll();
+  // As of Transport, of the one that reaches other hosts.
+  bool canWaitFor(int peer) const { return transports_[static_cast<std::size_t>(peer)]->canWait(); }
+  Transport::Waited wait(std::chrono::nanoseconds limit, const FutexWord& rings,
+                         std::uint32_t seen) {
+    return waitable_ == nullptr ? Transport::Waited::kBusy : waitable_->wait(limit, rings, seen);
+  }
+  void beginWait() {
+    if (waitable_ != nullptr) waitable_->beginWait();
+  }
+  void endWait(bool isBackSoon) {
+    if (waitable_ != nullptr) waitable_->endWait(isBackSoon);
+  }
+  void letReturn() {
+    if (waitable_ != nullptr) waitable_->letReturn();
+  }
+  void interruptWait() {
+    if (waitable_ != nullptr) waitable_->interruptWait();
+  }
 
-  std::byte* frameBegin(int peer, const FrameHeader& header) override;
-  void frameEnd(int peer, const FrameHeader& header) override;
+  // Memory for a frame that nobody waits for is taken without being touched: what a header
+  // announces costs addresses, and only what really arrives costs memory.
+  std::byte* frameBegin(Stream from, const FrameHeader& header) override;
+  void frameEnd(Stream from, const FrameHeader& header) override;
   void sendCompleted(int peer) override;
   void linkFailed(int peer, const Error& error) override;
 
@@ -75,26 +97,30 @@ class Mailbox final : public FrameSink {
   struct Arrival {  // a frame nobody has taken yet
     int peer;
     FrameHeader header;
-    std::vector<std::byte> data;
+    std::unique_ptr<std::byte[]> data;  // header.length bytes
     bool isWhole = false;
     Receive* claimedBy = nullptr;  // posted while it was still arriving
   };
-  struct InFlight {  // the frame that is arriving from a peer
+  struct InFlight {  // the frame that is arriving on a stream
     Receive* receive = nullptr;
     std::list<Arrival>::iterator arrival;
     bool isArrival = false;
-    std::vector<std::byte> discard;
+    std::unique_ptr<std::byte[]> discard;
   };
 
   static bool matches(const Receive& receive, int peer, const FrameHeader& header);
+  InFlight& inFlight(Stream from);
   static void finish(Receive& receive, int peer, const FrameHeader& header);
 
   Events events_;
-  std::vector<Transport*> transports_;
+  std::vector<Transport*> transports_;  // by peer
+  std::vector<Transport*> distinct_;    // each once
+  Transport* waitable_ = nullptr;
   std::mutex mutex_;
   std::list<Receive*> posted_;
   std::list<Arrival> arrivals_;
-  std::vector<InFlight> inFlight_;
+  std::vector<std::vector<InFlight>> inFlight_;  // by peer and index of its stream
+  std::atomic<bool> isClosed_{false};
 };
 
 }  // namespace smd::transport

@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 
+#include "common/flight_ring.h"
 #include "common/futex.h"
 #include "common/signature.h"
 
@@ -25,7 +26,9 @@ namespace smd::transport {
 
 inline constexpr std::size_t kInlineBytes = 24;
 inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
+// Of each rank: where all are on one host, and where what is staged crosses to other hosts too.
 inline constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kCrossingStagingBytes = std::size_t{8} << 20;
 
 // How a rank enters an operation: one cache line carries the sequence number, the signature that
 // must match and, if it is tiny, the data. Two lines alternate by sequence number: a rank can reach
@@ -52,6 +55,7 @@ struct RankCells {
   // A line each: the first changes with every piece moved, the second, read just as often, once.
   alignas(64) std::atomic<std::uint32_t> usesPeers{0};    // I am at peers' buffers
   alignas(64) std::atomic<std::uint32_t> isWithdrawn{0};  // nobody may touch mine any more
+  FlightBoard flight;  // my last operations, for reports of others
 };
 
 // The first error of a group: whoever swaps state from 0 to 1 writes it, then sets 2.
@@ -67,7 +71,8 @@ class PeerMemory {
  public:
   // `arenaBytes` 0: there are none.
   PeerMemory(int index, int size, AbortBlock* abort, std::byte* cells, std::size_t cellsStride,
-             std::byte* slots, std::byte* staging, std::byte* arenas, std::size_t arenaBytes)
+             std::byte* slots, std::byte* staging, std::size_t stagingBytes, std::byte* arenas,
+             std::size_t arenaBytes)
       : index_(index),
         size_(size),
         abort_(abort),
@@ -75,6 +80,7 @@ class PeerMemory {
         cellsStride_(cellsStride),
         slots_(slots),
         staging_(staging),
+        stagingBytes_(stagingBytes),
         arenas_(arenas),
         arenaBytes_(arenaBytes) {}
 
@@ -93,9 +99,9 @@ class PeerMemory {
   std::byte* slot(int peer, std::uint64_t sequence) const {
     return slots_ + (static_cast<std::size_t>(peer) * 2 + (sequence & 1)) * kSlotBytes;
   }
-  // kStagingBytes through which large buffers pass block by block.
+  // Through which large buffers pass block by block.
   std::byte* staging(int peer) const {
-    return staging_ + static_cast<std::size_t>(peer) * kStagingBytes;
+    return staging_ + static_cast<std::size_t>(peer) * stagingBytes_;
   }
 
   // Where a rank's shared buffers lie (transport/shm/arena.h gives them out).
@@ -179,6 +185,7 @@ class PeerMemory {
   std::size_t cellsStride_;
   std::byte* slots_;
   std::byte* staging_;
+  std::size_t stagingBytes_;
   std::byte* arenas_;
   std::size_t arenaBytes_;
 };

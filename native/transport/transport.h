@@ -6,7 +6,9 @@
 // with one public factory; they include this header and never one another.
 //
 // Promises of every implementation, checked by tests/native/transport_conformance.h:
-//  1. Frames of one (sender, receiver) pair arrive whole, unchanged and in the order of send().
+//  1. Frames of one (sender, receiver) pair arrive whole and unchanged. They arrive in the order of
+//     send(); only frames of collectives, which have tags of their own, may overtake one another,
+//     on streams of their own.
 //  2. send() never blocks. The payload is only read until its ticket completes; a ticket completes
 //     exactly once, also when the link fails or the transport closes.
 //  3. FrameSink functions are called by one thread at a time for each peer, never from inside
@@ -23,6 +25,7 @@
 #include <type_traits>
 
 #include "common/error.h"
+#include "common/futex.h"
 #include "common/signature.h"
 
 namespace smd::transport {
@@ -58,14 +61,24 @@ class SendTicket {
   std::atomic<State> state_{State::kPending};
 };
 
+// Where frames come from: a rank, and one of the connections with it.
+struct Stream {
+  // NOLINTNEXTLINE(google-explicit-constructor): most transports have one connection with a peer
+  Stream(int rank, int connection = 0) : peer(rank), index(connection) {}
+
+  int peer;
+  int index;
+};
+
 // Who receives. `peer` is the sender's rank in the communicator.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // Where the payload goes: header.length writable bytes that stay valid until frameEnd() or
-  // linkFailed(). Never null unless header.length is 0.
-  virtual std::byte* frameBegin(int peer, const FrameHeader& header) = 0;
-  virtual void frameEnd(int peer, const FrameHeader& header) = 0;
+  // linkFailed(). Never null unless header.length is 0. Throws std::bad_alloc, and has done nothing
+  // then, if there is no memory for so many: a transport to other hosts ends the link.
+  virtual std::byte* frameBegin(Stream from, const FrameHeader& header) = 0;
+  virtual void frameEnd(Stream from, const FrameHeader& header) = 0;
   // A ticket completed: whoever waits for one should look again.
   virtual void sendCompleted(int peer) = 0;
   virtual void linkFailed(int peer, const Error& error) = 0;
@@ -88,8 +101,33 @@ class Transport {
   // anything moved. Never blocks; returns false at once if another thread is already at it.
   virtual bool poll() = 0;
 
+  // Between these two the background thread stays away while the caller polls and waits: it would
+  // be woken for each message as well, and compete for it. It returns when the last caller has
+  // ended its wait: at once, or, if that `isBackSoon`, some milliseconds after the last
+  // beginWait(): then short operations, one after the other, wake nobody. letReturn(): at once,
+  // unless somebody waits now.
+  virtual void beginWait() {}
+  virtual void endWait(bool /*isBackSoon*/) {}
+  virtual void letReturn() {}
+
+  // Like poll(), but the calling thread, which has called beginWait(), sleeps until something can
+  // move: for `limit` at most, or until interruptWait(). kNothing, at once, if `rings` is no
+  // longer as `seen`: another thread has delivered something since the caller looked. kBusy, at
+  // once: another thread is at it, or this transport cannot be waited for.
+  enum class Waited : std::uint8_t { kBusy, kMoved, kNothing, kSignal };
+  virtual bool canWait() const { return false; }
+  virtual Waited wait(std::chrono::nanoseconds /*limit*/, const FutexWord& /*rings*/,
+                      std::uint32_t /*seen*/) {
+    return Waited::kBusy;
+  }
+  virtual void interruptWait() {}
+
+  // Why a transport is closed. Peers are told that this rank leaves, or that it has failed: then an
+  // error was sent to them, and where that does not get through the link has not ended well.
+  enum class Ending : std::uint8_t { kInOrder, kFailure };
   // Hands over what was sent so far, for at most `grace`, then closes. Idempotent.
-  virtual void close(std::chrono::milliseconds grace) = 0;
+  void close(std::chrono::milliseconds grace) { close(grace, Ending::kInOrder); }
+  virtual void close(std::chrono::milliseconds grace, Ending ending) = 0;
 };
 
 }  // namespace smd::transport

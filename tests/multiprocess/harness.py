@@ -80,6 +80,19 @@ class RankOutcome:
         return self.exit_code == 0 and self.error is None
 
 
+class Place(Protocol):
+    """Where a rank runs that is not to run simply here. Pickled on the way to its rank.
+
+    `variables` are set in the rank instead of those that say that all ranks are on this host.
+    """
+
+    @property
+    def variables(self) -> Mapping[str, str]: ...
+
+    def enter(self) -> None:
+        """Move the calling process there; called in the rank before all else."""
+
+
 class RanksFailed(AssertionError):
     """Some rank did not end well. The text holds every rank's error, output and stacks."""
 
@@ -94,6 +107,7 @@ def run_ranks(
     *args: Any,
     deadline_s: float = DEFAULT_DEADLINE_S,
     env: Mapping[str, str] | None = None,
+    places: Sequence[Place] | None = None,
     check: bool = True,
     **kwargs: Any,
 ) -> list[Any]:
@@ -105,19 +119,23 @@ def run_ranks(
         args, kwargs: passed on; must pickle.
         deadline_s: seconds until every rank must have ended.
         env: variables set in every rank before the module of `target` is loaded.
+        places: by rank, where it runs; None is here.
         check: True returns the values by rank and raises `RanksFailed` if a rank raised, died or
             missed the deadline; False returns a `RankOutcome` for each rank.
     """
     location, name = _locate(target)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        variables = _rank_variables(world_size, env)
+        variables = _rank_variables(world_size, env, places)
         call = _Call(folder, location, name, args, kwargs)
         context = _fork_server()
         processes: list[_Process] = []
         try:
             for rank in range(world_size):
+                place = None if places is None else places[rank]
                 process = context.Process(
-                    target=_child_main, args=(call, rank, variables[rank]), name=f"rank {rank}"
+                    target=_child_main,
+                    args=(call, rank, variables[rank], place),
+                    name=f"rank {rank}",
                 )
                 process.start()
                 processes.append(_Forked(process))
@@ -136,11 +154,12 @@ def run_script(
     *,
     deadline_s: float = DEFAULT_DEADLINE_S,
     env: Mapping[str, str] | None = None,
+    places: Sequence[Place] | None = None,
     check: bool = True,
 ) -> list[RankOutcome]:
     """Run `python *argv` as `world_size` fresh interpreters; the outcomes carry their output."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        variables = _rank_variables(world_size, env)
+        variables = _rank_variables(world_size, env, places)
         processes: list[_Process] = []
         try:
             for rank in range(world_size):
@@ -151,6 +170,7 @@ def run_script(
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
+                        preexec_fn=None if places is None else places[rank].enter,
                         process_group=0,
                     )
                 processes.append(_Spawned(process))
@@ -242,7 +262,12 @@ def _locate(target: Callable[..., Any] | str) -> tuple[str, str]:
     return str(Path(target.__code__.co_filename).resolve()), target.__name__
 
 
-def _rank_variables(world_size: int, env: Mapping[str, str] | None) -> list[dict[str, str]]:
+def _rank_variables(
+    world_size: int, env: Mapping[str, str] | None, places: Sequence[Place] | None
+) -> list[dict[str, str]]:
+    """What each rank finds in its environment; `env` goes before `places`, and both before us."""
+    if places is not None and len(places) != world_size:
+        raise ValueError(f"{len(places)} places for {world_size} ranks; pass one per rank.")
     shared = {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
@@ -250,17 +275,27 @@ def _rank_variables(world_size: int, env: Mapping[str, str] | None) -> list[dict
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
-    shared.update(env or {})
-    return [{"RANK": str(r), "LOCAL_RANK": str(r), **shared} for r in range(world_size)]
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            **shared,
+            **({} if places is None else places[rank].variables),
+            **(env or {}),
+        }
+        for rank in range(world_size)
+    ]
 
 
 def _file(folder: str, rank: int, kind: str) -> str:
     return os.path.join(folder, f"rank{rank}.{kind}")
 
 
-def _child_main(call: _Call, rank: int, variables: Mapping[str, str]) -> None:
+def _child_main(call: _Call, rank: int, variables: Mapping[str, str], place: Place | None) -> None:
     """Body of a rank: own process group, output to a file, result or exception to another."""
     os.setpgid(0, 0)  # a session of its own would be scheduled apart from the others
+    if place is not None:
+        place.enter()
     output = os.open(_file(call.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

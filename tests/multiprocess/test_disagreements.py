@@ -23,10 +23,6 @@ def reason(told: Heard) -> str:
     return text
 
 
-# Over messages each of two roots waits for the other's data, and neither sends: until the timeout.
-TWO_ROOTS_WAIT = ("root of reduce", "tcp", 5)
-
-
 @pytest.mark.parametrize("count", [5, 300_007], ids=["small", "large"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("how", DISAGREEMENTS)
@@ -35,16 +31,13 @@ def test_ranks_that_disagree_all_hear_of_it(how: str, transport: str, count: int
         disagree, WORLD_SIZE, how, count, env={"SMDDP_TRANSPORT": transport}, deadline_s=40
     )
     for first, second in heard_by_rank:
-        if (how, transport, count) == TWO_ROOTS_WAIT:
-            assert first.type_name == "CollectiveTimeoutError", first
-            continue
         assert first.type_name == "MismatchError", first
         assert "RuntimeError" in first.bases
         assert "rank 1" in first.text, first.text
         assert "Expected: " in first.text, first.text
         assert reason(second) == reason(first), "the first error stays"
-    if transport == "shm":
-        # Over TCP several ranks may notice at once, each with the pair of ranks that it compared.
+    # Over TCP, what does not fit between one sender and one receiver is told by the receiver.
+    if transport == "shm" or how not in ("split sizes", "gather sizes", "scatter sizes"):
         assert len({reason(first) for first, _ in heard_by_rank}) == 1, heard_by_rank
 
 

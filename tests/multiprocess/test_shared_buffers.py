@@ -106,7 +106,7 @@ def finds_none(rank: int, world_size: int) -> str | None:
 def test_one_rank_and_tcp_have_none() -> None:
     assert run_ranks(finds_none, 1, deadline_s=DEADLINE_S) == ["alone"]
     tcp = {"SMDDP_TRANSPORT": "tcp"}
-    assert run_ranks(finds_none, 2, env=tcp, deadline_s=DEADLINE_S) == ["direct"] * 2
+    assert run_ranks(finds_none, 2, env=tcp, deadline_s=DEADLINE_S) == ["hierarchical"] * 2
 
 
 def has_little_address_space(rank: int, world_size: int, poor: int) -> str | None:

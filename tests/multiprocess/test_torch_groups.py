@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from typing import Any
@@ -131,6 +132,36 @@ def split(rank: int, world_size: int) -> None:
 
 def test_split_group() -> None:
     run_ranks(split, 3)
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def split_with_token(rank: int, world_size: int) -> list[str]:
+    told = Lines()
+    logging.getLogger("smdistributed").addHandler(told)
+    with smddp():
+        world = dist.group.WORLD
+        assert world is not None
+        half = world.split_group([0, 1])
+        assert half is not None
+        half.allreduce(tagged(rank, 3)).wait()
+    return told.lines
+
+
+def test_a_split_group_keeps_the_jobs_token() -> None:
+    """Without one, a group over TCP warns that whoever can read the store can take part."""
+    over_tcp = {"SMDDP_TRANSPORT": "tcp"}
+    for lines in run_ranks(split_with_token, 2, env={**over_tcp, "SMDDP_TOKEN": "secret"}):
+        assert not any("no job token" in line for line in lines)
+    lines = run_ranks(split_with_token, 2, env={**over_tcp, "SMDDP_TOKEN": ""})[0]
+    assert any("no job token" in line for line in lines)
 
 
 def again(rank: int, world_size: int, ports: list[int]) -> None:

@@ -39,7 +39,6 @@ inline std::vector<Wires> allWires() {
   return {{"chosen", TransportChoice::kAuto, ""},
           {"one_shot", TransportChoice::kSharedMemory, everything("one_shot")},
           {"staged", TransportChoice::kSharedMemory, everything("staged")},
-          {"direct", TransportChoice::kSharedMemory, everything("direct") + ",barrier=direct"},
           {"tcp", TransportChoice::kTcp, ""}};
 }
 

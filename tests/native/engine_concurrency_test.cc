@@ -48,9 +48,7 @@ PlanOptions randomPlan(std::mt19937& random, int size, std::uint64_t salt) {
 }
 
 // Slots, staging blocks and arrival lines pass from one operation to the next, whatever its kind;
-// the inline driver and the progress thread take turns. Before 0.1.0 was released a direct
-// operation between others (SMDDP_ALGORITHM) let the root overwrite an arrival that a peer had not
-// yet read.
+// the inline driver and the progress thread take turns.
 TEST_P(Mixed, OperationsOfAllKindsInARandomOrder) {
   constexpr std::size_t kOperations = kIsSlow ? 50 : 120;
   for (unsigned seed : {1, 2, 3}) {
@@ -257,14 +255,15 @@ TEST_P(Mixed, LeavingRightAfterTheLastOperation) {
 
 INSTANTIATE_TEST_SUITE_P(
     Engine, Mixed,
-    ::testing::Values(Mix{"shm_2", 2, TransportChoice::kSharedMemory, ""},
-                      Mix{"shm_3", 3, TransportChoice::kSharedMemory, ""},
-                      Mix{"shm_5", 5, TransportChoice::kSharedMemory, ""},
-                      Mix{"algorithms_3", 3, TransportChoice::kSharedMemory,
-                          "broadcast=direct,gather=direct,reduce=direct,barrier=direct"},
-                      Mix{"algorithms_5", 5, TransportChoice::kSharedMemory,
-                          "broadcast=direct,all_reduce=staged,scatter=direct,all_gather=direct"},
-                      Mix{"tcp_3", 3, TransportChoice::kTcp, ""}),
+    ::testing::Values(
+        Mix{"shm_2", 2, TransportChoice::kSharedMemory, ""},
+        Mix{"shm_3", 3, TransportChoice::kSharedMemory, ""},
+        Mix{"shm_5", 5, TransportChoice::kSharedMemory, ""},
+        Mix{"algorithms_3", 3, TransportChoice::kSharedMemory,
+            "broadcast=staged,all_gather=staged,reduce=one_shot"},
+        Mix{"algorithms_5", 5, TransportChoice::kSharedMemory,
+            "broadcast=one_shot,all_reduce=staged,reduce_scatter=staged,all_gather=one_shot"},
+        Mix{"tcp_3", 3, TransportChoice::kTcp, ""}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

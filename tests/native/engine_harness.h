@@ -142,6 +142,8 @@ struct WorldOptions {
   TransportChoice transport = TransportChoice::kAuto;
   std::string algorithm = {};  // SMDDP_ALGORITHM
   nanoseconds timeout = std::chrono::seconds(60);
+  std::vector<int> ranksPerHost = {};  // in rank order; empty: all are on this one
+  nanoseconds reportStallAfter = std::chrono::seconds(30);
 };
 
 class World {
@@ -159,8 +161,10 @@ class World {
           CommunicatorOptions settings;
           settings.name = "test";
           settings.timeout = options_.timeout;
+          settings.reportStallAfter = options_.reportStallAfter;
           settings.bootstrap.transport = options_.transport;
           settings.bootstrap.interfaces = "127.";
+          settings.bootstrap.machineSuffix = hostOf(rank);
           communicators_[static_cast<std::size_t>(rank)] =
               Communicator::create(rank, options_.size, exchange_.ofRank(rank), settings);
         },
@@ -196,6 +200,15 @@ class World {
   }
 
  private:
+  std::string hostOf(int rank) const {
+    int before = 0;
+    for (std::size_t host = 0; host < options_.ranksPerHost.size(); ++host) {
+      before += options_.ranksPerHost[host];
+      if (rank < before) return "/host " + std::to_string(host);
+    }
+    return "";
+  }
+
   WorldOptions options_;
   MemoryExchange exchange_;
   Whereabouts whereabouts_;

@@ -277,7 +277,8 @@ class Plan {
 using Allocate = std::function<std::byte*(std::uint64_t bytes)>;
 
 // One rank's buffers for one Plan: on the heap, but where `allocate` says for the one that holds
-// the input (of operations in place, that is the output too).
+// the input (of operations in place, that is the output too) or, away from a broadcast's root, the
+// output.
 class Buffers {
  public:
   Buffers(const Plan& plan, int rank, const Allocate& allocate = {})
@@ -290,7 +291,8 @@ class Buffers {
     const bool isPart = kind == OpKind::kAllGather || kind == OpKind::kGather;
     const bool isInOutput = isInPlace && (isWhole || isPart);
     inputBegin_ = take(input_, input.size(), isInOutput ? Allocate{} : allocate);
-    output_ = take(outputMemory_, outputBytes_ + 2 * kGuard, isInOutput ? allocate : Allocate{});
+    output_ = take(outputMemory_, outputBytes_ + 2 * kGuard,
+                   isInOutput || kind == OpKind::kBroadcast ? allocate : Allocate{});
     std::memset(output_, static_cast<int>(kGuardByte), outputBytes_ + 2 * kGuard);
     inputAt_ = inputBegin_;
     outputAt_ = output_ + kGuard;

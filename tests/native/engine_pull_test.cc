@@ -399,7 +399,8 @@ TEST(PullLarge, ResultsThatDoNotFitIntoTheCache) {
 // Ranks of one broadcast or all_gather whose steps the test takes itself.
 class Ranks {
  public:
-  Ranks(OpKind kind, int size)
+  // `areOutputsShared`: of a broadcast.
+  Ranks(OpKind kind, int size, bool areOutputsShared = false)
       : region_(transport::shm::Region::create(size, std::size_t{2} << 20)),
         contexts_(static_cast<std::size_t>(size)),
         blocksDone_(contexts_.size(), 0),
@@ -420,7 +421,7 @@ class Ranks {
         request.output = buffers_.back()->data();
       } else if (kind == OpKind::kBroadcast) {
         request.root = 0;
-        request.output = output;
+        request.output = areOutputsShared ? buffers_.back()->data() : output;
       } else {
         for (std::uint64_t peer = 0; peer < contexts_.size(); ++peer) {
           request.outputs.push_back(output + peer * kBytes);
@@ -451,6 +452,10 @@ class Ranks {
     return true;
   }
 
+  std::byte* sharedBuffer(int rank) const {
+    return buffers_[static_cast<std::size_t>(rank)]->data();
+  }
+
   static constexpr std::uint64_t kCount = 1000;
   static constexpr std::uint64_t kBytes = kCount * sizeof(std::uint32_t);
 
@@ -477,6 +482,32 @@ TEST(PullProtocol, NothingIsReadFromAnInputThatIsWithdrawn) {
       EXPECT_TRUE(ranks.isUntouched(1));
     }
   }
+}
+
+// The root writes a part of an output that is shared, and nobody returns before it has.
+TEST(PullProtocol, TheRootWritesItsPartOfASharedOutput) {
+  Ranks ranks(OpKind::kBroadcast, 2, true);
+  Task reader = ranks.start(1);
+  EXPECT_FALSE(reader.advance());
+  algorithms::announce(ranks.of(0),
+                       ranks.of(0).memory->offsetInArena(ranks.sharedBuffer(0), 1).value() + 1);
+  EXPECT_FALSE(reader.advance());
+  const std::byte* output = ranks.sharedBuffer(1);
+  EXPECT_EQ(output[0], std::byte{1});
+  EXPECT_EQ(output[Ranks::kBytes - 1], std::byte{2}) << "the root's part, which has not run";
+}
+
+TEST(PullProtocol, NothingIsWrittenToAnOutputThatIsWithdrawn) {
+  Ranks ranks(OpKind::kBroadcast, 2, true);
+  Task root = ranks.start(0);
+  EXPECT_FALSE(root.advance());
+  Task reader = ranks.start(1);
+  EXPECT_FALSE(reader.advance());
+  ranks.withdraw(1);
+  EXPECT_FALSE(root.advance());
+  const std::byte* output = ranks.sharedBuffer(1);
+  EXPECT_EQ(output[0], std::byte{1});
+  EXPECT_EQ(output[Ranks::kBytes - 1], std::byte{2});
 }
 
 // A rank that is through with the operation may fail in the next one: no reason to stop here.

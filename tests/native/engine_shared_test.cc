@@ -367,7 +367,7 @@ TEST(SharedBuffers, OneRankHasNone) {
 TEST(SharedBuffers, RanksThatUseTcpHaveNone) {
   World world({.size = 2, .transport = TransportChoice::kTcp});
   EXPECT_EQ(world.of(0).allocateShared(100), nullptr);
-  EXPECT_EQ(world.of(0).choose(OpKind::kAllReduce, 1 << 30).algorithm, Algorithm::kDirect);
+  EXPECT_EQ(world.of(0).choose(OpKind::kAllReduce, 1 << 30).algorithm, Algorithm::kHierarchical);
 }
 
 TEST(SharedBuffers, AClosedGroupHasNone) {

@@ -127,7 +127,7 @@ TEST_F(Trace, AlgorithmsAreNamedAsTheyCameOut) {
     trace::start(100);
     run(world, large);
     const trace::Recording recording = trace::stop();
-    EXPECT_EQ(algorithmsOf(recording), (std::vector<std::string>{"direct", "direct"}));
+    EXPECT_EQ(algorithmsOf(recording), (std::vector<std::string>{"hierarchical", "hierarchical"}));
     for (const trace::Event& event : recording.events) EXPECT_EQ(event.arrivedNs, 0);
   }
   {

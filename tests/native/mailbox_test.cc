@@ -18,7 +18,7 @@ class SilentTransport final : public Transport {
   void send(int, const FrameHeader&, const void*, SendTicket*) override {}
   void expect(int peer) override { expected.push_back(peer); }
   bool poll() override { return false; }
-  void close(std::chrono::milliseconds) override {}
+  void close(std::chrono::milliseconds, Ending) override {}
   std::vector<int> expected;
 };
 
@@ -91,9 +91,8 @@ class MailboxTest : public ::testing::Test {
   Mailbox mailbox_{
       kSize,
       {[this] { ++numWakes_; }, [this](int peer, const Error&) { failed_.push_back(peer); },
-       [this](int peer, const FrameHeader&, std::vector<std::byte> text) {
-         controls_.push_back(std::to_string(peer) + ": " +
-                             std::string(reinterpret_cast<const char*>(text.data()), text.size()));
+       [this](int peer, const FrameHeader&, std::string_view text) {
+         controls_.push_back(std::to_string(peer) + ": " + std::string(text));
        }}};
 };
 

@@ -104,7 +104,7 @@ TEST(ChooseAddress, FollowsTheTable) {
     if (*each.routed != '\0') {
       routed = address(each.routed);
     }
-    EXPECT_EQ(chooseAddress(each.wanted, host(), routed).host(), each.chosen)
+    EXPECT_EQ(chooseAddresses(each.wanted, host(), routed)[0].address.host(), each.chosen)
         << "wanted " << each.wanted << ", routed " << each.routed;
   }
 }
@@ -112,7 +112,7 @@ TEST(ChooseAddress, FollowsTheTable) {
 TEST(ChooseAddress, NamesWhatThereIsWhenNothingMatches) {
   for (const char* wanted : {"eth7", "eth1", "^lo,^eth,^ib,^docker,^br", "10.2.0.0/16", "fe80:"}) {
     try {
-      chooseAddress(wanted, host(), std::nullopt);
+      chooseAddresses(wanted, host(), std::nullopt);
       FAIL() << wanted << " matched";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfiguration);
@@ -124,14 +124,55 @@ TEST(ChooseAddress, NamesWhatThereIsWhenNothingMatches) {
   }
 }
 
+TEST(ChooseAddresses, TakesAllThatAreWantedOneAddressOfEach) {
+  const std::vector<InterfaceAddress> present = {
+      {"lo", address("127.0.0.1"), true, 8, "", 0},
+      {"docker0", address("172.17.0.1"), true, 16, "bridge", 0},
+      {"eth0", address("fd00::2"), true, 64, "ena", 10000},
+      {"eth0", address("10.1.0.2"), true, 16, "ena", 10000},
+      {"eth0", address("10.1.0.3"), true, 16, "ena", 10000},  // a second address of the same
+      {"eth1", address("10.2.0.2"), true, 16, "ena", 25000},
+      {"eth2", address("10.3.0.2"), true, 16, "ena", 1000},      // for management
+      {"wg0", address("10.4.0.2"), true, 16, "wireguard", 0},    // a tunnel
+      {"eth3", address("10.5.0.2"), false, 16, "ena", 10000},    // no cable
+      {"eth4", address("fd00::5"), true, 64, "ena", 10000},      // of the other family only
+      {"eth5", address("169.254.1.2"), true, 16, "ena", 10000},  // only on its link
+  };
+  struct Case {
+    const char* wanted;
+    const char* routed;
+    std::vector<std::string> chosen;
+  };
+  for (const Case& each : {
+           Case{"auto", "10.1.0.2", {"10.1.0.2", "10.2.0.2"}},
+           Case{"auto", "10.2.0.2", {"10.2.0.2"}},  // eth0 is less than half as quick
+           Case{"auto", "10.4.0.2", {"10.4.0.2"}},
+           Case{"auto", "172.17.0.1", {"172.17.0.1"}},
+           Case{"auto", "127.0.0.1", {"127.0.0.1"}},
+           Case{"^eth1", "10.1.0.2", {"10.1.0.2"}},
+           Case{"eth1,eth0", "", {"10.2.0.2", "10.1.0.2"}},
+           Case{"eth", "", {"10.1.0.2", "10.2.0.2", "10.3.0.2"}},
+           Case{"eth1,auto", "10.1.0.2", {"10.2.0.2"}},
+           Case{"fd00:", "", {"fd00::2", "fd00::5"}},
+       }) {
+    std::optional<SocketAddress> routed;
+    if (*each.routed != '\0') routed = address(each.routed);
+    std::vector<std::string> chosen;
+    for (const InterfaceAddress& one : chooseAddresses(each.wanted, present, routed)) {
+      chosen.push_back(one.address.host());
+    }
+    EXPECT_EQ(chosen, each.chosen) << "wanted " << each.wanted << ", routed " << each.routed;
+  }
+}
+
 TEST(ChooseLocalAddress, StaysOnLoopbackIfTheRendezvousIsThere) {
-  EXPECT_TRUE(chooseLocalAddress("auto", "127.0.0.1:29500").isLoopback());
-  EXPECT_TRUE(chooseLocalAddress("auto", "localhost").isLoopback());
+  EXPECT_TRUE(chooseLocalAddresses("auto", "127.0.0.1:29500")[0].address.isLoopback());
+  EXPECT_TRUE(chooseLocalAddresses("auto", "localhost")[0].address.isLoopback());
 }
 
 TEST(ChooseLocalAddress, FindsSomethingWithoutARendezvous) {
-  EXPECT_NO_THROW(chooseLocalAddress("auto", ""));
-  EXPECT_NO_THROW(chooseLocalAddress("auto", "no-such-host.invalid"));
+  EXPECT_NO_THROW(chooseLocalAddresses("auto", ""));
+  EXPECT_NO_THROW(chooseLocalAddresses("auto", "no-such-host.invalid"));
 }
 
 TEST(ListInterfaceAddresses, FindsLoopback) {

@@ -6,26 +6,28 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstring>
 #include <string>
 
 namespace smd::transport::tcp {
 namespace {
 
-Identity rankOf(int rank, int worldSize = 4, int seed = 1) {
+Identity rankOf(int rank, int worldSize = 4) {
   Identity identity;
-  identity.cookie.fill(static_cast<std::byte>(seed));
+  identity.key.bytes.fill(std::byte{1});
   identity.rank = rank;
   identity.worldSize = worldSize;
   return identity;
 }
 
+HelloBytes helloOf(const Identity& opener, int target) {
+  return makeHello(opener, target, makeNonce());
+}
+
 TEST(Hello, IsAcceptedByTheRankItIsMeantFor) {
   for (const int opener : {0, 1, 3}) {
-    const HelloResult result = checkHello(makeHello(rankOf(opener), 2), rankOf(2));
+    const HelloResult result = checkHello(helloOf(rankOf(opener), 2), rankOf(2));
     EXPECT_EQ(result.verdict, HelloVerdict::kAccepted);
-    EXPECT_EQ(result.rank, opener);
+    EXPECT_EQ(result.from.peer, opener);
   }
 }
 
@@ -37,61 +39,63 @@ TEST(Hello, IsRefusedForOneReasonEach) {
     HelloVerdict verdict;
   };
   for (const Case& each : {
-           Case{"another cookie", rankOf(1, 4, 2), 2, HelloVerdict::kCookie},
-           Case{"another cookie and world size", rankOf(1, 5, 2), 2, HelloVerdict::kCookie},
            Case{"another world size", rankOf(1, 5), 2, HelloVerdict::kWorldSize},
            Case{"rank beyond the last", rankOf(4), 2, HelloVerdict::kRank},
            Case{"negative rank", rankOf(-1), 2, HelloVerdict::kRank},
            Case{"our own rank", rankOf(2), 2, HelloVerdict::kRank},
            Case{"another target", rankOf(1), 3, HelloVerdict::kTarget},
        }) {
-    const HelloResult result = checkHello(makeHello(each.opener, each.target), rankOf(2));
+    const HelloResult result = checkHello(helloOf(each.opener, each.target), rankOf(2));
     EXPECT_EQ(result.verdict, each.verdict) << each.what;
-    EXPECT_EQ(result.rank, -1) << each.what;
+    EXPECT_EQ(result.from.peer, -1) << each.what;
+    EXPECT_EQ(std::string(describe(result.verdict)).rfind("it ", 0), 0U) << each.what;
   }
+  EXPECT_EQ(checkHello(HelloBytes{}, rankOf(2)).verdict, HelloVerdict::kForeign);
 }
 
 TEST(Hello, EveryByteThatMeansSomethingIsChecked) {
-  const auto good = makeHello(rankOf(1), 2);
-  constexpr std::size_t kReservedFrom = 44;
+  const HelloBytes good = helloOf(rankOf(1), 2);
+  constexpr std::size_t kNonceFrom = 32;  // which may be anything
   for (std::size_t i = 0; i < good.size(); ++i) {
     auto bytes = good;
     bytes[i] ^= std::byte{0x80};
     const HelloResult result = checkHello(bytes, rankOf(2));
-    EXPECT_EQ(result.verdict == HelloVerdict::kAccepted, i >= kReservedFrom) << "byte " << i;
-  }
-  EXPECT_EQ(checkHello(std::array<std::byte, kHelloBytes>{}, rankOf(2)).verdict,
-            HelloVerdict::kForeign);
-}
-
-TEST(Reply, IsAcceptedByItsOpenerOnly) {
-  const auto reply = makeReply(rankOf(2), 1);
-  EXPECT_TRUE(checkReply(reply, rankOf(1), 2));
-  EXPECT_FALSE(checkReply(reply, rankOf(1), 3));        // answered by another rank
-  EXPECT_FALSE(checkReply(reply, rankOf(0), 2));        // meant for another opener
-  EXPECT_FALSE(checkReply(reply, rankOf(1, 4, 2), 2));  // another cookie
-  EXPECT_FALSE(checkFarewell(reply, rankOf(1), 2));
-  for (std::size_t i = 0; i < reply.size(); ++i) {
-    auto bytes = reply;
-    bytes[i] ^= std::byte{1};
-    const bool isReserved = i >= 12 && i < 16;
-    EXPECT_EQ(checkReply(bytes, rankOf(1), 2), isReserved) << "byte " << i;
+    EXPECT_EQ(result.verdict == HelloVerdict::kAccepted, i >= kNonceFrom) << "byte " << i;
   }
 }
 
-TEST(Reply, DoesNotContainTheCookie) {
-  Identity acceptor = rankOf(2);
-  for (std::size_t i = 0; i < acceptor.cookie.size(); ++i) {
-    acceptor.cookie[i] = static_cast<std::byte>(i * 13 + 5);
+TEST(Nonce, IsFreshEachTime) { EXPECT_NE(makeNonce(), makeNonce()); }
+
+TEST(Proofs, DependOnTheKeyAndOnEveryByteOfBothNonces) {
+  const HelloBytes hello = helloOf(rankOf(1), 2);
+  const Nonce challenge = makeNonce();
+  const Proofs proofs = proofsOf(rankOf(2).key, hello, challenge);
+  EXPECT_TRUE(trust::isEqual(proofs.proof, proofsOf(rankOf(1).key, hello, challenge).proof));
+  const auto expectOther = [&](const Proofs& other, const std::string& what) {
+    EXPECT_FALSE(trust::isEqual(other.proof, proofs.proof)) << what;
+    EXPECT_FALSE(trust::isEqual(other.welcome, proofs.welcome)) << what;
+    EXPECT_FALSE(trust::isEqual(other.farewell, proofs.farewell)) << what;
+  };
+  trust::SessionKey otherKey = rankOf(2).key;
+  otherKey.bytes.back() ^= std::byte{1};
+  expectOther(proofsOf(otherKey, hello, challenge), "another key");
+  for (std::size_t i = 0; i < hello.size(); ++i) {
+    HelloBytes changed = hello;
+    changed[i] ^= std::byte{1};
+    expectOther(proofsOf(rankOf(2).key, changed, challenge), "hello " + std::to_string(i));
   }
-  const auto reply = makeReply(acceptor, 1);
-  EXPECT_NE(std::memcmp(reply.data() + 16, acceptor.cookie.data(), acceptor.cookie.size()), 0);
+  for (std::size_t i = 0; i < challenge.size(); ++i) {
+    Nonce changed = challenge;
+    changed[i] ^= std::byte{1};
+    expectOther(proofsOf(rankOf(2).key, hello, changed), "challenge " + std::to_string(i));
+  }
 }
 
-TEST(Farewell, IsNoReply) {
-  const auto farewell = makeFarewell(rankOf(2), 1);
-  EXPECT_TRUE(checkFarewell(farewell, rankOf(1), 2));
-  EXPECT_FALSE(checkReply(farewell, rankOf(1), 2));
+TEST(Proofs, OfOneRoleStandForNoOther) {
+  const Proofs proofs = proofsOf(rankOf(2).key, helloOf(rankOf(1), 2), makeNonce());
+  EXPECT_FALSE(trust::isEqual(proofs.proof, proofs.welcome));
+  EXPECT_FALSE(trust::isEqual(proofs.proof, proofs.farewell));
+  EXPECT_FALSE(trust::isEqual(proofs.welcome, proofs.farewell));
 }
 
 TEST(Header, FollowsTheTable) {
@@ -108,6 +112,8 @@ TEST(Header, FollowsTheTable) {
            Case{"control", 10, 2, HeaderVerdict::kFrame},
            Case{"longest", kMaxFrameBytes, 0, HeaderVerdict::kFrame},
            Case{"too long", kMaxFrameBytes + 1, 0, HeaderVerdict::kTooLong},
+           Case{"longest control", std::uint64_t{1} << 20, 2, HeaderVerdict::kFrame},
+           Case{"too long for control", (std::uint64_t{1} << 20) + 1, 2, HeaderVerdict::kTooLong},
            Case{"absurd", kAll, 1, HeaderVerdict::kTooLong},
            Case{"first channel that does not exist", 0, 3, HeaderVerdict::kUnknownChannel},
            Case{"unknown and too long", kAll, 200, HeaderVerdict::kUnknownChannel},

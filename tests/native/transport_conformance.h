@@ -86,17 +86,18 @@ struct ReceivedFrame {
 // Keeps what arrives, and notes every broken promise.
 class RecordingSink : public FrameSink {
  public:
-  std::byte* frameBegin(int peer, const FrameHeader& header) override {
-    const Call call(*this, peer);
-    ReceivedFrame& frame = open_[static_cast<std::size_t>(peer)];
+  std::byte* frameBegin(Stream from, const FrameHeader& header) override {
+    const Call call(*this, from.peer);
+    ReceivedFrame& frame = open_[{from.peer, from.index}];
     frame.header = header;
     frame.bytes.assign(header.length, std::byte{0});
     return frame.bytes.data();
   }
 
-  void frameEnd(int peer, const FrameHeader& header) override {
+  void frameEnd(Stream from, const FrameHeader& header) override {
+    const int peer = from.peer;
     const Call call(*this, peer);
-    ReceivedFrame& frame = open_[static_cast<std::size_t>(peer)];
+    ReceivedFrame& frame = open_[{from.peer, from.index}];
     if (std::memcmp(&frame.header, &header, sizeof(header)) != 0) {
       note("frameEnd() with another header than frameBegin()");
     }
@@ -180,7 +181,7 @@ class RecordingSink : public FrameSink {
 
   std::atomic<bool> busy_[kMaxPeers]{};
   std::atomic<bool> isClosed_{false};
-  ReceivedFrame open_[kMaxPeers];
+  std::map<std::pair<int, int>, ReceivedFrame> open_;  // by peer and index of its stream
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -311,6 +312,36 @@ TEST_P(TransportConformance, FramesOfAllSizesArriveUnchangedAndInOrder) {
       EXPECT_EQ(tickets[i].state(), SendTicket::State::kSent);
     }
   }
+}
+
+// A thread that waits may keep the background thread away, but only as long as it comes back.
+TEST_P(TransportConformance, FramesArriveAfterTheLastOfManyShortWaits) {
+  const auto group = makeGroup(2);
+  Transport& receiver = group->transport(1);
+  std::size_t numSent = 0;
+  const auto arrives = [&] {
+    group->send(0, 1, frameHeader(numSent++, 0), nullptr, nullptr);
+    return group->wait([&] { return group->sink(1).count(0) == numSent; });
+  };
+  for (const int numWaits : {1, 30, 300}) {
+    for (int i = 0; i < numWaits; ++i) {
+      receiver.beginWait();
+      std::this_thread::sleep_for(std::chrono::microseconds(i % 2 * 200));
+      receiver.endWait(true);
+    }
+    ASSERT_TRUE(arrives()) << "after " << numWaits << " waits";
+  }
+  for (const bool isBackSoon : {true, false}) {  // the last of two waits decides
+    receiver.beginWait();
+    receiver.beginWait();
+    receiver.endWait(!isBackSoon);
+    receiver.endWait(isBackSoon);
+    ASSERT_TRUE(arrives());
+  }
+  receiver.beginWait();
+  receiver.endWait(true);
+  receiver.letReturn();
+  ASSERT_TRUE(arrives());
 }
 
 TEST_P(TransportConformance, ManySmallFramesKeepTheirOrder) {
@@ -538,6 +569,40 @@ TEST_P(TransportConformance, FramesSentBeforeCloseArriveBeforeTheLinkFails) {
   leaver.join();
   for (std::size_t i = 0; i < group->sink(1).count(0); ++i) {
     expectFrame(group->sink(1).frame(0, i), 0, 1, 0, kLength);
+  }
+}
+
+// They may overtake one another, where there are several streams.
+TEST_P(TransportConformance, LongFramesOfCollectivesAllArriveBeforeTheLinkFails) {
+  constexpr std::uint64_t kFrames = 60;
+  const auto lengthOf = [](std::uint64_t tag) { return (std::size_t{50} << 10) + 4999 * tag; };
+  const auto group = makeGroup(2);
+  std::vector<std::vector<std::byte>> payloads;
+  std::deque<SendTicket> tickets;
+  for (std::uint64_t tag = 0; tag < kFrames; ++tag) {
+    payloads.push_back(payload(0, 1, tag, lengthOf(tag)));
+    FrameHeader header = frameHeader(tag, lengthOf(tag));
+    header.channel = Channel::kCollective;
+    group->send(0, 1, header, payloads.back().data(), &tickets.emplace_back());
+    // Connections are made on the way: some frames have all of them to choose from.
+    if (tag == kFrames / 2) {
+      EXPECT_TRUE(group->waitForTicket(tickets.back()));
+    }
+  }
+  std::thread leaver([&] { group->close(0, std::chrono::duration_cast<milliseconds>(kPatience)); });
+  EXPECT_TRUE(group->wait([&] { return group->sink(1).count(0) == kFrames; }));
+  leaver.join();
+  std::map<std::uint64_t, std::size_t> byTag;
+  for (std::size_t i = 0; i < group->sink(1).count(0); ++i) {
+    byTag.emplace(group->sink(1).frame(0, i).header.tag, i);
+  }
+  ASSERT_EQ(byTag.size(), kFrames);
+  for (const auto& [tag, i] : byTag) {
+    expectFrame(group->sink(1).frame(0, i), 0, 1, tag, lengthOf(tag));
+  }
+  if (GetParam().hasLinksThatFail) {
+    EXPECT_TRUE(group->wait([&] { return group->sink(1).failure(0).has_value(); }));
+    EXPECT_NE(group->sink(1).failure(0)->find("in good order"), std::string::npos);
   }
 }
 

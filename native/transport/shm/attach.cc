@@ -171,6 +171,7 @@ FileDescriptor requestRegion(const std::string& socketName, const AttachSecret& 
   socklen_t length = 0;
   const sockaddr_un address = abstractAddress(socketName, length);
   if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      !sameUser(connection.get()) ||  // the name may have come from a store that anyone can write
       send(connection.get(), secret.data(), secret.size(), MSG_NOSIGNAL) !=
           static_cast<ssize_t>(secret.size())) {
     return {};

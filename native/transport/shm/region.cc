@@ -21,12 +21,13 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::uint64_t kMagic = 0x32304e4f49474552;  // "REGION02"
+constexpr std::uint64_t kMagic = 0x33304e4f49474552;  // "REGION03"
 
 struct Header {
   std::uint64_t magic;
   std::uint64_t size;
-  std::uint64_t arenaBytes;  // of each rank
+  std::uint64_t stagingBytes;  // of each rank
+  std::uint64_t arenaBytes;    // likewise
   AbortBlock abort;
 };
 static_assert(sizeof(Header) <= kPage);
@@ -38,11 +39,11 @@ constexpr std::size_t kCellsStride = roundUp(sizeof(RankCells), kPage);
 constexpr std::size_t kRingStride = roundUp(sizeof(RingControl), kPage) + kRingBytes;
 
 struct Layout {
-  explicit Layout(std::size_t size)
+  Layout(std::size_t size, std::size_t stagingBytes)
       : cells(kPage),
         slots(cells + size * kCellsStride),
         staging(slots + size * 2 * kSlotBytes),
-        rings(staging + size * kStagingBytes),
+        rings(staging + size * stagingBytes),
         arenas(roundUp(rings + size * size * kRingStride, kHugePage)) {}
   std::size_t cells, slots, staging, rings, arenas;
 };
@@ -63,13 +64,15 @@ struct stat statusOf(const FileDescriptor& descriptor) {
   return status;
 }
 
-std::size_t totalBytes(int size, std::size_t arenaBytes) {
-  return Region::bytesWithoutArenas(size) + static_cast<std::size_t>(size) * arenaBytes;
+std::size_t totalBytes(int size, std::size_t stagingBytes, std::size_t arenaBytes) {
+  return Region::bytesWithoutArenas(size, stagingBytes) +
+         static_cast<std::size_t>(size) * arenaBytes;
 }
 
 // Null if there is no room.
-std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaBytes) {
-  const std::size_t total = totalBytes(size, arenaBytes);
+std::byte* map(const FileDescriptor& descriptor, int size, std::size_t stagingBytes,
+               std::size_t arenaBytes) {
+  const std::size_t total = totalBytes(size, stagingBytes, arenaBytes);
   void* address =
       mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor.get(), 0);
   if (address == MAP_FAILED) return nullptr;
@@ -79,7 +82,7 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaByte
   madvise(base, total, MADV_DONTFORK);
   // Where the system lets shared memory have huge pages, large buffers profit; elsewhere (most
   // systems today) this does nothing.
-  const std::size_t begin = Region::bytesWithoutArenas(size);
+  const std::size_t begin = Region::bytesWithoutArenas(size, stagingBytes);
   if (arenaBytes != 0) {
     madvise(base + begin, total - begin, MADV_HUGEPAGE);
     // A core dump reads what it writes, and reading would give every hole of an arena a page.
@@ -91,36 +94,41 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t arenaByte
   return base;
 }
 
-Error mapError(int size) {
+Error mapError(int size, std::size_t stagingBytes) {
   return systemError("ftruncate or mmap(region of " +
-                     std::to_string(Region::bytesWithoutArenas(size)) + " bytes)");
+                     std::to_string(Region::bytesWithoutArenas(size, stagingBytes)) + " bytes)");
 }
 
 }  // namespace
 
-std::size_t Region::bytesWithoutArenas(int size) {
-  return Layout(static_cast<std::size_t>(size)).arenas;
+std::size_t Region::bytesWithoutArenas(int size, std::size_t stagingBytes) {
+  return Layout(static_cast<std::size_t>(size), stagingBytes).arenas;
 }
 
-std::shared_ptr<Region> Region::create(int size, std::size_t arenaBytes) {
+std::shared_ptr<Region> Region::create(int size, std::size_t arenaBytes, std::size_t stagingBytes) {
   FileDescriptor descriptor = FileDescriptor::fromCall(
       [] { return memfd_create("smdistributed", MFD_CLOEXEC | MFD_ALLOW_SEALING); });
   if (!descriptor.isOpen()) throw systemError("memfd_create");
-  const auto sizeAndMap = [&descriptor, size](std::size_t bytesOfArena) -> std::byte* {
-    const auto total = static_cast<off_t>(totalBytes(size, bytesOfArena));
-    return ftruncate(descriptor.get(), total) == 0 ? map(descriptor, size, bytesOfArena) : nullptr;
+  const auto sizeAndMap = [&descriptor, size,
+                           stagingBytes](std::size_t bytesOfArena) -> std::byte* {
+    const auto total = static_cast<off_t>(totalBytes(size, stagingBytes, bytesOfArena));
+    return ftruncate(descriptor.get(), total) == 0
+               ? map(descriptor, size, stagingBytes, bytesOfArena)
+               : nullptr;
   };
   std::byte* base = sizeAndMap(arenaBytes);
   if (base == nullptr && arenaBytes != 0) base = sizeAndMap(arenaBytes = 0);
-  if (base == nullptr) throw mapError(size);
+  if (base == nullptr) throw mapError(size, stagingBytes);
   // Nobody may shrink it under a reader's feet (SIGBUS).
   fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   const ino_t inode = statusOf(descriptor).st_ino;
-  std::shared_ptr<Region> region(new Region(std::move(descriptor), size, base, arenaBytes));
+  std::shared_ptr<Region> region(
+      new Region(std::move(descriptor), size, stagingBytes, base, arenaBytes));
   auto* header = new (base) Header{};
   header->size = static_cast<std::uint64_t>(size);
+  header->stagingBytes = stagingBytes;
   header->arenaBytes = arenaBytes;
-  const Layout layout(static_cast<std::size_t>(size));
+  const Layout layout(static_cast<std::size_t>(size), stagingBytes);
   for (int index = 0; index < size; ++index) {
     new (base + layout.cells + static_cast<std::size_t>(index) * kCellsStride) RankCells{};
   }
@@ -139,9 +147,9 @@ std::shared_ptr<Region> Region::attach(FileDescriptor descriptor, int size) {
     return known;
   }
   struct {
-    std::uint64_t magic, size, arenaBytes;
+    std::uint64_t magic, size, stagingBytes, arenaBytes;
   } header{};
-  static_assert(offsetof(Header, arenaBytes) == 2 * sizeof(std::uint64_t));
+  static_assert(offsetof(Header, arenaBytes) == 3 * sizeof(std::uint64_t));
   if (pread(descriptor.get(), &header, sizeof header, 0) != sizeof header ||
       header.magic != kMagic) {
     throw Error(
@@ -149,7 +157,10 @@ std::shared_ptr<Region> Region::attach(FileDescriptor descriptor, int size) {
         "the shared region a peer offered is of another release; all ranks must run the same");
   }
   const auto total = static_cast<std::uint64_t>(status.st_size);
-  const std::uint64_t expected = bytesWithoutArenas(size);
+  // What it says is only believed if the file is as large as that makes it.
+  const std::size_t stagingBytes =
+      header.stagingBytes == kCrossingStagingBytes ? kCrossingStagingBytes : kStagingBytes;
+  const std::uint64_t expected = bytesWithoutArenas(size, stagingBytes);
   const auto ranks = static_cast<std::uint64_t>(size);
   if (header.size != ranks || total < expected || (total - expected) % ranks != 0 ||
       (total - expected) / ranks != header.arenaBytes) {
@@ -160,39 +171,45 @@ std::shared_ptr<Region> Region::attach(FileDescriptor descriptor, int size) {
                     " bytes and the arenas; all ranks must run the same release");
   }
   std::size_t arenaBytes = header.arenaBytes;
-  std::byte* base = map(descriptor, size, arenaBytes);
+  std::byte* base = map(descriptor, size, stagingBytes, arenaBytes);
   if (base == nullptr && arenaBytes != 0) {
     arenaBytes = 0;
-    base = map(descriptor, size, arenaBytes);
+    base = map(descriptor, size, stagingBytes, arenaBytes);
   }
-  if (base == nullptr) throw mapError(size);
-  std::shared_ptr<Region> region(new Region(std::move(descriptor), size, base, arenaBytes));
+  if (base == nullptr) throw mapError(size, stagingBytes);
+  std::shared_ptr<Region> region(
+      new Region(std::move(descriptor), size, stagingBytes, base, arenaBytes));
   registry().regions[status.st_ino] = region;
   return region;
 }
 
-Region::Region(FileDescriptor descriptor, int size, std::byte* base, std::size_t arenaBytes)
-    : descriptor_(std::move(descriptor)), size_(size), base_(base), arenaBytes_(arenaBytes) {}
+Region::Region(FileDescriptor descriptor, int size, std::size_t stagingBytes, std::byte* base,
+               std::size_t arenaBytes)
+    : descriptor_(std::move(descriptor)),
+      size_(size),
+      stagingBytes_(stagingBytes),
+      base_(base),
+      arenaBytes_(arenaBytes) {}
 
 Region::~Region() {
   // In a forked child the region is not mapped, and its private copy of the arenas stays.
   if (!descriptor_.isOwnedHere()) return;
   if (arenaBytes_ != 0) {
     const ForkGuard guard;
-    unregisterPrivateCopy(base_ + bytesWithoutArenas(size_), guard);
+    unregisterPrivateCopy(base_ + bytesWithoutArenas(size_, stagingBytes_), guard);
   }
-  munmap(base_, totalBytes(size_, arenaBytes_));
+  munmap(base_, totalBytes(size_, stagingBytes_, arenaBytes_));
 }
 
 PeerMemory Region::view(int index) const {
-  const Layout layout(static_cast<std::size_t>(size_));
+  const Layout layout(static_cast<std::size_t>(size_), stagingBytes_);
   return PeerMemory(index, size_, &reinterpret_cast<Header*>(base_)->abort, base_ + layout.cells,
-                    kCellsStride, base_ + layout.slots, base_ + layout.staging,
+                    kCellsStride, base_ + layout.slots, base_ + layout.staging, stagingBytes_,
                     base_ + layout.arenas, arenaBytes_);
 }
 
 std::size_t Region::ringOffset(int from, int to) const {
-  return Layout(static_cast<std::size_t>(size_)).rings +
+  return Layout(static_cast<std::size_t>(size_), stagingBytes_).rings +
          (static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) +
           static_cast<std::size_t>(to)) *
              kRingStride;

@@ -3,7 +3,7 @@
 //
 // The memory that the ranks of one host share for one communicator: an anonymous memfd, so nothing
 // is left behind whatever happens, and Docker's small /dev/shm does not matter. Pages cost memory
-// only once touched: about kStagingBytes + 2 kSlotBytes per rank, plus the rings that carry
+// only once touched: about 1 MiB of staging + 2 kSlotBytes per rank, plus the rings that carry
 // point-to-point messages (size^2 rings of kRingBytes, each only if used), plus what is allocated
 // in the arenas (arena.h).
 #pragma once
@@ -29,7 +29,9 @@ class Region {
  public:
   // Makes a region for `size` ranks; its descriptor is handed to the peers (attach.h). Without
   // arenas if `arenaBytes`, of each, is 0 or if the address space has no room for them.
-  static std::shared_ptr<Region> create(int size, std::size_t arenaBytes = 0);
+  // `stagingBytes` of each too.
+  static std::shared_ptr<Region> create(int size, std::size_t arenaBytes = 0,
+                                        std::size_t stagingBytes = kStagingBytes);
   // Maps a peer's region. Takes the descriptor. Ranks that are threads of one process share one
   // mapping (that is how ThreadSanitizer sees them). Throws if it is not a region for `size` ranks.
   static std::shared_ptr<Region> attach(FileDescriptor descriptor, int size);
@@ -38,7 +40,7 @@ class Region {
   Region& operator=(const Region&) = delete;
 
   // Bytes of a region for `size` ranks without its arenas.
-  static std::size_t bytesWithoutArenas(int size);
+  static std::size_t bytesWithoutArenas(int size, std::size_t stagingBytes = kStagingBytes);
 
   int descriptor() const { return descriptor_.get(); }
   int size() const { return size_; }
@@ -49,11 +51,13 @@ class Region {
   std::byte* ringData(int from, int to) const;
 
  private:
-  Region(FileDescriptor descriptor, int size, std::byte* base, std::size_t arenaBytes);
+  Region(FileDescriptor descriptor, int size, std::size_t stagingBytes, std::byte* base,
+         std::size_t arenaBytes);
   std::size_t ringOffset(int from, int to) const;
 
   FileDescriptor descriptor_;
   int size_;
+  std::size_t stagingBytes_;
   std::byte* base_;
   std::size_t arenaBytes_;  // of each rank, as mapped here
 };

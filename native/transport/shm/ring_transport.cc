@@ -73,7 +73,7 @@ class RingTransport final : public Transport {
     return moved;
   }
 
-  void close(milliseconds grace) override {
+  void close(milliseconds grace, Ending /*peers see the error in the region*/) override {
     const TimePoint deadline = Clock::now() + grace;
     while (Clock::now() < deadline && hasQueued()) {
       poll();

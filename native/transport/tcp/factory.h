@@ -4,46 +4,62 @@
 // Messages over TCP, for ranks on different hosts (or anywhere shared memory is not proven).
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "transport/transport.h"
+#include "trust/session_key.h"
 
 namespace smd::transport::tcp {
 
-// 128 random bits, the same on all ranks of a communicator: a connection that does not present them
-// is closed before anything it sends is interpreted.
-using Cookie = std::array<std::byte, 16>;
+// Paths of PEM files, each of the form that OpenSSL reads: this rank's certificate (and what leads
+// from it to the authority), its key without a password, and the authority that has signed those of
+// all ranks. All empty: connections are in the clear.
+struct TlsFiles {
+  std::string certificate;
+  std::string key;
+  std::string authority;
+
+  bool areGiven() const { return !certificate.empty(); }
+};
 
 struct Options {
   int rank = 0;
   int worldSize = 1;
-  // Interface names or address prefixes in order of preference, comma separated; "^name" excludes;
-  // "auto": the interface that routes to `rendezvousAddress`, never loopback if another host is in
-  // the group. (SMDDP_INTERFACE)
+  // Which interfaces to use, the main one first: see chooseAddresses(). (SMDDP_INTERFACE)
   std::string interfaces = "auto";
   std::string rendezvousAddress;  // may be empty
+  TlsFiles tls;
 };
 
 class TcpTransport : public Transport {
  public:
-  // "address:port" (IPv6 in brackets) at which this rank accepts, to be published to all ranks.
+  // "address:port" (IPv6 in brackets), comma separated if there are several, at which this rank
+  // accepts; to be published to all ranks.
   virtual std::string endpoint() const = 0;
-  // Gives all ranks' endpoints (by rank) and the cookie, before the first send. Connections are
-  // opened on first use. Until then accepted connections wait unread.
-  virtual void start(std::vector<std::string> endpoints, const Cookie& cookie, FrameSink& sink) = 0;
-  // Connections that were closed because they did not present the cookie of this communicator, or
-  // not in time: port scanners, other jobs. They disturb nobody; a number that grows is worth a
-  // look.
+  // The interfaces in use, for people: "eth0 (10.1.0.2), eth1 (10.2.0.2)".
+  virtual std::string interfaces() const = 0;
+  // Gives all ranks' endpoints (by rank) and the key that both ends of every connection prove to
+  // know, before the first send. Connections are opened on first use. Until then accepted
+  // connections wait unread.
+  virtual void start(std::vector<std::string> endpoints, const trust::SessionKey& key,
+                     FrameSink& sink) = 0;
+  // Connections that were closed because they did not prove to know the key, or not in time: port
+  // scanners, other jobs. They disturb nobody. The first one is logged, with its address and the
+  // reason, and then one a minute at most.
   virtual std::uint64_t rejectedConnections() const = 0;
+  // Those of them that may explain why `peer` does not come: that claimed to be it, or nobody ("a
+  // connection from ... was refused: ..."). Empty for none. Any thread.
+  virtual std::string describeRejections(int peer) const = 0;
 };
 
 // Binds a listening socket (port chosen by the system). Throws Error(kConfiguration) when no
-// interface matches, with the list of those there are.
+// interface matches, with the list of those there are, and for TLS files that cannot work.
 std::unique_ptr<TcpTransport> create(const Options& options);
+
+// Throws what create() throws for TLS files that cannot work.
+void checkTlsFiles(const TlsFiles& files);
 
 }  // namespace smd::transport::tcp

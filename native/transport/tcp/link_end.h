@@ -19,6 +19,21 @@ inline LinkEnd leftInGoodOrder(const std::string& endpoint) {
   return {true, endpoint + " left: it closed its communicator in good order"};
 }
 
+// Its error is on its way as well, over the other connection; this shows where that is cut.
+inline LinkEnd gaveUp(const std::string& endpoint) {
+  return {false, endpoint + " gave the group up because of an error that did not get through"};
+}
+
+inline LinkEnd unanswered(const std::string& endpoint) {
+  return {false, endpoint +
+                     " has not answered for some 10 s: its host is down, or the network to it is "
+                     "cut"};
+}
+
+inline LinkEnd unserved(const std::string& endpoint, const std::string& reason) {
+  return {false, endpoint + " cannot be served by this rank any more (" + reason + ")"};
+}
+
 // `reason` may be empty.
 inline LinkEnd closedUnexpectedly(const std::string& endpoint, const std::string& reason) {
   return {false, endpoint + " closed the connection" + (reason.empty() ? "" : " (" + reason + ")")};

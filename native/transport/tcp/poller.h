@@ -13,6 +13,8 @@
 
 #include "common/error.h"
 #include "common/file_descriptor.h"
+#include "transport/tcp/rails.h"
+#include "transport/transport.h"
 
 namespace smd::transport::tcp {
 
@@ -23,6 +25,14 @@ struct Tag {
   Source source = Source::kListener;
   std::uint64_t number = 0;
 };
+
+inline Tag tagOfSender(Stream peer) {
+  return {Source::kSender, static_cast<std::uint64_t>(peer.peer) * kMostRails +
+                               static_cast<std::uint64_t>(peer.index)};
+}
+inline Stream senderOf(std::uint64_t number) {
+  return {static_cast<int>(number / kMostRails), static_cast<int>(number % kMostRails)};
+}
 
 class Poller {
  public:

@@ -4,12 +4,22 @@
 // What travels over a connection, as pure functions of bytes: no sockets here.
 //
 //   opener                                  acceptor
-//     Hello (64 bytes)            -->
-//                                 <--       Reply (32 bytes)
+//     Hello (64 bytes)            -->       who, for whom, a fresh nonce
+//                                 <--       Challenge (32 bytes): another fresh nonce
+//     Proof (32 bytes)            -->
+//                                 <--       Welcome (32 bytes): the acceptor's proof
 //     FrameHeader (56) + payload  -->
 //     ...
 //     Goodbye (a header)          -->       when the opener leaves in good order
 //                                 <--       Farewell (32 bytes), when the acceptor does
+//
+// Proof, Welcome and Farewell are HMAC-SHA256 under the group's key over their role, the whole
+// Hello, the Challenge and, inside TLS, what only the two ends of that TLS connection share. So
+// they hold for these two ranks, this direction and this connection only: what was recorded,
+// reflected, relayed from one TLS connection to another or meant for somebody else is of no use.
+// The opener proves first, so that nobody who merely connects is handed anything made with the
+// key; no frame is sent or interpreted before both have proved. The key itself never crosses the
+// network.
 //
 // Frames flow from the opener to the acceptor only; two ranks that talk both ways use two
 // connections. So connections that are opened at the same moment never compete.
@@ -20,47 +30,60 @@
 #include <cstdint>
 #include <span>
 
-#include "transport/tcp/factory.h"
 #include "transport/transport.h"
+#include "trust/session_key.h"
 
 namespace smd::transport::tcp {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 inline constexpr std::size_t kHelloBytes = 64;
-inline constexpr std::size_t kReplyBytes = 32;
+
+using HelloBytes = std::array<std::byte, kHelloBytes>;
+using Nonce = std::array<std::byte, 32>;
+// "tls-exporter" of RFC 9266.
+using ChannelBinding = std::array<std::byte, 32>;
+// What the acceptor sends, each time: a Nonce or a Digest.
+inline constexpr std::size_t kAnswerBytes = 32;
 
 // What both ends of a connection must agree on, seen from one end.
 struct Identity {
-  Cookie cookie{};
+  trust::SessionKey key;
   int rank = 0;
   int worldSize = 1;
 };
 
-std::array<std::byte, kHelloBytes> makeHello(const Identity& self, int target);
+// Fresh for every connection and end. Throws Error(kInternal) if the system has no randomness.
+Nonce makeNonce();
+// `stream`: which of the opener's connections with the target this is, below kMostRails.
+HelloBytes makeHello(const Identity& self, Stream target, const Nonce& nonce);
 
 enum class HelloVerdict : std::uint8_t {
-  kAccepted,
+  kAccepted,   // so far: nothing is proved yet
   kForeign,    // not our protocol
   kVersion,    // another version, header size or byte order
-  kCookie,     // another job, or a stranger
   kWorldSize,  // the opener believes in a group of another size
   kRank,       // no rank of this group, or ourselves
   kTarget,     // meant for another rank
+  kStream,     // no connection that there can be
 };
 struct HelloResult {
   HelloVerdict verdict = HelloVerdict::kForeign;
-  int rank = -1;  // of the opener, if accepted
+  Stream from = -1;  // who and which the opener says it is, if accepted
 };
-// The cookie is compared in constant time.
 HelloResult checkHello(std::span<const std::byte, kHelloBytes> bytes, const Identity& self);
+// For people: "it ...".
+const char* describe(HelloVerdict verdict);
 
-// The reply shows that whoever answered knows the cookie too and is the rank that was meant. (Not a
-// cryptographic proof: the cookie itself crosses the network. See the trust section of the design.)
-std::array<std::byte, kReplyBytes> makeReply(const Identity& self, int opener);
-bool checkReply(std::span<const std::byte, kReplyBytes> bytes, const Identity& self, int target);
-
-std::array<std::byte, kReplyBytes> makeFarewell(const Identity& self, int opener);
-bool checkFarewell(std::span<const std::byte, kReplyBytes> bytes, const Identity& self, int target);
+// All that is proved over one connection; both ends compute the same. Compare with
+// trust::isEqual(). `binding`: a ChannelBinding, or empty in the clear.
+struct Proofs {
+  trust::Digest proof;
+  trust::Digest welcome;
+  trust::Digest farewell;  // the acceptor leaves in good order
+  trust::Digest failure;   // the acceptor's group has failed
+};
+Proofs proofsOf(const trust::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
+                trust::Bytes binding = {});
 
 // Headers on the wire carry either a Channel or one of these marks in FrameHeader::channel.
 FrameHeader makeGoodbye();
@@ -68,9 +91,11 @@ FrameHeader makeGoodbye();
 enum class HeaderVerdict : std::uint8_t {
   kFrame,
   kGoodbye,
-  kTooLong,         // length > kMaxFrameBytes
+  kTooLong,         // above longestFrame() of its channel
   kUnknownChannel,  // neither a channel nor a mark
 };
+// In bytes. Control frames carry the text of an error and nothing else.
+std::uint64_t longestFrame(Channel channel);
 HeaderVerdict checkHeader(const FrameHeader& header);
 
 }  // namespace smd::transport::tcp

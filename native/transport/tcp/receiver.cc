@@ -6,49 +6,56 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
-
-#include "transport/tcp/socket.h"
 
 namespace smd::transport::tcp {
 namespace {
 
 // One call reads no more than this straight into a payload, so that peers take turns.
 constexpr std::uint64_t kMaxDirectBytes = std::uint64_t{1} << 20;
+// Whatever follows a long payload may be another long one, which is better read to its place by
+// the next call than copied there: room for its header, and a few small frames.
+constexpr std::uint64_t kLongBytes = std::uint64_t{16} << 10;
+constexpr std::size_t kBehindLong = 512;
 
 }  // namespace
 
-Receiver::Receiver(FileDescriptor socket, int peer, std::string endpoint, FrameSink& sink)
-    : socket_(std::move(socket)), peer_(peer), endpoint_(std::move(endpoint)), sink_(sink) {}
+Receiver::Receiver(Connection connection, Stream from, std::string endpoint, const Proofs& proofs,
+                   FrameSink& sink)
+    : connection_(std::move(connection)),
+      from_(from),
+      endpoint_(std::move(endpoint)),
+      proofs_(proofs),
+      parser_(from, sink) {}
 
 Receiver::Result Receiver::receive(std::size_t budget, std::span<std::byte> scratch) {
   Result result;
   while (result.bytes < budget) {
     // The rest of a payload goes straight to its place; whatever follows it (often a burst of small
     // frames) comes with the same call.
-    const std::uint64_t direct = inFrame_ ? std::min(missing_, kMaxDirectBytes) : 0;
-    const std::size_t extra = direct == missing_ || !inFrame_ ? scratch.size() : 0;
-    const std::array<iovec, 2> parts = {{{destination_, direct}, {scratch.data(), extra}}};
-    const auto got = ::readv(socket_.get(), parts.data(), static_cast<int>(parts.size()));
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
+    const std::uint64_t direct = std::min(parser_.missing(), kMaxDirectBytes);
+    const std::size_t behind = direct >= kLongBytes ? kBehindLong : scratch.size();
+    const std::size_t extra = direct == parser_.missing() ? behind : 0;
+    const std::array<iovec, 2> parts = {{{parser_.destination(), direct}, {scratch.data(), extra}}};
+    const ssize_t got = connection_.read(parts);
     if (got < 0 && errno == EAGAIN) {
       break;
     }
     if (got <= 0) {
-      result.end = hasLeft_ ? leftInGoodOrder(endpoint_)
-                            : closedUnexpectedly(endpoint_, got < 0 ? errnoText(errno) : "");
+      const int error = got < 0 ? errno : 0;
+      result.end = parser_.hasLeft()    ? leftInGoodOrder(endpoint_)
+                   : error == ETIMEDOUT ? unanswered(endpoint_)
+                                        : closedUnexpectedly(endpoint_, connection_.problem(error));
       break;
     }
     const auto bytes = static_cast<std::size_t>(got);
     result.bytes += bytes;
+    hasReceived_ = true;
     const std::size_t placed = std::min<std::size_t>(bytes, direct);
     if (placed > 0) {
-      advanceFrame(placed);
+      parser_.placed(placed);
     }
-    if (const auto reason = consume(scratch.first(bytes - placed)); reason.has_value()) {
+    if (const auto reason = parser_.consume(scratch.first(bytes - placed)); reason.has_value()) {
       result.end = LinkEnd{false, endpoint_ + " broke the protocol: " + *reason};
       break;
     }
@@ -56,66 +63,8 @@ Receiver::Result Receiver::receive(std::size_t budget, std::span<std::byte> scra
       break;  // the socket is empty: no need to be told so by another call
     }
   }
+  result.hasMore = !result.end.has_value() && connection_.hasMore();
   return result;
-}
-
-std::optional<std::string> Receiver::consume(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    if (inFrame_) {
-      const std::size_t part = std::min<std::uint64_t>(bytes.size(), missing_);
-      std::memcpy(destination_, bytes.data(), part);
-      advanceFrame(part);
-      bytes = bytes.subspan(part);
-      continue;
-    }
-    if (hasLeft_) {
-      return "it sent bytes after its goodbye";
-    }
-    const std::size_t part = std::min(bytes.size(), headerBytes_.size() - headerFilled_);
-    std::memcpy(headerBytes_.data() + headerFilled_, bytes.data(), part);
-    headerFilled_ += part;
-    bytes = bytes.subspan(part);
-    if (headerFilled_ == headerBytes_.size()) {
-      headerFilled_ = 0;
-      if (auto reason = beginFrame(); reason.has_value()) {
-        return reason;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> Receiver::beginFrame() {
-  std::memcpy(&header_, headerBytes_.data(), sizeof(header_));
-  switch (checkHeader(header_)) {
-    case HeaderVerdict::kGoodbye:
-      hasLeft_ = true;
-      return std::nullopt;
-    case HeaderVerdict::kTooLong:
-      return "it announced a frame of " + std::to_string(header_.length) +
-             " bytes, expected at most " + std::to_string(kMaxFrameBytes);
-    case HeaderVerdict::kUnknownChannel:
-      return "it used channel " + std::to_string(static_cast<int>(header_.channel)) +
-             ", which does not exist";
-    case HeaderVerdict::kFrame:
-      break;
-  }
-  destination_ = sink_.frameBegin(peer_, header_);
-  missing_ = header_.length;
-  inFrame_ = true;
-  advanceFrame(0);
-  return std::nullopt;
-}
-
-void Receiver::advanceFrame(std::size_t bytes) {
-  missing_ -= bytes;
-  if (missing_ == 0) {
-    inFrame_ = false;
-    destination_ = nullptr;
-    sink_.frameEnd(peer_, header_);
-    return;
-  }
-  destination_ += bytes;
 }
 
 }  // namespace smd::transport::tcp

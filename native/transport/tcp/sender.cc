@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <span>
 #include <utility>
 
 #include "transport/tcp/socket.h"
@@ -18,9 +20,16 @@ namespace smd::transport::tcp {
 namespace {
 
 // A peer listens before its endpoint is published, so a refused connection nearly always means that
-// it is dead; the short insistence is for full queues and routes that come and go.
-constexpr std::chrono::milliseconds kConnectLimit = std::chrono::seconds(1);
+// it is dead; the short insistence is for full queues.
+constexpr Patience kRefused{std::chrono::seconds(1), "its process has probably ended"};
+// One that accepts and then closes, without a word, lives: strangers may have pushed us out of its
+// waiting room (handshakes.h).
+constexpr Patience kPushedOut{std::chrono::seconds(10),
+                              "look in the log of that rank for whom it refused"};
+// As long as a connection that there already is may be cut.
+constexpr Patience kUnreachable{kSilenceLimit, "its host is down, or the network to it is cut"};
 constexpr std::chrono::milliseconds kFirstBackoff{10};
+constexpr std::chrono::milliseconds kLongestBackoff{500};
 
 // Frames of one sendmsg() call: two parts (header, payload) each.
 constexpr std::size_t kFramesPerCall = 32;
@@ -31,18 +40,19 @@ constexpr std::uint32_t kReadEvents = EPOLLIN | EPOLLRDHUP;
 
 iovec part(const void* data, std::uint64_t size) { return {const_cast<void*>(data), size}; }
 
-ssize_t sendParts(int fd, iovec* parts, std::size_t count) {
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = count;
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent;
+bool isOnlyFull(int error) { return error == EAGAIN || error == ENOBUFS || error == ENOMEM; }
+
+// With one to which no connection can be made.
+const Patience& patienceWith(int error) {
+  const bool isCut = error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
+                     error == EHOSTDOWN || error == ETIMEDOUT;
+  return isCut ? kUnreachable : kRefused;
 }
 
-bool isOnlyFull(int error) { return error == EAGAIN || error == ENOBUFS || error == ENOMEM; }
+// With one that accepted the connection, then ended it.
+const Patience& patienceAfter(int error) {
+  return error == 0 || error == ECONNRESET || error == EPIPE ? kPushedOut : patienceWith(error);
+}
 
 void completeTicket(SendTicket* ticket, SendTicket::State state) {
   if (ticket != nullptr) {
@@ -52,10 +62,10 @@ void completeTicket(SendTicket* ticket, SendTicket::State state) {
 
 }  // namespace
 
-void Sender::configure(const Context& context, int peer, const SocketAddress& address) {
+void Sender::configure(const Context& context, Stream peer, const Rail& rail) {
   context_ = &context;
   peer_ = peer;
-  address_ = address;
+  rail_ = rail;
 }
 
 void Sender::open() {
@@ -70,11 +80,12 @@ void Sender::send(const FrameHeader& header, const void* payload, SendTicket* ti
     completeTicket(ticket, SendTicket::State::kFailed);
     return;
   }
+  numBytesGiven_ += header.length;
   std::uint64_t written = 0;
   if (state_ == State::kConnected && queue_.empty() && socketError_ == 0) {
     // On the caller's thread: nobody has to wake up for it.
     std::array<iovec, 2> parts = {part(&header, sizeof(header)), part(payload, header.length)};
-    const ssize_t sent = sendParts(socket_.get(), parts.data(), parts.size());
+    const ssize_t sent = connection_.write(parts);
     if (sent < 0 && !isOnlyFull(errno)) {
       socketError_ = errno;  // the poller will report the socket, handleEvents() the end
     }
@@ -84,17 +95,26 @@ void Sender::send(const FrameHeader& header, const void* payload, SendTicket* ti
       return;
     }
   }
-  Outgoing outgoing;
-  outgoing.header = header;
-  outgoing.payload = static_cast<const std::byte*>(payload);
-  outgoing.ticket = ticket;
-  outgoing.written = written;
-  if (ticket == nullptr && header.length > 0) {
-    outgoing.copy = std::make_unique_for_overwrite<std::byte[]>(header.length);
-    std::memcpy(outgoing.copy.get(), payload, header.length);
-    outgoing.payload = outgoing.copy.get();
+  try {
+    Outgoing outgoing;
+    outgoing.header = header;
+    outgoing.payload = static_cast<const std::byte*>(payload);
+    outgoing.ticket = ticket;
+    outgoing.written = written;
+    if (ticket == nullptr && header.length > 0) {
+      outgoing.copy = std::make_unique_for_overwrite<std::byte[]>(header.length);
+      std::memcpy(outgoing.copy.get(), payload, header.length);
+      outgoing.payload = outgoing.copy.get();
+    }
+    queue_.push_back(std::move(outgoing));
+  } catch (const std::bad_alloc&) {
+    if (written > 0) {
+      // The peer waits for the rest of this frame, and would take the next one for it.
+      socketError_ = ENOMEM;
+      ::shutdown(connection_.descriptor(), SHUT_RDWR);
+    }
+    throw;
   }
-  queue_.push_back(std::move(outgoing));
   if (state_ == State::kConnected) {
     watchLocked(true);
   }
@@ -107,8 +127,14 @@ Sender::Progress Sender::handleEvents(std::uint32_t events) {
     case State::kConnecting:
       finishConnectLocked(progress);
       break;
-    case State::kAwaitingReply:
-      readReplyLocked(progress);
+    case State::kSecuring:
+      secureLocked(progress);
+      break;
+    case State::kAwaitingChallenge:
+      readChallengeLocked(progress);
+      break;
+    case State::kAwaitingWelcome:
+      readWelcomeLocked(progress);
       break;
     case State::kConnected:
       if ((events & EPOLLOUT) != 0) {
@@ -135,6 +161,31 @@ Sender::Progress Sender::retry() {
   } else if (state_ == State::kDisconnected && !unreportedEnd_.empty()) {
     progress.end = LinkEnd{false, std::exchange(unreportedEnd_, {})};
   }
+  return progress;
+}
+
+Sender::Progress Sender::look() {
+  Progress progress;
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  bool isOver = false;
+  switch (state_) {
+    case State::kConnecting:
+      isOver = now - attemptBegan_ >= kSilenceLimit;
+      break;
+    case State::kSecuring:
+    case State::kAwaitingChallenge:
+    case State::kAwaitingWelcome:
+    case State::kConnected:
+      isOver = silence_.isOver(connection_.descriptor(), now);
+      break;
+    case State::kIdle:
+    case State::kWaiting:
+    case State::kDisconnected:
+    case State::kFailed:
+      break;
+  }
+  if (isOver) progress.end = unanswered(rail_.target.toString());
   return progress;
 }
 
@@ -165,6 +216,21 @@ bool Sender::isInUse() {
   return state_ != State::kIdle;
 }
 
+bool Sender::hasBeenConnected() {
+  const std::lock_guard lock(mutex_);
+  return hasBeenConnected_;
+}
+
+std::optional<Sender::Load> Sender::load() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kConnected || hasSaidGoodbye_ || socketError_ != 0) return std::nullopt;
+  int unacknowledged = 0;
+  ::ioctl(connection_.descriptor(), SIOCOUTQ, &unacknowledged);
+  auto bytes = static_cast<std::uint64_t>(unacknowledged);
+  for (const Outgoing& each : queue_) bytes += each.size() - each.written;
+  return Load(bytes, numBytesGiven_);
+}
+
 bool Sender::finish() {
   const std::lock_guard lock(mutex_);
   switch (state_) {
@@ -173,7 +239,9 @@ bool Sender::finish() {
     case State::kFailed:
       return true;
     case State::kConnecting:
-    case State::kAwaitingReply:
+    case State::kSecuring:
+    case State::kAwaitingChallenge:
+    case State::kAwaitingWelcome:
     case State::kWaiting:
       return queue_.empty();  // nobody needs the connection that was being made
     case State::kConnected:
@@ -192,12 +260,12 @@ bool Sender::finish() {
   }
   if (!isShutDown_) {
     isShutDown_ = true;
-    ::shutdown(socket_.get(), SHUT_WR);
+    ::shutdown(connection_.descriptor(), SHUT_WR);
   }
   // Until the peer's kernel has everything: if it sent us a farewell after we had closed, ours
   // would answer with a reset and throw away what is still on its way out.
   int unacknowledged = 0;
-  return ::ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
+  return ::ioctl(connection_.descriptor(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0;
 }
 
 void Sender::openLocked() {
@@ -210,71 +278,111 @@ void Sender::openLocked() {
 
 void Sender::connectLocked() {
   answerFilled_ = 0;
-  socket_ = connectTo(address_);
-  if (!socket_.isOpen() ||
-      !context_->poller->add(socket_.get(), EPOLLOUT,
-                             {Source::kSender, static_cast<std::uint64_t>(peer_)})) {
+  socketError_ = 0;
+  silence_ = {};
+  FileDescriptor socket = connectTo(rail_.target, rail_.source);
+  if (!socket.isOpen() || !context_->poller->add(socket.get(), EPOLLOUT, tagOfSender(peer_))) {
     const int error = errno;
-    socket_.reset();
-    connectFailedLocked(errnoText(error));
+    socket.reset();
+    connectFailedLocked(errnoText(error), patienceWith(error));
     return;
   }
+  connection_ = Connection(std::move(socket), context_->tls, TlsRole::kOpener);
   isWatchedForWriting_ = true;
+  attemptBegan_ = Clock::now();
   state_ = State::kConnecting;
 }
 
-void Sender::connectFailedLocked(const std::string& reason) {
+void Sender::connectFailedLocked(const std::string& reason, const Patience& patience) {
   dropSocketLocked();
-  if (Clock::now() - firstAttempt_ < kConnectLimit) {
+  if (Clock::now() - firstAttempt_ < patience.limit) {
     state_ = State::kWaiting;
     context_->retryAfter(peer_, backoff_);
-    backoff_ *= 2;
+    backoff_ = std::min(2 * backoff_, kLongestBackoff);
     return;
   }
   state_ = State::kDisconnected;
-  unreportedEnd_ = "connecting to " + address_.toString() + " failed for " +
-                   std::to_string(kConnectLimit.count()) + " ms (" + reason +
-                   "); its process has probably ended";
+  unreportedEnd_ = "connecting to " + rail_.target.toString() + " failed for " +
+                   std::to_string(patience.limit.count()) + " ms (" + reason + "); " +
+                   patience.meaning;
   // Not at once: this may be a call of send(), which must not report.
   context_->retryAfter(peer_, std::chrono::milliseconds(0));
 }
 
 void Sender::finishConnectLocked(Progress& progress) {
-  if (const int error = takeError(socket_); error != 0) {
-    connectFailedLocked(errnoText(error));
+  if (const int error = takeError(connection_.descriptor()); error != 0) {
+    connectFailedLocked(errnoText(error), patienceWith(error));
     return;
   }
-  const auto hello = makeHello(context_->self, peer_);
-  iovec parts = part(hello.data(), hello.size());
-  // A fresh socket has room for 64 bytes.
-  if (sendParts(socket_.get(), &parts, 1) != static_cast<ssize_t>(hello.size())) {
-    connectFailedLocked("cannot send the hello: " + errnoText(errno));
+  state_ = State::kSecuring;
+  secureLocked(progress);
+}
+
+void Sender::secureLocked(Progress& progress) {
+  const TlsSession::Step step = connection_.secure();
+  if (step == TlsSession::Step::kFailed) {
+    connectFailedLocked(connection_.problem(errno), kRefused);
+    return;
+  }
+  if (step != TlsSession::Step::kDone) {
+    watchLocked(step == TlsSession::Step::kWantsToWrite);
+    return;
+  }
+  handshake_ = std::make_unique<OpenerHandshake>(context_->self, peer_, connection_.binding());
+  if (!connection_.writeAll(handshake_->hello())) {
+    connectFailedLocked("cannot send the hello: " + connection_.problem(errno),
+                        patienceAfter(errno));
     return;
   }
   progress.hasMoved = true;
-  state_ = State::kAwaitingReply;
+  state_ = State::kAwaitingChallenge;
   watchLocked(false);
 }
 
-void Sender::readReplyLocked(Progress& progress) {
-  switch (readAnswerLocked()) {
-    case ReadResult::kIncomplete:
-      return;
-    case ReadResult::kEnd:
-      connectFailedLocked("it closed the connection before its reply" +
-                          (socketError_ == 0 ? "" : ": " + errnoText(socketError_)));
-      return;
-    case ReadResult::kComplete:
-      break;
+void Sender::readChallengeLocked(Progress& progress) {
+  if (!readHandshakeAnswerLocked()) {
+    return;
   }
-  if (!checkReply(answer_, context_->self, peer_)) {
-    connectFailedLocked("what listens there is not rank " + std::to_string(peer_) +
-                        " of this communicator");
+  const trust::Digest& proof = handshake_->answerChallenge(context_->self, answer_);
+  if (!connection_.writeAll(proof)) {
+    connectFailedLocked("cannot send the proof: " + connection_.problem(errno),
+                        patienceAfter(errno));
+    return;
+  }
+  progress.hasMoved = true;
+  state_ = State::kAwaitingWelcome;
+}
+
+void Sender::readWelcomeLocked(Progress& progress) {
+  if (!readHandshakeAnswerLocked()) {
+    return;
+  }
+  if (!handshake_->isWelcome(answer_)) {
+    connectFailedLocked("what listens there did not prove to be rank " +
+                            std::to_string(peer_.peer) + " of this job",
+                        kRefused);
     return;
   }
   progress.hasMoved = true;
   state_ = State::kConnected;
+  hasBeenConnected_ = true;
   flushLocked(progress);
+}
+
+// Whether the next answer is in `answer_`. If the connection has ended instead, that is dealt with.
+bool Sender::readHandshakeAnswerLocked() {
+  switch (readAnswerLocked()) {
+    case ReadResult::kIncomplete:
+      return false;
+    case ReadResult::kEnd:
+      connectFailedLocked("it closed the connection before the handshake was complete" +
+                              (socketError_ == 0 ? "" : ": " + connection_.problem(socketError_)),
+                          patienceAfter(socketError_));
+      return false;
+    case ReadResult::kComplete:
+      break;
+  }
+  return true;
 }
 
 void Sender::readFarewellLocked(Progress& progress) {
@@ -283,15 +391,20 @@ void Sender::readFarewellLocked(Progress& progress) {
       case ReadResult::kIncomplete:
         return;
       case ReadResult::kEnd:
-        progress.end = hasPeerLeft_
-                           ? leftInGoodOrder(address_.toString())
-                           : closedUnexpectedly(address_.toString(),
-                                                socketError_ == 0 ? "" : errnoText(socketError_));
+        progress.end =
+            hasPeerLeft_ ? leftInGoodOrder(rail_.target.toString())
+            : socketError_ == ETIMEDOUT
+                ? unanswered(rail_.target.toString())
+                : closedUnexpectedly(rail_.target.toString(), connection_.problem(socketError_));
         return;
       case ReadResult::kComplete:
         progress.hasMoved = true;
-        if (hasPeerLeft_ || !checkFarewell(answer_, context_->self, peer_)) {
-          progress.end = LinkEnd{false, address_.toString() +
+        if (!hasPeerLeft_ && handshake_->isFailure(answer_)) {
+          progress.end = gaveUp(rail_.target.toString());
+          return;
+        }
+        if (hasPeerLeft_ || !handshake_->isFarewell(answer_)) {
+          progress.end = LinkEnd{false, rail_.target.toString() +
                                             " broke the protocol: it sent something other than "
                                             "a farewell on a connection that it accepted"};
           return;
@@ -303,11 +416,8 @@ void Sender::readFarewellLocked(Progress& progress) {
 
 Sender::ReadResult Sender::readAnswerLocked() {
   while (answerFilled_ < answer_.size()) {
-    const auto got = ::recv(socket_.get(), answer_.data() + answerFilled_,
-                            answer_.size() - answerFilled_, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
+    const iovec missing = part(answer_.data() + answerFilled_, answer_.size() - answerFilled_);
+    const ssize_t got = connection_.read({&missing, 1});
     if (got < 0 && errno == EAGAIN) {
       return ReadResult::kIncomplete;
     }
@@ -342,7 +452,7 @@ void Sender::flushLocked(Progress& progress) {
                            : part(each.payload + ofPayload, each.header.length - ofPayload);
       offered += each.size() - each.written;
     }
-    const ssize_t sent = sendParts(socket_.get(), parts.data(), count);
+    const ssize_t sent = connection_.write(std::span(parts).first(count));
     if (sent < 0) {
       if (!isOnlyFull(errno)) {
         socketError_ = errno;
@@ -373,17 +483,18 @@ void Sender::flushLocked(Progress& progress) {
 }
 
 void Sender::watchLocked(bool isForWriting) {
-  if (isForWriting != isWatchedForWriting_ || state_ == State::kAwaitingReply) {
+  if (isForWriting != isWatchedForWriting_ || state_ == State::kSecuring ||
+      state_ == State::kAwaitingChallenge) {
     isWatchedForWriting_ = isForWriting;
-    context_->poller->modify(socket_.get(), kReadEvents | (isForWriting ? EPOLLOUT : 0U),
-                             {Source::kSender, static_cast<std::uint64_t>(peer_)});
+    context_->poller->modify(connection_.descriptor(), kReadEvents | (isForWriting ? EPOLLOUT : 0U),
+                             tagOfSender(peer_));
   }
 }
 
 void Sender::dropSocketLocked() {
-  if (socket_.isOpen()) {
-    context_->poller->remove(socket_.get());
-    socket_.reset();
+  if (connection_.isOpen()) {
+    context_->poller->remove(connection_.descriptor());
+    connection_.reset();
   }
 }
 

@@ -4,6 +4,7 @@
 // The socket calls and options of this transport, in one place.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "common/file_descriptor.h"
@@ -17,13 +18,14 @@ FileDescriptor listenAt(const SocketAddress& address);
 SocketAddress localAddress(const FileDescriptor& socket);
 
 // A non-blocking socket on its way to `address`. Empty, with errno, if that failed at once.
-FileDescriptor connectTo(const SocketAddress& address);
+FileDescriptor connectTo(const SocketAddress& address,
+                         const std::optional<SocketAddress>& source = std::nullopt);
 
-// The next connection, non-blocking. Empty, with errno, if there is none.
-FileDescriptor acceptFrom(const FileDescriptor& listener);
+// The next connection, non-blocking, and whom it is from. Empty, with errno, if there is none.
+FileDescriptor acceptFrom(const FileDescriptor& listener, SocketAddress& from);
 
 // The error that a socket has met since it was last asked; 0 for none.
-int takeError(const FileDescriptor& socket);
+int takeError(int socket);
 
 // "Connection refused"
 std::string errnoText(int error);

@@ -12,8 +12,8 @@
 //   3. the list of due functions; the event loop's lock; the fork registry's lock
 // The sink is called with 1 only. The loop calls back with none.
 //
-// Life of a link. Frames to a peer travel over the connection that we opened (Sender), frames from
-// it over the one that it opened (Receiver). A link has failed when either has ended. If the
+// Life of a link. Frames to a peer travel over connections that we opened (Outbound), frames from
+// it over those that it opened (Receivers). A link has failed when one of them has ended. If the
 // sending end notices first, what the peer still sent is read before the failure is reported: the
 // peer may have handed over its last frames, and then left.
 #include <sys/eventfd.h>
@@ -25,21 +25,26 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <map>
 #include <mutex>
+#include <sstream>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "common/fork.h"
+#include "common/log.h"
 #include "common/network.h"
 #include "executor/event_loop.h"
+#include "transport/tcp/connection.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/handshakes.h"
+#include "transport/tcp/outbound.h"
 #include "transport/tcp/poller.h"
-#include "transport/tcp/protocol.h"
 #include "transport/tcp/receiver.h"
-#include "transport/tcp/sender.h"
+#include "transport/tcp/refusals.h"
 #include "transport/tcp/socket.h"
 
 namespace smd::transport::tcp {
@@ -56,73 +61,156 @@ constexpr int kAcceptsPerRound = 64;
 constexpr milliseconds kExpiryInterval{500};  // between looks at overdue handshakes
 constexpr milliseconds kAcceptPause{100};     // when the process is out of descriptors
 constexpr milliseconds kDrainPause{500};      // without a byte from a peer that is gone
-constexpr milliseconds kCloseInterval{1};     // between looks at what is left to hand over
+constexpr std::chrono::minutes kRejectionLineInterval{1};
+// Of the loop, after the last wait: each look that finds others have begun since doubles the time
+// until the next one, as a look takes a processor from whoever waits.
+constexpr milliseconds kReturnDelay{1};
+constexpr milliseconds kLongestReturnDelay{16};
+constexpr milliseconds kCloseInterval{1};  // between looks at what is left to hand over
 
 // The whole state of a transport. Timers hold weak pointers to it.
 class Core : public std::enable_shared_from_this<Core> {
  public:
   explicit Core(const Options& options)
-      : listener_(listenAt(chooseLocalAddress(options.interfaces, options.rendezvousAddress))),
-        address_(localAddress(listener_)),
+      : interfaces_(chooseLocalAddresses(options.interfaces, options.rendezvousAddress)),
+        connections_(connectionsPerInterface()),
         wake_(FileDescriptor::fromCall([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
         loop_(executor::EventLoop::process()),
         scratch_(kScratchBytes) {
     if (!wake_.isOpen()) {
       throw systemError("eventfd");
     }
+    for (const InterfaceAddress& each : interfaces_) {
+      listeners_.push_back(listenAt(each.address));
+    }
     context_.self.rank = options.rank;
     context_.self.worldSize = options.worldSize;
     context_.poller = &poller_;
+    if (options.tls.areGiven()) {
+      tls_ = std::make_unique<TlsContext>(options.tls);
+    }
+    context_.tls = tls_.get();
   }
 
-  const SocketAddress& address() const { return address_; }
+  std::string endpoint() const {
+    std::string text;
+    for (const FileDescriptor& listener : listeners_) {
+      text += (text.empty() ? "" : ",") + localAddress(listener).toString();
+    }
+    return text;
+  }
+  std::string interfaces() const {
+    std::string text;
+    for (const InterfaceAddress& each : interfaces_) {
+      text += (text.empty() ? "" : ", ") + each.name + " (" + each.address.host() + ")";
+    }
+    return text;
+  }
   std::uint64_t rejectedConnections() const { return rejected_.load(std::memory_order_relaxed); }
+  std::string describeRejections(int peer) const { return refusals_.describe(peer); }
 
-  void start(const std::vector<std::string>& endpoints, const Cookie& cookie, FrameSink& sink) {
-    const std::vector<SocketAddress> addresses = parseEndpoints(endpoints);
+  void start(const std::vector<std::string>& endpoints, const trust::SessionKey& key,
+             FrameSink& sink) {
+    const std::vector<std::vector<SocketAddress>> addresses = parseEndpoints(endpoints);
     if (sink_ != nullptr) {
       throw Error(ErrorKind::kInternal, "a TCP transport was started twice; expected once.");
     }
     sink_ = &sink;
-    context_.self.cookie = cookie;
-    context_.retryAfter = [this](int peer, milliseconds delay) {
-      runInProgress(delay, [this, peer] { afterSender(peer, senderTo(peer).retry()); });
+    context_.self.key = key;
+    context_.retryAfter = [this](Stream to, milliseconds delay) {
+      runInProgress(delay, [this, to] {
+        forPeer(to.peer, [&] { return afterSender(to.peer, pathTo(to.peer).retry(to.index)); });
+      });
     };
-    handshakes_.emplace(context_.self, poller_);
-    senders_ = std::vector<Sender>(addresses.size());
+    handshakes_.emplace(
+        context_.self, poller_,
+        [this](const SocketAddress& stranger, int claimed, std::string_view reason) {
+          noteRejection(stranger, claimed, reason);
+        });
+    paths_ = std::vector<Outbound>(addresses.size());
     hasFailed_.resize(addresses.size(), false);
+    hasReceivedFrom_.resize(addresses.size(), false);
     for (std::size_t peer = 0; peer < addresses.size(); ++peer) {
-      senders_[peer].configure(context_, static_cast<int>(peer), addresses[peer]);
-      endpoints_.push_back(addresses[peer].toString());
+      paths_[peer].configure(context_, static_cast<int>(peer),
+                             railsTo(interfaces_, addresses[peer], connections_));
+      endpoints_.push_back(addresses[peer][0].toString());
     }
-    if (!poller_.add(wake_.get(), EPOLLIN, {Source::kWake, 0}) ||
-        !poller_.add(listener_.get(), EPOLLIN, {Source::kListener, 0})) {
+    if (!poller_.add(wake_.get(), EPOLLIN, {Source::kWake, 0})) {
       throw systemError("epoll_ctl");
     }
+    for (std::size_t i = 0; i < listeners_.size(); ++i) {
+      if (!poller_.add(listeners_[i].get(), EPOLLIN, {Source::kListener, i})) {
+        throw systemError("epoll_ctl");
+      }
+    }
     isStarted_.store(true, std::memory_order_release);
+    planLook();
     loop_->watch(poller_.descriptor(), EPOLLIN, [this](std::uint32_t) { progressFromLoop(); });
   }
 
   void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket) {
     checkPeer(peer);
-    senderTo(peer).send(header, payload, ticket);
+    pathTo(peer).send(header, payload, ticket);
   }
 
   void expect(int peer) {
     checkPeer(peer);
-    senderTo(peer).open();
+    pathTo(peer).open();
   }
 
   bool poll() {
     if (!isStarted_.load(std::memory_order_acquire) || !takeRight()) {
       return false;
     }
-    const bool hasMoved = makeProgress();
-    releaseRight();
-    return hasMoved;
+    const RightHeld held{*this};
+    return makeProgress();
   }
 
-  void close(milliseconds grace) {
+  TcpTransport::Waited wait(std::chrono::nanoseconds limit, const FutexWord& rings,
+                            std::uint32_t seen) {
+    using Waited = TcpTransport::Waited;
+    if (!isStarted_.load(std::memory_order_acquire) || isClosing_.load() || !takeRight()) {
+      return Waited::kBusy;
+    }
+    const RightHeld held{*this};
+    // From here on nobody else delivers, and whoever calls interruptWait() ends the sleep.
+    if (rings.load(std::memory_order_acquire) != seen) {
+      return Waited::kNothing;
+    }
+    pollfd waiting{poller_.descriptor(), POLLIN, 0};
+    const timespec patience{static_cast<time_t>(limit.count() / 1'000'000'000),
+                            static_cast<long>(limit.count() % 1'000'000'000)};
+    const int ready = ::ppoll(&waiting, 1, &patience, nullptr);
+    const bool isSignal = ready < 0 && errno == EINTR;
+    const bool hasMoved = ready > 0 && makeProgress();
+    return hasMoved ? Waited::kMoved : isSignal ? Waited::kSignal : Waited::kNothing;
+  }
+
+  void beginWait() {
+    numWaiters_.fetch_add(1);
+    numWaits_.fetch_add(1, std::memory_order_relaxed);
+    if (isStarted_.load(std::memory_order_acquire)) keepLoopAway(true);
+  }
+
+  void endWait(bool isBackSoon) {
+    if (numWaiters_.fetch_sub(1) != 1) return;
+    if (isBackSoon) {
+      planReturn();
+    } else {
+      letReturn();
+    }
+  }
+
+  void letReturn() {
+    if (isLoopAway_.load() && numWaiters_.load() == 0) keepLoopAway(false);
+  }
+
+  void interruptWait() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
+  }
+
+  void close(milliseconds grace, TcpTransport::Ending ending) {
     const std::lock_guard lock(closeMutex_);
     if (isClosed_) {
       return;
@@ -134,64 +222,103 @@ class Core : public std::enable_shared_from_this<Core> {
     }
     isClosed_ = true;
     if (!isStarted_.load(std::memory_order_acquire)) {
-      listener_.reset();
+      listeners_.clear();
       return;
     }
     handOver(Clock::now() + grace);
+    isClosing_.store(true);
     // The right is never given back: nobody reads, writes or calls the sink any more.
     while (!takeRight()) {
+      interruptWait();
       hasRight_.wait(true);
     }
     loop_->unwatch(poller_.descriptor());
     for (const auto& [number, receiver] : receivers_) {
-      const auto farewell = makeFarewell(context_.self, receiver->peer());
-      [[maybe_unused]] const auto sent = ::send(receiver->socket().get(), farewell.data(),
-                                                farewell.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      poller_.remove(receiver->socket().get());
+      const Proofs& proofs = receiver->proofs();
+      receiver->connection().writeAll(ending == TcpTransport::Ending::kInOrder ? proofs.farewell
+                                                                               : proofs.failure);
+      poller_.remove(receiver->connection().descriptor());
     }
     receivers_.clear();
     handshakes_->clear();
-    poller_.remove(listener_.get());
-    listener_.reset();
-    for (std::size_t peer = 0; peer < senders_.size(); ++peer) {
-      if (senders_[peer].fail()) {
+    for (const FileDescriptor& listener : listeners_) {
+      poller_.remove(listener.get());
+    }
+    listeners_.clear();
+    for (std::size_t peer = 0; peer < paths_.size(); ++peer) {
+      if (paths_[peer].fail()) {
         sink_->sendCompleted(static_cast<int>(peer));
       }
     }
   }
 
  private:
+  void keepLoopAway(bool isAway) {
+    const std::lock_guard lock(waiterMutex_);
+    if (isLoopAway_.exchange(isAway) == isAway) return;
+    loop_->modify(poller_.descriptor(), isAway ? 0U : static_cast<std::uint32_t>(EPOLLIN));
+  }
+
+  // Of the loop, unless a wait begins until then.
+  void planReturn() noexcept try {
+    if (isReturnPlanned_.exchange(true)) return;
+    const std::uint64_t seen = numWaits_.load(std::memory_order_relaxed);
+    loop_->runAfter(returnDelay_.load(), [weak = weak_from_this(), seen] {
+      const std::shared_ptr<Core> self = weak.lock();
+      if (self == nullptr) return;
+      const bool isWaitedFor = self->numWaiters_.load() != 0;
+      const bool areNew = self->numWaits_.load(std::memory_order_relaxed) != seen;
+      const milliseconds delay = self->returnDelay_.load();
+      self->returnDelay_.store(isWaitedFor || areNew ? std::min(2 * delay, kLongestReturnDelay)
+                                                     : kReturnDelay);
+      self->isReturnPlanned_.store(false);
+      if (isWaitedFor) return;  // who ends that wait plans again
+      if (areNew) {
+        self->planReturn();
+      } else {
+        self->letReturn();
+      }
+    });
+  } catch (const std::exception&) {  // no memory for the timer
+    isReturnPlanned_.store(false);
+    letReturn();
+  }
+
   // A peer whose sending end has ended and whose last frames are being read.
   struct Ending {
     LinkEnd end;
     bool hasReceived = true;  // something since the last look
   };
 
-  std::vector<SocketAddress> parseEndpoints(const std::vector<std::string>& endpoints) const {
+  // By rank.
+  std::vector<std::vector<SocketAddress>> parseEndpoints(
+      const std::vector<std::string>& endpoints) const {
     const auto worldSize = static_cast<std::size_t>(context_.self.worldSize);
     if (endpoints.size() != worldSize) {
       throw Error(ErrorKind::kInternal, "got the endpoints of " + std::to_string(endpoints.size()) +
                                             " ranks; expected one for each of " +
                                             std::to_string(worldSize) + " ranks.");
     }
-    std::vector<SocketAddress> addresses;
+    std::vector<std::vector<SocketAddress>> addresses(worldSize);
     for (std::size_t rank = 0; rank < worldSize; ++rank) {
-      const auto address = SocketAddress::parse(endpoints[rank]);
-      if (!address.has_value() || address->port() == 0) {
-        throw Error(ErrorKind::kConfiguration,
-                    "rank " + std::to_string(rank) + " published the endpoint \"" +
-                        endpoints[rank] +
-                        "\"; expected address:port. Check that all ranks run the same version of "
-                        "smdistributed.");
+      std::istringstream list(endpoints[rank] + ",");
+      for (std::string text; std::getline(list, text, ',');) {
+        const auto address = SocketAddress::parse(text);
+        if (!address.has_value() || address->port() == 0) {
+          throw Error(ErrorKind::kConfiguration,
+                      "rank " + std::to_string(rank) + " published the endpoint \"" + text +
+                          "\"; expected address:port. Check that all ranks run the same version "
+                          "of smdistributed.");
+        }
+        addresses[rank].push_back(*address);
       }
-      if (address->isLoopback() != address_.isLoopback()) {
+      if (addresses[rank][0].isLoopback() != interfaces_[0].address.isLoopback()) {
         throw Error(ErrorKind::kConfiguration,
                     "rank " + std::to_string(rank) + " listens at " + endpoints[rank] +
-                        " and this rank at " + address_.toString() +
+                        " and this rank at " + endpoint() +
                         "; expected all ranks on loopback, or none. Set SMDDP_INTERFACE on all "
                         "ranks to an interface through which they reach one another.");
       }
-      addresses.push_back(*address);
     }
     return addresses;
   }
@@ -208,7 +335,7 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   }
 
-  Sender& senderTo(int peer) { return senders_[static_cast<std::size_t>(peer)]; }
+  Outbound& pathTo(int peer) { return paths_[static_cast<std::size_t>(peer)]; }
 
   // --- The right to make progress ---
 
@@ -224,7 +351,7 @@ class Core : public std::enable_shared_from_this<Core> {
     worker_.store(std::thread::id(), std::memory_order_relaxed);
     hasRight_.store(false);
     hasRight_.notify_all();
-    if (isLoopHeldOff_.exchange(false)) {
+    if (isLoopHeldOff_.exchange(false) && !isLoopAway_.load()) {
       loop_->modify(poller_.descriptor(), EPOLLIN);
     }
   }
@@ -240,11 +367,29 @@ class Core : public std::enable_shared_from_this<Core> {
         return;
       }
     }
+    const RightHeld held{*this};
     makeProgress();
-    releaseRight();
   }
 
+  // Gives the right back at the end of a scope, also when something throws.
+  struct RightHeld {
+    Core& core;
+    ~RightHeld() { core.releaseRight(); }
+  };
+
   // --- With the right to make progress ---
+
+  // What throws (no memory, no randomness for a nonce) ends the one connection that it was about:
+  // on the loop's thread there is nobody to catch it, and a driver knows nothing of connections.
+  template <typename Work>
+  bool forPeer(int peer, const Work& work) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      linkFailed(peer, unserved(endpoints_[static_cast<std::size_t>(peer)], error.what()));
+      return true;
+    }
+  }
 
   bool makeProgress() {
     std::array<epoll_event, kEventsPerRound> events;
@@ -260,15 +405,22 @@ class Core : public std::enable_shared_from_this<Core> {
   bool handleEvent(Tag tag, std::uint32_t events) {
     switch (tag.source) {
       case Source::kSender: {
-        const auto peer = static_cast<int>(tag.number);
-        return afterSender(peer, senderTo(peer).handleEvents(events));
+        const Stream to = senderOf(tag.number);
+        return forPeer(to.peer, [&] {
+          return afterSender(to.peer, pathTo(to.peer).handleEvents(to.index, events));
+        });
       }
       case Source::kReceiver:
-        return receive(tag.number, kReceiveBudget);
+        return receive(tag.number);
       case Source::kHandshake:
-        return readHello(tag.number);
+        try {
+          return readHandshake(tag.number);
+        } catch (const std::exception& error) {
+          handshakes_->refuse(tag.number, error.what());
+          return true;
+        }
       case Source::kListener:
-        return acceptConnections();
+        return acceptConnections(listeners_[tag.number]);
       case Source::kWake:
         return runDue();
     }
@@ -285,33 +437,55 @@ class Core : public std::enable_shared_from_this<Core> {
     return progress.hasMoved || progress.end.has_value();
   }
 
-  bool receive(std::uint64_t number, std::size_t budget) {
+  bool receive(std::uint64_t number) {
     const auto found = receivers_.find(number);
     if (found == receivers_.end()) {
       return false;
     }
     Receiver& receiver = *found->second;
-    const int peer = receiver.peer();
-    const Receiver::Result result = receiver.receive(budget, scratch_);
+    return forPeer(receiver.from().peer, [&] { return receiveFrom(found); });
+  }
+
+  using Receivers = std::unordered_map<std::uint64_t, std::unique_ptr<Receiver>>;
+
+  bool receiveFrom(Receivers::iterator found) {
+    Receiver& receiver = *found->second;
+    const int peer = receiver.from().peer;
+    const Receiver::Result result = receiver.receive(kReceiveBudget, scratch_);
+    if (result.hasMore) {
+      runSoon([this, number = found->first] { receive(number); });
+    }
     const auto ending = endings_.find(peer);
     if (ending != endings_.end() && result.bytes > 0) {
       ending->second.hasReceived = true;
     }
     if (result.end.has_value()) {
-      // Of two reports, a goodbye explains most, then what the sending end met first.
-      const bool isFirstBetter = ending != endings_.end() && !result.end->hasLeft;
-      linkFailed(peer, isFirstBetter ? ending->second.end : *result.end);
+      // Who leaves says so on each connection, and one that nothing came over was never needed.
+      const bool isHarmless = result.end->hasLeft || !receiver.hasReceived();
+      if (isHarmless && receiversOf_[peer].size() > 1) {
+        drop(found);
+      } else {
+        // Of two reports, a goodbye explains most, then what the sending end met first.
+        const bool isFirstBetter = ending != endings_.end() && !result.end->hasLeft;
+        linkFailed(peer, isFirstBetter ? ending->second.end : *result.end);
+      }
     }
     return result.bytes > 0 || result.end.has_value();
   }
 
+  void drop(Receivers::iterator receiver) {
+    const Stream from = receiver->second->from();
+    poller_.remove(receiver->second->connection().descriptor());
+    receivers_.erase(receiver);
+    receiversOf_[from.peer].erase(from.index);
+  }
+
   void sendingEnded(int peer, const LinkEnd& end) {
-    const auto number = receiverOf_.find(peer);
-    if (number == receiverOf_.end()) {
+    if (receiversOf_[peer].empty()) {
       linkFailed(peer, end);
       return;
     }
-    senderTo(peer).disconnect();
+    pathTo(peer).disconnect();
     endings_.emplace(peer, Ending{end});
     watchEnding(peer);
   }
@@ -339,32 +513,36 @@ class Core : public std::enable_shared_from_this<Core> {
     }
     hasFailed_[index] = true;
     endings_.erase(peer);
-    if (const auto number = receiverOf_.find(peer); number != receiverOf_.end()) {
-      const auto receiver = receivers_.find(number->second);
-      poller_.remove(receiver->second->socket().get());
-      receivers_.erase(receiver);
-      receiverOf_.erase(number);
+    while (!receiversOf_[peer].empty()) {
+      drop(receivers_.find(receiversOf_[peer].begin()->second));
     }
-    if (senderTo(peer).fail()) {
+    if (pathTo(peer).fail()) {
       sink_->sendCompleted(peer);
+    }
+    if (!hasReceivedFrom_[index] && !end.hasLeft) {
+      // Maybe it did come, and was not let in.
+      const std::string refused = refusals_.describe(peer);
+      if (!refused.empty()) end.text += " (" + refused + ")";
     }
     sink_->linkFailed(peer, Error(ErrorKind::kPeerLost, end.text));
   }
 
-  bool acceptConnections() {
+  bool acceptConnections(const FileDescriptor& listener) {
     int accepted = 0;
     for (; accepted < kAcceptsPerRound; ++accepted) {
-      FileDescriptor socket = acceptFrom(listener_);
+      SocketAddress stranger;
+      FileDescriptor socket = acceptFrom(listener, stranger);
       if (!socket.isOpen()) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          pauseAccepting();
+          pauseAccepting(std::generic_category().message(errno));
         }
         break;
       }
-      const std::size_t before = handshakes_->count();
-      handshakes_->add(std::move(socket), Clock::now());
-      if (handshakes_->count() <= before) {
-        countRejection();
+      try {
+        handshakes_->add(Connection(std::move(socket), tls_.get(), TlsRole::kAcceptor), stranger,
+                         Clock::now());
+      } catch (const std::exception& error) {
+        noteRejection(stranger, Refusals::kNoRank, error.what());
       }
     }
     if (!handshakes_->isEmpty() && !std::exchange(isExpiryPlanned_, true)) {
@@ -374,17 +552,40 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   // The listener stays ready as long as it cannot be served: without a pause the loop would spin.
-  void pauseAccepting() {
-    poller_.modify(listener_.get(), 0, {Source::kListener, 0});
-    runInProgress(kAcceptPause,
-                  [this] { poller_.modify(listener_.get(), EPOLLIN, {Source::kListener, 0}); });
+  // The rank that connects sees nothing but silence, so the cause is told here, once.
+  void pauseAccepting(const std::string& reason) {
+    if (!std::exchange(hasToldOfNoRoom_, true)) {
+      logWarning("rank " + std::to_string(context_.self.rank) + "/" +
+                 std::to_string(context_.self.worldSize) +
+                 ": cannot accept the connection of another rank: " + reason +
+                 "; expected room for a connection from each rank. The others wait until there is, "
+                 "or until their timeout. Raise the limit on open files (ulimit -n) of this "
+                 "process, or close files that are not needed.");
+    }
+    watchListeners(0);
+    runInProgress(kAcceptPause, [this] { watchListeners(EPOLLIN); });
+  }
+
+  void watchListeners(std::uint32_t events) {
+    for (std::size_t i = 0; i < listeners_.size(); ++i) {
+      poller_.modify(listeners_[i].get(), events, {Source::kListener, i});
+    }
+  }
+
+  // At hosts that do not answer.
+  void planLook() {
+    runInProgress(kSilenceLook, [this] {
+      for (int peer = 0; peer < context_.self.worldSize; ++peer) {
+        Outbound& path = pathTo(peer);
+        if (path.isInUse()) forPeer(peer, [&] { return afterSender(peer, path.look()); });
+      }
+      planLook();
+    });
   }
 
   void planExpiry() {
     runInProgress(kExpiryInterval, [this] {
-      const std::size_t before = handshakes_->count();
       handshakes_->expire(Clock::now());
-      countRejection(before - handshakes_->count());
       isExpiryPlanned_ = !handshakes_->isEmpty();
       if (isExpiryPlanned_) {
         planExpiry();
@@ -392,36 +593,59 @@ class Core : public std::enable_shared_from_this<Core> {
     });
   }
 
-  bool readHello(std::uint64_t number) {
-    const std::size_t before = handshakes_->count();
+  bool readHandshake(std::uint64_t number) {
     std::optional<Handshakes::Accepted> accepted = handshakes_->read(number);
     if (!accepted.has_value()) {
-      countRejection(before - handshakes_->count());
       return false;
     }
-    const int peer = accepted->rank;
-    FileDescriptor& socket = accepted->socket;
-    const auto reply = makeReply(context_.self, peer);
+    const auto [peer, stream] = accepted->from;
+    Connection& connection = accepted->connection;
     const std::uint64_t receiver = nextReceiver_++;
-    const bool isWelcome = !hasFailed_[static_cast<std::size_t>(peer)] &&
-                           !receiverOf_.contains(peer) && !endings_.contains(peer);
+    // Of a link that has failed it may be the first connection, to send its error over.
+    const bool isOver = hasFailed_[static_cast<std::size_t>(peer)] || endings_.contains(peer);
+    const bool isWelcome = !isOver && !receiversOf_[peer].contains(stream);
     if (!isWelcome ||
-        !poller_.modify(socket.get(), EPOLLIN | EPOLLRDHUP, {Source::kReceiver, receiver}) ||
-        ::send(socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-            static_cast<ssize_t>(reply.size())) {
-      poller_.remove(socket.get());
-      countRejection();
+        !poller_.modify(connection.descriptor(), EPOLLIN | EPOLLRDHUP,
+                        {Source::kReceiver, receiver}) ||
+        !connection.writeAll(accepted->proofs.welcome)) {
+      poller_.remove(connection.descriptor());
+      noteRejection(accepted->stranger, peer,
+                    isWelcome || isOver ? "" : "the rank that it is has connected before");
       return false;
     }
-    receivers_.emplace(
-        receiver, std::make_unique<Receiver>(std::move(socket), peer,
-                                             endpoints_[static_cast<std::size_t>(peer)], *sink_));
-    receiverOf_.emplace(peer, receiver);
+    receivers_.emplace(receiver,
+                       std::make_unique<Receiver>(std::move(connection), accepted->from,
+                                                  endpoints_[static_cast<std::size_t>(peer)],
+                                                  accepted->proofs, *sink_));
+    receiversOf_[peer].emplace(stream, receiver);
+    hasReceivedFrom_[static_cast<std::size_t>(peer)] = true;
     return true;
   }
 
-  void countRejection(std::size_t count = 1) {
-    rejected_.fetch_add(count, std::memory_order_relaxed);
+  // One line for the first, then one a minute at most: whoever knocks all day fills no log.
+  void noteRejection(const SocketAddress& stranger, int claimedRank,
+                     std::string_view reason) noexcept try {
+    const std::uint64_t count = rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (reason.empty()) {
+      return;
+    }
+    refusals_.note(stranger, claimedRank, reason);
+    const Clock::time_point now = Clock::now();
+    if (now < nextRejectionLine_) {
+      return;
+    }
+    nextRejectionLine_ = now + kRejectionLineInterval;
+    std::string line = "rank " + std::to_string(context_.self.rank) + "/" +
+                       std::to_string(context_.self.worldSize) + ": refused a connection from " +
+                       stranger.toString();
+    if (claimedRank >= 0) line += " that claims to be rank " + std::to_string(claimedRank);
+    line += ": ";
+    line += reason;
+    line += " (" + std::to_string(count) +
+            " refused so far). The job is not disturbed. If that is a rank of yours, give all "
+            "ranks the same SMDDP_TOKEN; else find out who connects to this port.";
+    logWarning(line);
+  } catch (const std::exception&) {  // no memory for the line: it has been counted
   }
 
   bool runDue() {
@@ -433,9 +657,21 @@ class Core : public std::enable_shared_from_this<Core> {
       due.swap(due_);
     }
     for (const auto& function : due) {
-      function();
+      try {
+        function();
+      } catch (const std::exception&) {  // no memory to plan the next: deadlines end what waits
+      }
     }
     return !due.empty();
+  }
+
+  // Runs `function` with the right to make progress, after the events in hand.
+  void runSoon(std::function<void()> function) {
+    {
+      const std::lock_guard lock(dueMutex_);
+      due_.push_back(std::move(function));
+    }
+    interruptWait();
   }
 
   // --- From any thread ---
@@ -447,26 +683,21 @@ class Core : public std::enable_shared_from_this<Core> {
       if (self == nullptr) {
         return;
       }
-      {
-        const std::lock_guard lock(self->dueMutex_);
-        self->due_.push_back(std::move(function));
-      }
-      const std::uint64_t one = 1;
-      [[maybe_unused]] const auto written = ::write(self->wake_.get(), &one, sizeof(one));
+      self->runSoon(std::move(function));
     });
   }
 
   // Lets frames that were sent go out, followed by goodbyes. Frames that arrive meanwhile are still
   // delivered: two ranks that close at once, each with much to send, need each other to read.
   void handOver(Clock::time_point deadline) {
-    std::vector<Sender*> unfinished;
-    for (Sender& sender : senders_) {
-      if (sender.isInUse()) {
-        unfinished.push_back(&sender);
+    std::vector<Outbound*> unfinished;
+    for (Outbound& path : paths_) {
+      if (path.isInUse()) {
+        unfinished.push_back(&path);
       }
     }
     while (true) {
-      std::erase_if(unfinished, [](Sender* sender) { return sender->finish(); });
+      std::erase_if(unfinished, [](Outbound* path) { return path->finish(); });
       poll();
       if (unfinished.empty() || Clock::now() >= deadline) {
         return;
@@ -476,40 +707,54 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   }
 
-  FileDescriptor listener_;
-  const SocketAddress address_;
+  const std::vector<InterfaceAddress> interfaces_;  // the main one first
+  const std::size_t connections_;                   // with each peer over each of them
+  std::vector<FileDescriptor> listeners_;           // one at each
   const Poller poller_;
   const FileDescriptor wake_;  // readable when functions are due
   const std::shared_ptr<executor::EventLoop> loop_;
+
+  std::unique_ptr<TlsContext> tls_;  // null: in the clear; sessions below need it
 
   std::atomic<bool> isStarted_{false};
   // Set by start(), constant afterwards.
   FrameSink* sink_ = nullptr;
   Sender::Context context_;
   std::vector<std::string> endpoints_;
-  std::vector<Sender> senders_;
+  std::vector<Outbound> paths_;  // by peer
 
   std::atomic<bool> hasRight_{false};
   std::atomic<bool> isLoopHeldOff_{false};
+  std::mutex waiterMutex_;               // orders the changes of the next, and of what is watched
+  std::atomic<bool> isLoopAway_{false};  // it does not watch
+  std::atomic<int> numWaiters_{0};
+  std::atomic<std::uint64_t> numWaits_{0};  // that have begun so far
+  std::atomic<bool> isReturnPlanned_{false};
+  std::atomic<milliseconds> returnDelay_{kReturnDelay};
   std::atomic<std::thread::id> worker_{};  // who has the right
 
   // Touched only with the right to make progress.
   std::optional<Handshakes> handshakes_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Receiver>> receivers_;
-  std::unordered_map<int, std::uint64_t> receiverOf_;  // by peer
-  std::unordered_map<int, Ending> endings_;            // by peer
-  std::vector<bool> hasFailed_;                        // by peer
+  Receivers receivers_;
+  std::unordered_map<int, std::map<int, std::uint64_t>> receiversOf_;  // by peer and its stream
+  std::unordered_map<int, Ending> endings_;                            // by peer
+  std::vector<bool> hasFailed_;                                        // by peer
+  std::vector<bool> hasReceivedFrom_;  // by peer: was it ever let in
   std::uint64_t nextReceiver_ = 0;
   bool isExpiryPlanned_ = false;
+  bool hasToldOfNoRoom_ = false;
+  Clock::time_point nextRejectionLine_;
   std::vector<std::byte> scratch_;
 
   std::mutex dueMutex_;
   std::vector<std::function<void()>> due_;
 
   std::mutex closeMutex_;
-  bool isClosed_ = false;  // guarded by closeMutex_
+  std::atomic<bool> isClosing_{false};  // nobody may begin to wait
+  bool isClosed_ = false;               // guarded by closeMutex_
 
   std::atomic<std::uint64_t> rejected_{0};
+  Refusals refusals_;
 };
 
 // What users hold. In a forked child it turns into something that does nothing: the descriptors are
@@ -525,16 +770,21 @@ class Transport final : public TcpTransport {
       static_cast<void>(new std::shared_ptr<Core>(std::move(core_)));  // leaked on purpose
       return;
     }
-    core_->close(milliseconds(0));
+    core_->close(milliseconds(0), Ending::kInOrder);
   }
 
-  std::string endpoint() const override { return core_->address().toString(); }
+  std::string endpoint() const override { return core_->endpoint(); }
+  std::string interfaces() const override { return core_->interfaces(); }
 
   std::uint64_t rejectedConnections() const override { return core_->rejectedConnections(); }
+  std::string describeRejections(int peer) const override {
+    return isForkedChild(generation_) ? std::string() : core_->describeRejections(peer);
+  }
 
-  void start(std::vector<std::string> endpoints, const Cookie& cookie, FrameSink& sink) override {
+  void start(std::vector<std::string> endpoints, const trust::SessionKey& key,
+             FrameSink& sink) override {
     if (!isForkedChild(generation_)) {
-      core_->start(endpoints, cookie, sink);
+      core_->start(endpoints, key, sink);
     }
   }
 
@@ -554,9 +804,26 @@ class Transport final : public TcpTransport {
 
   bool poll() override { return !isForkedChild(generation_) && core_->poll(); }
 
-  void close(milliseconds grace) override {
+  bool canWait() const override { return true; }
+  Waited wait(std::chrono::nanoseconds limit, const FutexWord& rings, std::uint32_t seen) override {
+    return isForkedChild(generation_) ? Waited::kBusy : core_->wait(limit, rings, seen);
+  }
+  void beginWait() override {
+    if (!isForkedChild(generation_)) core_->beginWait();
+  }
+  void endWait(bool isBackSoon) override {
+    if (!isForkedChild(generation_)) core_->endWait(isBackSoon);
+  }
+  void letReturn() override {
+    if (!isForkedChild(generation_)) core_->letReturn();
+  }
+  void interruptWait() override {
+    if (!isForkedChild(generation_)) core_->interruptWait();
+  }
+
+  void close(milliseconds grace, Ending ending) override {
     if (!isForkedChild(generation_)) {
-      core_->close(grace);
+      core_->close(grace, ending);
     }
   }
 

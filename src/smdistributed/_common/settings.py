@@ -59,6 +59,9 @@ class Settings:
 
     Attributes:
         timeout_s: `SMDDP_TIMEOUT_SECONDS`; seconds a collective or the start of a job may stall.
+        stall_s: `SMDDP_STALL_SECONDS`; a rank that waits for so many seconds writes where the
+            others are; 0 for never.
+        signal_report: `SMDDP_SIGNAL_REPORT`; SIGUSR1 prints the last operations of every group.
         cpu_transport: `SMDDP_TRANSPORT`; for CPU tensors: "auto", "shm" or "tcp".
         cuda_transport: `SMDDP_TRANSPORT`; for CUDA tensors: "auto", "nccl" or "staged".
         algorithms: `SMDDP_ALGORITHM`; collective to algorithm name, empty for "auto". The engine
@@ -67,13 +70,13 @@ class Settings:
             are excluded; empty for "auto".
         token: `SMDDP_TOKEN`, or the content of `SMDDP_TOKEN_FILE`; the secret that peers prove to
             know, or `None`. Never shown.
-        tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none. Not used
-            yet: nothing is encrypted, and a warning says so.
+        tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none. With
+            them TCP connections between ranks use TLS 1.3.
         bucket_cap_bytes: `SMDDP_BUCKET_CAP_MB`, in bytes; default fusion threshold.
         zero_copy: `SMDDP_ZERO_COPY`; move the storages of tensors that recur in collectives into
             memory that the ranks of a host share.
-        deterministic: `SMDDP_DETERMINISTIC`; same bits for any bucket size, algorithm, transport.
-            The engine always works so; the switch changes nothing.
+        deterministic: `SMDDP_DETERMINISTIC`; sums over several hosts have the same bits for any
+            size. On one host they do anyway.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
         trace: `SMDDP_TRACE`; write a timeline there, one file per rank, or `None`.
         ag_scratch_bytes: `SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES`; cap of the all-gather's own memory.
@@ -83,6 +86,8 @@ class Settings:
     """
 
     timeout_s: float = 1800.0
+    stall_s: float = 30.0
+    signal_report: bool = True
     cpu_transport: str = "auto"
     cuda_transport: str = "auto"
     algorithms: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
@@ -99,6 +104,13 @@ class Settings:
     ag_scratch_bytes: int = 16 * 1024 * 1024
     ag_sort_bytes: int = 128 * 1024 * 1024
     ignored: tuple[str, ...] = ()
+
+    @property
+    def tls(self) -> tuple[str, str, str] | None:
+        """Certificate, key and authority, or `None` without TLS."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return self.tls_cert, self.tls_key, self.tls_ca
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> "Settings":
@@ -117,6 +129,8 @@ class Settings:
         cert, key, ca = _read_tls(environ)
         return cls(
             timeout_s=_read_timeout(environ),
+            stall_s=_read_stall(environ),
+            signal_report=_read_bool(environ, "SMDDP_SIGNAL_REPORT", default=True),
             cpu_transport=cpu_transport,
             cuda_transport=cuda_transport,
             algorithms=MappingProxyType(_read_algorithms(environ)),
@@ -146,24 +160,33 @@ def process_settings() -> Settings:
     settings = Settings.from_environ()
     for name in settings.ignored:
         get_logger().debug("%s is accepted and has no effect", name)
-    if settings.tls_cert is not None:
-        get_logger().warning(
-            "SMDDP_TLS_CERT, SMDDP_TLS_KEY and SMDDP_TLS_CA are set, but this release does not"
-            " encrypt: data crosses the network in the clear. Use a network that you trust."
-        )
     return settings
 
 
 def _read_timeout(environ: Mapping[str, str]) -> float:
-    text = read_text(environ, "SMDDP_TIMEOUT_SECONDS")
+    expected = "a positive number of seconds, such as 1800"
+    seconds = _read_seconds(environ, "SMDDP_TIMEOUT_SECONDS", Settings.timeout_s, expected)
+    if seconds == 0:
+        raise _error("SMDDP_TIMEOUT_SECONDS", environ["SMDDP_TIMEOUT_SECONDS"], expected)
+    return seconds
+
+
+def _read_stall(environ: Mapping[str, str]) -> float:
+    expected = "a number of seconds, such as 30, or 0 for never"
+    return _read_seconds(environ, "SMDDP_STALL_SECONDS", Settings.stall_s, expected)
+
+
+def _read_seconds(environ: Mapping[str, str], name: str, default: float, expected: str) -> float:
+    """Finite and not negative."""
+    text = read_text(environ, name)
     if text is None:
-        return Settings.timeout_s
+        return default
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise _error("SMDDP_TIMEOUT_SECONDS", text, "a positive number of seconds, such as 1800")
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise _error(name, text, expected)
     return seconds
 
 

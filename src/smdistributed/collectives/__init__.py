@@ -19,8 +19,16 @@ from smdistributed.collectives import _native
 from smdistributed.collectives._native import Work
 from smdistributed.collectives.communicator import Communicator, ReduceOp
 from smdistributed.collectives.environment import init
+from smdistributed.collectives.flight import flight_record, flight_record_text
 
-__all__ = ["Communicator", "ReduceOp", "Work", "init"]
+__all__ = [
+    "Communicator",
+    "ReduceOp",
+    "Work",
+    "flight_record",
+    "flight_record_text",
+    "init",
+]
 
 # Before the interpreter goes away, so that no thread of the engine outlives it.
 atexit.register(_native.prepare_exit)

@@ -107,6 +107,12 @@ class SharedBuffer:
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+def check_tls_files(certificate: str, key: str, authority: str) -> None:
+    """
+    Raises ConfigurationError for PEM files that cannot serve for TLS between ranks: missing,
+    not belonging together, expired, not signed by the authority.
+    """
+
 class Communicator:
     """
     A group of ranks, by raw pointers into CPU memory. Front ends build on this; users on
@@ -118,7 +124,7 @@ class Communicator:
     timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.
     """
 
-    def __init__(self, rank: int, world_size: int, exchange: object, *, name: str = 'default', timeout_s: float = 1800.0, transport: str = 'auto', interfaces: str = 'auto', rendezvous_address: str = '', errors: object | None = None) -> None: ...
+    def __init__(self, rank: int, world_size: int, exchange: object, *, name: str = 'default', timeout_s: float = 1800.0, transport: str = 'auto', interfaces: str = 'auto', rendezvous_address: str = '', token: bytes | None = None, tls: tuple[str, str, str] | None = None, errors: object | None = None, stall_s: float = 30.0, signal_report: bool = True, deterministic: bool = False) -> None: ...
 
     @property
     def rank(self) -> int: ...
@@ -128,6 +134,21 @@ class Communicator:
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def interfaces(self) -> str:
+        """
+        Network interfaces of this rank through which it reaches other hosts, the main one first:
+        'eth0 (10.1.0.2), eth1 (10.2.0.2)'; '' if there are no other hosts.
+        """
+
+    @property
+    def link(self) -> tuple[float, float]:
+        """
+        Between hosts: seconds that a small message takes, and bytes per second. Measured when the
+        first group over several hosts is made, of the slowest, rounded to powers of two (in
+        microseconds); the same on all ranks.
+        """
 
     def topology(self) -> list[dict[str, object]]:
         """Per rank: host, pid, is_local, transport."""
@@ -234,6 +255,14 @@ def stop_trace() -> tuple[list[tuple[str, int, str, str, str, int, str, int, int
     start as the first of its queue, the moment all ranks had arrived, the end. ``driver`` is
     the thread it ended on: "caller" or "progress". ``error``: "" if it went well.
     """
+
+def flight_record() -> list[dict[str, object]]:
+    """
+    The last operations of every group of this process: see collectives.flight_record().
+    """
+
+def flight_record_text() -> str:
+    """The same as text, as SIGUSR1 prints it."""
 
 def prepare_exit() -> None:
     """Closes every communicator of this process and ends its threads."""

@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from smdistributed._common.log import get_logger
+from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native, arrays
 from smdistributed.collectives.arrays import Array
+from smdistributed.collectives.network import tell_of_interfaces
+from smdistributed.collectives.trust import tell_of_weak_trust
 
 __all__ = ["Communicator", "Exchange", "ReduceOp"]
 
@@ -55,6 +58,11 @@ class Communicator:
         transport: "auto" (shared memory within a host, TCP between), "shm" or "tcp".
         interfaces: Network interfaces for TCP, see `SMDDP_INTERFACE`.
         rendezvous_address: An address all hosts can reach; tells which interface leads there.
+        token: The job's secret, the same on all ranks, which both ends of every TCP connection
+            prove to know; None: whatever `exchange` moves is the secret. Ranks with different
+            tokens raise `ConfigurationError`, all of them.
+        tls: Paths of certificate, key and authority (PEM): TCP connections use TLS 1.3, and both
+            ends show a certificate of that authority. None: they are in the clear.
     """
 
     def __init__(
@@ -68,7 +76,10 @@ class Communicator:
         transport: str = "auto",
         interfaces: str = "auto",
         rendezvous_address: str = "",
+        token: bytes | None = None,
+        tls: tuple[str, str, str] | None = None,
     ) -> None:
+        settings = process_settings()
         self._native = _native.Communicator(
             rank,
             world_size,
@@ -78,18 +89,36 @@ class Communicator:
             transport=transport,
             interfaces=interfaces,
             rendezvous_address=rendezvous_address,
+            token=token,
+            tls=tls,
+            stall_s=settings.stall_s,
+            deterministic=settings.deterministic,
+            signal_report=settings.signal_report,
         )
+        tell_of_interfaces(self._native)
+        tell_of_weak_trust(self._native, token)
         self._options = {
             "timeout_s": timeout_s,
             "transport": transport,
             "interfaces": interfaces,
             "rendezvous_address": rendezvous_address,
+            "token": token,
+            "tls": tls,
         }
         self._splits = 0
         self._has_told_of_no_shared_memory = False
         self.rank = rank
         self.world_size = world_size
         self.name = name
+
+    @property
+    def link(self) -> tuple[float, float]:
+        """The network between hosts, as it was measured: seconds of a message, bytes per second.
+
+        Of the slowest host, in powers of two, and the same on all ranks; an assumption where there
+        is one host.
+        """
+        return self._native.link
 
     # --- collectives -----------------------------------------------------------------------------
 

@@ -39,7 +39,13 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
         return Communicator(0, 1, lambda key, value: [value], name=name, timeout_s=limit_s)
     address, port = placement.require_master()
     with Rendezvous(
-        placement.rank, placement.world_size, address, port, limit_s, settings.token
+        placement.rank,
+        placement.world_size,
+        address,
+        port,
+        limit_s,
+        settings.token,
+        settings.tls,
     ) as rendezvous:
         identities = [
             value.decode() for value in rendezvous.exchange("host", this_host(os.environ).encode())
@@ -54,4 +60,6 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
             transport=settings.cpu_transport,
             interfaces=",".join(settings.interfaces) or "auto",
             rendezvous_address=address,
+            token=settings.token,
+            tls=settings.tls,
         )

@@ -15,6 +15,8 @@ How a job ends:
     Ctrl-C, SIGTERM or SIGHUP here   passed on; after `interrupt_grace_s` SIGKILL to all groups;
                                      status 128 + n, or 0 if every rank took it in good order
     the same a second time           SIGKILL to all groups at once
+    SIGUSR1 here                     does not end it: passed on to the ranks that handle it, which
+                                     print their flight records
     nobody reads our output          as if a rank had failed, with status 141 as for SIGPIPE
     SIGKILL to this process          see `orphans`
 
@@ -56,6 +58,7 @@ _NUM_LAST_LINES = 10
 _OUTPUT_LOST_STATUS = 128 + signal.SIGPIPE
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REPORT = signal.SIGUSR1
 
 
 class CommandError(Exception):
@@ -193,6 +196,8 @@ class Supervisor:
                 for number in signals.recv(4096):
                     if number in _PASSED_ON:
                         self._pass_on(number)
+                    elif number == _REPORT:
+                        self._ask_for_reports()
             else:
                 self._read(key.fd, key.data)
         self._reap()
@@ -259,6 +264,18 @@ class Supervisor:
             self._signal_groups(number)
         else:
             self._signal_ranks(number)
+
+    def _ask_for_reports(self) -> None:
+        running = [one for one in self._ranks if one.status is None]
+        asked = [one for one in running if _handles(one.pid, _REPORT)]
+        for one in asked:
+            one.process.send_signal(_REPORT)
+        self._say(
+            f"{_REPORT.name}: passed on to {len(asked)} of {len(running)} running rank(s); it would"
+            " end those that have no group yet, or that run under a shell"
+            if len(asked) < len(running)
+            else f"{_REPORT.name}: passed on to all ranks, which print their last operations"
+        )
 
     def _signal_ranks(self, number: int) -> None:
         for one in self._ranks:
@@ -352,7 +369,7 @@ def _signals_as_bytes() -> Iterator[socket.socket]:
 
     old_descriptor = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
     old_handlers = {}
-    for number in (*_PASSED_ON, signal.SIGCHLD):
+    for number in (*_PASSED_ON, _REPORT, signal.SIGCHLD):
         # What is ignored stays so: that is how nohup protects a job from SIGHUP.
         if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGCHLD:
             old_handlers[number] = signal.signal(number, ignore)
@@ -364,6 +381,17 @@ def _signals_as_bytes() -> Iterator[socket.socket]:
         signal.set_wakeup_fd(old_descriptor)
         read_end.close()
         write_end.close()
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process catches or ignores a signal whose default action would end it."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            masks = dict(line.split(":\t", 1) for line in status if line.startswith("Sig"))
+    except OSError:
+        return False
+    handled = int(masks.get("SigCgt", "0"), 16) | int(masks.get("SigIgn", "0"), 16)
+    return bool(handled >> (number - 1) & 1)
 
 
 def _signal_group(process_group: int, number: int) -> bool:

@@ -132,15 +132,28 @@ def averages_of_integers_are_divided_towards_zero(comm: Any) -> None:
                 np.testing.assert_array_equal(array, reduced(arrays, "AVG"), err_msg=dtype)
 
 
+def ranks_by_host(comm: Any) -> list[list[int]]:
+    """Ranks that share memory, in rank order; one that shares it with nobody is alone."""
+    shares = [peer for peer, seen in enumerate(comm.topology()) if seen["transport"] != "tcp"]
+    lowest = np.zeros(comm.world_size, np.int64)
+    comm.all_gather(lowest, np.array([min(shares)], np.int64))
+    return [list(np.flatnonzero(lowest == each)) for each in sorted(set(lowest.tolist()))]
+
+
 def sums_are_taken_in_rank_order(comm: Any) -> None:
-    """The bits are those of one process that adds rank 0, 1, 2, ...: no algorithm may show."""
+    """The bits are those of one process that adds rank 0, 1, 2, ... of each host, then the hosts.
+
+    No algorithm may show. On one host that is rank 0, 1, 2, ... of the group.
+    """
+    hosts = ranks_by_host(comm)
     for dtype in ("float32", "float64"):
         for count in (*COUNTS, 3):
             arrays = [np.random.default_rng(r).normal(size=count) for r in range(comm.world_size)]
             arrays = [array.astype(dtype) for array in arrays]
             array = arrays[comm.rank].copy()
             comm.all_reduce(array)
-            np.testing.assert_array_equal(array, reduced(arrays))
+            parts = [reduced([arrays[rank] for rank in ranks]) for ranks in hosts]
+            np.testing.assert_array_equal(array, reduced(parts))
 
 
 def average_of_equal_halves_is_that_half(comm: Any) -> None:

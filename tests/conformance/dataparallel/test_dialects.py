@@ -22,6 +22,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from launchers import launch_command, run_to_end
 
 DIALECTS = Path(__file__).parent / "dialects"
@@ -64,6 +65,21 @@ RUNS = [
     ("2.x", "mpirun smddprun", 2),
     ("2.x", "mpirun", 8),
 ]
+# Eight processes take half a minute to start on two cores: each dialect is run so with one
+# launcher, each launcher with one dialect, and all with --run-slow.
+ALWAYS = {
+    ("1.0", "smddprun", 8),
+    ("1.2", "torchrun", 8),
+    ("1.4", "mpirun smddprun", 8),
+    ("2.x", "mpirun", 8),
+}
+
+
+def _parameters() -> list[ParameterSet]:
+    return [
+        pytest.param(*run, marks=() if run[2] < 8 or run in ALWAYS else pytest.mark.slow)
+        for run in RUNS
+    ]
 
 
 def _load(path: Path) -> ModuleType:
@@ -140,7 +156,7 @@ def _repaired(folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize(("name", "launcher", "num_processes"), RUNS)
+@pytest.mark.parametrize(("name", "launcher", "num_processes"), _parameters())
 def test_dialect_runs_unmodified(
     name: str, launcher: str, num_processes: int, data: Path, tmp_path: Path
 ) -> None:

@@ -264,7 +264,7 @@ def test_6_6_uneven_batches_time_out_and_the_text_names_cause_and_remedy() -> No
     assert re.search(r"all_reduce #\d+", text)  # the collective and its sequence number
     assert "rank 0" in text  # this rank
     assert "for rank 1" in text  # who has not arrived
-    assert "uneven number of batches per rank at the end of an epoch" in text
+    assert "through with its batches, if the ranks have uneven numbers of them" in text
     assert "torch's Join context" in text
 
 

@@ -3,11 +3,13 @@
 """The rendezvous as a rank sees it. See the package's docstring for what it promises."""
 
 import contextlib
+import dataclasses
 import hmac
 import ipaddress
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -22,8 +24,10 @@ from smdistributed._common.errors import (
     PeerLostError,
     SmdistributedError,
 )
+from smdistributed._common.log import get_logger
 from smdistributed.collectives.rendezvous import wire
 from smdistributed.collectives.rendezvous.server import Server
+from smdistributed.collectives.rendezvous.tls import RendezvousTls, why_refused
 from smdistributed.collectives.rendezvous.wire import Kind
 
 __all__ = ["Rendezvous"]
@@ -60,10 +64,13 @@ class Rendezvous:
         timeout_s: seconds to wait for rank 0 to answer, and for the last rank in an exchange.
         token: the job's secret, the same on all ranks, or `None`. With `None`, anyone who reaches
             the port can take part.
+        tls: paths of this rank's certificate, its key and the authority (PEM): all that passes is
+            inside TLS 1.3, and both ends show a certificate of that authority. `None`: in the
+            clear. The same on all ranks.
 
     Raises:
         ConfigurationError: bad arguments, a busy port, a name that does not resolve, something
-            else listening at the address, or a token that differs.
+            else listening at the address, a token that differs, or TLS that does not fit.
         MismatchError: ranks disagree on the world size, or two have the same rank.
         PeerLostError: rank 0 could not be reached within `timeout_s`.
 
@@ -81,6 +88,7 @@ class Rendezvous:
         port: int,
         timeout_s: float,
         token: bytes | None = None,
+        tls: tuple[str, str, str] | None = None,
     ) -> None:
         if world_size < 1 or not 0 <= rank < world_size:
             raise ConfigurationError(
@@ -109,10 +117,11 @@ class Rendezvous:
         self.port = port
         """The port that the ranks meet at."""
         if world_size > 1:
+            own_tls = None if tls is None else RendezvousTls(tls)
             if rank == 0:
-                self._serve(addr, port, token)
+                self._serve(addr, port, token, own_tls)
             else:
-                self._enter(world_size, addr, port, token)
+                self._enter(_Opener(rank, world_size, addr, port, token, own_tls))
         _open.add(self)
 
     def exchange(self, key: str, value: bytes) -> list[bytes]:
@@ -179,18 +188,18 @@ class Rendezvous:
     ) -> None:
         self.close()
 
-    def _serve(self, addr: str, port: int, token: bytes | None) -> None:
+    def _serve(self, addr: str, port: int, token: bytes | None, tls: RendezvousTls | None) -> None:
         listener = _listen(addr, port)
         self.port = listener.getsockname()[1]
         self._where = f"{addr}:{self.port}"
         self._socket, own_end = socket.socketpair()
-        self._server = Server(listener, own_end, self._world_size, self._timeout_s, token)
+        self._server = Server(listener, own_end, self._world_size, self._timeout_s, token, tls)
 
-    def _enter(self, world_size: int, addr: str, port: int, token: bytes | None) -> None:
+    def _enter(self, opener: "_Opener") -> None:
         deadline = time.monotonic() + self._timeout_s
         limit_s = self._timeout_s
         while True:
-            self._socket = _join(self._rank, world_size, addr, port, limit_s, token)
+            self._socket = opener.join(limit_s)
             try:
                 self._await_welcome()
                 return
@@ -241,6 +250,20 @@ class Rendezvous:
 
     def _receive(self, connection: socket.socket, deadline: float) -> tuple[int, str, bytes]:
         """Returns the next frame; raises the error that a FAILURE frame carries."""
+        while True:
+            kind, key, value = self._receive_any(connection, deadline)
+            if kind != Kind.NOTICE:
+                break
+            get_logger().warning(
+                "rank 0 (%s) says: %s. This rank goes on waiting for the others.",
+                self._where,
+                value.decode(errors="replace"),
+            )
+        if kind == Kind.FAILURE:
+            raise _FAILURES.get(key, InternalError)(value.decode(errors="replace"))
+        return kind, key, value
+
+    def _receive_any(self, connection: socket.socket, deadline: float) -> tuple[int, str, bytes]:
         try:
             header = _receive_exactly(connection, wire.FRAME_HEADER.size, deadline)
             kind, key_size, value_size = wire.FRAME_HEADER.unpack(header)
@@ -254,8 +277,6 @@ class Rendezvous:
                 f"rank 0 ({self._where}) closed the rendezvous connection of rank {self._rank}; it "
                 "was expected to stay until all ranks were done. Read the log of rank 0 first."
             ) from error
-        if kind == Kind.FAILURE:
-            raise _FAILURES.get(key, InternalError)(value.decode(errors="replace"))
         return kind, key, value
 
     def _timed_out(self, key: str) -> CollectiveTimeoutError:
@@ -350,82 +371,122 @@ def _create_server(host: str, port: int, family: socket.AddressFamily) -> socket
     return socket.create_server((host, port), family=family, backlog=256)
 
 
-def _join(
-    rank: int, world_size: int, addr: str, port: int, timeout_s: float, token: bytes | None
-) -> socket.socket:
-    """Connects to rank 0 and proves to know the token; retries until `timeout_s` is over."""
-    deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        try:
-            connection = socket.create_connection(
-                (addr, port), timeout=min(_ATTEMPT_S, _remaining(deadline))
-            )
-        except OSError as error:
-            reason = error.strerror or str(error) or type(error).__name__
-        else:
+@dataclasses.dataclass(frozen=True)
+class _Opener:
+    """How a rank other than 0 comes in."""
+
+    rank: int
+    world_size: int
+    addr: str
+    port: int
+    token: bytes | None
+    tls: RendezvousTls | None
+
+    @property
+    def _where(self) -> str:
+        return f"{self.addr}:{self.port}"
+
+    def join(self, timeout_s: float) -> socket.socket:
+        """Connects to rank 0 and proves to know the token; retries until `timeout_s` is over."""
+        deadline = time.monotonic() + timeout_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
             try:
-                if connection.getsockname() == connection.getpeername():
-                    # While nobody listens on an ephemeral port of this host, the kernel may pick
-                    # that very port for our end, and a socket then connects to itself.
-                    raise ConnectionRefusedError("it was our own end")
-                wire.configure(connection)
-                _prove(connection, rank, world_size, addr, port, token, deadline)
-                return connection
-            except ConfigurationError:
-                connection.close()
-                raise
+                connection = socket.create_connection(
+                    (self.addr, self.port), timeout=min(_ATTEMPT_S, _remaining(deadline))
+                )
             except OSError as error:
-                connection.close()
-                outcome = str(error) or "did not answer in time"
-                reason = f"it accepted the connection, then {outcome}"
-            except BaseException:
-                connection.close()
-                raise
-        if time.monotonic() + pause_s >= deadline:
-            raise PeerLostError(
-                f"rank {rank} could not reach rank 0 at {addr}:{port} within {timeout_s:g} s (last "
-                f"reason: {reason}); expected rank 0 to listen there. Check that rank 0 was "
-                "started, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no "
-                "firewall closes the port between the hosts."
+                reason = error.strerror or str(error) or type(error).__name__
+            else:
+                try:
+                    if connection.getsockname() == connection.getpeername():
+                        # While nobody listens on an ephemeral port of this host, the kernel may
+                        # pick that very port for our end, and a socket then connects to itself.
+                        raise ConnectionRefusedError("it was our own end")
+                    wire.configure(connection)
+                    limit = min(deadline, time.monotonic() + _ATTEMPT_S)
+                    connection, binding = self._secure(connection, limit)
+                    self._prove(connection, binding, limit)
+                    return connection
+                except ssl.SSLError as error:
+                    connection.close()
+                    if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+                        raise self._tls_failed(error) from error
+                    reason = "it accepted the connection, then closed it during TLS's handshake"
+                except ConfigurationError:
+                    connection.close()
+                    raise
+                except OSError as error:
+                    connection.close()
+                    outcome = str(error) or "did not answer in time"
+                    reason = f"it accepted the connection, then {outcome}"
+                except BaseException:
+                    connection.close()
+                    raise
+            if time.monotonic() + pause_s >= deadline:
+                raise PeerLostError(
+                    f"rank {self.rank} could not reach rank 0 at {self._where} within "
+                    f"{timeout_s:g} s (last reason: {reason}); expected rank 0 to listen there. "
+                    "Check that rank 0 was started, that MASTER_ADDR and MASTER_PORT are the same "
+                    "on all ranks, and that no firewall closes the port between the hosts."
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+    def _secure(self, connection: socket.socket, deadline: float) -> tuple[socket.socket, bytes]:
+        """Puts the connection into TLS, if this rank has it. Closes it if that fails."""
+        if self.tls is None:
+            return connection, b""
+        connection.settimeout(_remaining(deadline))
+        secured = self.tls.connect(connection)
+        try:
+            secured.do_handshake()
+            return secured, self.tls.binding(secured)
+        except BaseException:
+            secured.close()
+            raise
+
+    def _tls_failed(self, error: ssl.SSLError) -> ConfigurationError:
+        return ConfigurationError(
+            f"rank {self.rank} cannot speak TLS with rank 0 at {self._where}: {why_refused(error)}."
+        )
+
+    def _prove(self, connection: socket.socket, binding: bytes, deadline: float) -> None:
+        has_own = self.token is not None
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        hello = wire.CLIENT_HELLO.pack(wire.MAGIC, has_own, self.rank, self.world_size, nonce)
+        connection.settimeout(_remaining(deadline))
+        connection.sendall(hello)
+        # The magic first: a service of another kind may send less than we expect, and then wait.
+        magic = _receive_exactly(connection, len(wire.MAGIC), deadline)
+        if magic == wire.NEEDS_TLS:
+            raise ConfigurationError(
+                f"rank 0 at {self._where} uses TLS and rank {self.rank} does not; expected it on "
+                "all ranks or on none. Set SMDDP_TLS_CERT, SMDDP_TLS_KEY and SMDDP_TLS_CA on all "
+                "hosts, or unset them everywhere."
             )
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LAST_PAUSE_S)
-
-
-def _prove(
-    connection: socket.socket,
-    rank: int,
-    world_size: int,
-    addr: str,
-    port: int,
-    token: bytes | None,
-    deadline: float,
-) -> None:
-    client_nonce = secrets.token_bytes(wire.NONCE_BYTES)
-    deadline = min(deadline, time.monotonic() + _ATTEMPT_S)
-    connection.settimeout(_remaining(deadline))
-    connection.sendall(wire.CLIENT_HELLO.pack(wire.MAGIC, token is not None, client_nonce))
-    # The magic first: a service of another kind may send less than we expect, and then wait.
-    magic = _receive_exactly(connection, len(wire.MAGIC), deadline)
-    if magic != wire.MAGIC:
-        raise ConfigurationError(
-            f"what listens at {addr}:{port} is not a rendezvous of this library (it sent "
-            f"{magic!r}); expected rank 0. Set MASTER_PORT to a free port on the host of rank 0."
-        )
-    rest = _receive_exactly(connection, wire.SERVER_HELLO.size - len(magic), deadline)
-    _, server_has_token, server_nonce, proof = wire.SERVER_HELLO.unpack(magic + rest)
-    if server_has_token != (token is not None):
-        with_token, without = ("rank 0", f"rank {rank}")[:: 1 if server_has_token else -1]
-        raise ConfigurationError(
-            f"{with_token} has a job token and {without} has none; expected the same SMDDP_TOKEN "
-            "on all ranks. Pass it on to all hosts, or unset it everywhere."
-        )
-    expected = wire.server_proof(token or b"", client_nonce, server_nonce)
-    if not hmac.compare_digest(proof, expected):
-        raise ConfigurationError(
-            f"rank 0 at {addr}:{port} has another job token than rank {rank}; expected the same "
-            "SMDDP_TOKEN on all ranks. Check whether a second job uses this MASTER_PORT."
-        )
-    answer = wire.client_proof(token or b"", client_nonce, server_nonce, rank, world_size)
-    connection.sendall(wire.CLIENT_PROOF.pack(rank, world_size, answer))
+        if magic != wire.MAGIC:
+            raise ConfigurationError(
+                f"what listens at {self._where} is not a rendezvous of this library (it sent "
+                f"{magic!r}); expected rank 0. Set MASTER_PORT to a free port on the host of rank "
+                "0, and check that all ranks run the same version of smdistributed."
+            )
+        rest = _receive_exactly(connection, wire.SERVER_HELLO.size - len(magic), deadline)
+        answer = magic + rest
+        _, server_has_token, _ = wire.SERVER_HELLO.unpack(answer)
+        if server_has_token != has_own:
+            with_token, without = ("rank 0", f"rank {self.rank}")[:: 1 if server_has_token else -1]
+            raise ConfigurationError(
+                f"{with_token} has a job token and {without} has none; expected the same "
+                "SMDDP_TOKEN on all ranks. Pass it on to all hosts, or unset it everywhere."
+            )
+        about = (self.token or b"", hello, answer, binding)
+        connection.sendall(wire.CLIENT_PROOF.pack(wire.client_proof(*about)))
+        verdict = _receive_exactly(connection, wire.SERVER_VERDICT.size, deadline)
+        is_accepted, proof = wire.SERVER_VERDICT.unpack(verdict)
+        if not is_accepted or not hmac.compare_digest(proof, wire.server_proof(*about)):
+            raise ConfigurationError(
+                f"rank 0 at {self._where} has another job token than rank {self.rank}; expected "
+                "the same SMDDP_TOKEN on all ranks. Check whether a second job uses this "
+                "MASTER_PORT."
+            )

@@ -6,7 +6,7 @@ One thread serves all connections with non-blocking sockets, so a slow or hostil
 nobody. A connection is a *stranger* until its handshake is complete, then a *member*:
 
 - Strangers are bounded in number, bytes and time. What they do wrong costs them their connection
-  and nobody else anything.
+  and nobody else anything; but it is told, to members and in timeouts (refusals.py).
 - Members are ranks of the job. What a member does wrong, or its death, is the job's first error;
   it is sent to every member, also to those that come later, and stays.
 
@@ -22,11 +22,14 @@ import hmac
 import secrets
 import selectors
 import socket
+import ssl
 import threading
 import time
 
 from smdistributed._common.log import get_logger
 from smdistributed.collectives.rendezvous import wire
+from smdistributed.collectives.rendezvous.refusals import Refusals
+from smdistributed.collectives.rendezvous.tls import RECORD_MARK, RendezvousTls, why_refused
 from smdistributed.collectives.rendezvous.wire import Kind
 
 __all__ = ["Server"]
@@ -34,11 +37,20 @@ __all__ = ["Server"]
 _HANDSHAKE_S = 10.0
 _FLUSH_S = 5.0
 _MAX_STRANGERS = 128
+# More than a TLS record: so a read leaves nothing inside OpenSSL that no poll would report.
 _READ_BYTES = 256 * 1024
+_SAME_TOKEN = "expected the same SMDDP_TOKEN, or content of SMDDP_TOKEN_FILE, on all ranks"
 
 
 class _Dropped(Exception):
     """This connection is to be closed; the text says why."""
+
+
+class _Refused(_Dropped):
+    """So is this one: whoever is there is no rank of this job, which people may want to know.
+
+    The text goes on "...; expected ...".
+    """
 
 
 @dataclasses.dataclass(eq=False)
@@ -47,8 +59,13 @@ class _Connection:
     peer: str
     deadline: float
     rank: int | None = None
-    client_nonce: bytes | None = None
-    server_nonce: bytes = b""
+    claimed_rank: int | None = None
+    claimed_world_size: int = 0
+    is_secured: bool = True
+    has_begun: bool = False  # to speak TLS
+    binding: bytes = b""
+    hello: bytes | None = None
+    answer: bytes = b""
     received: bytearray = dataclasses.field(default_factory=bytearray)
     to_send: collections.deque[memoryview] = dataclasses.field(default_factory=collections.deque)
     has_left: bool = False
@@ -70,6 +87,7 @@ class Server:
         world_size: number of ranks.
         timeout_s: seconds an exchange may wait for its last rank.
         token: the job's secret, or `None`.
+        tls: to speak TLS with the other ranks, or `None`.
     """
 
     def __init__(
@@ -79,17 +97,20 @@ class Server:
         world_size: int,
         timeout_s: float,
         token: bytes | None,
+        tls: RendezvousTls | None = None,
     ) -> None:
         self._listener = listener
         self._world_size = world_size
         self._timeout_s = timeout_s
         self._token = token
+        self._tls = tls
         self._strangers: list[_Connection] = []
         self._members: dict[int, _Connection] = {}
         self._seen: set[int] = {0}
         self._round: _Round | None = None
         self._failure: bytes | None = None
         self._closing_deadline: float | None = None
+        self._refusals = Refusals(world_size)
         # poll, not epoll: an epoll set is shared with a forked child, a poll set is not.
         self._selector = selectors.PollSelector()
         listener.setblocking(False)
@@ -157,6 +178,10 @@ class Server:
             accepted, address = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
+                if self._strangers:
+                    # Those who fill the table without a proof must not end the job for its ranks.
+                    self._drop(self._strangers[0], "no descriptor is left for others")
+                    return
                 # The listener stays ready and nobody can be let in: without an end we would spin.
                 self._selector.unregister(self._listener)
                 self._fail(
@@ -168,27 +193,80 @@ class Server:
             return
         accepted.setblocking(False)
         wire.configure(accepted)
+        if self._tls is not None:
+            try:
+                accepted = self._tls.accept(accepted)
+            except OSError:
+                accepted.close()
+                return  # the peer has gone already
         if len(self._strangers) >= _MAX_STRANGERS:
             self._drop(self._strangers[0], "too many unfinished handshakes")
         peer = f"{address[0]}:{address[1]}"
         stranger = _Connection(accepted, peer, deadline=time.monotonic() + _HANDSHAKE_S)
+        stranger.is_secured = self._tls is None
         self._strangers.append(stranger)
         self._selector.register(accepted, selectors.EVENT_READ, stranger)
 
     def _serve(self, connection: _Connection, events: int) -> None:
         try:
+            if not connection.is_secured:
+                self._secure(connection)
+                return
             if events & selectors.EVENT_READ:
                 self._read(connection)
             if events & selectors.EVENT_WRITE:
                 self._write(connection)
         except (_Dropped, OSError) as reason:
+            if isinstance(reason, _Refused):
+                self._note_refusal(connection, str(reason))
             self._drop(connection, str(reason))
+
+    def _secure(self, stranger: _Connection) -> None:
+        """Goes on with the handshake of TLS, which comes before anything else."""
+        connection = stranger.socket
+        assert self._tls is not None
+        assert isinstance(connection, ssl.SSLSocket)
+        try:
+            if not stranger.has_begun:
+                # Before OpenSSL sees it. A socket that TLS wraps offers no peeking of its own.
+                begin = socket.socket.recv(connection, 1, socket.MSG_PEEK)
+                if begin not in (b"", RECORD_MARK):
+                    self._refuse_clear(connection)
+                stranger.has_begun = True
+            connection.do_handshake()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._selector.modify(connection, selectors.EVENT_READ, stranger)
+        except ssl.SSLWantWriteError:
+            self._selector.modify(connection, selectors.EVENT_WRITE, stranger)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise _Dropped("it closed the connection") from None
+        except ssl.SSLError as error:
+            raise _Refused(why_refused(error)) from error
+        else:
+            stranger.is_secured = True
+            stranger.binding = self._tls.binding(connection)
+            self._selector.modify(connection, selectors.EVENT_READ, stranger)
+
+    def _refuse_clear(self, connection: ssl.SSLSocket) -> None:
+        """Ends a connection that does not begin as TLS does, and tells it if it may be a rank."""
+        begin = socket.socket.recv(connection, _READ_BYTES)
+        if not begin.startswith(wire.MAGIC):
+            raise _Refused("it does not speak TLS; expected TLS 1.3, and a rank of this job")
+        socket.socket.send(connection, wire.NEEDS_TLS)
+        raise _Refused(
+            "it has no TLS and rank 0 has; expected it on all ranks or on none. Set "
+            "SMDDP_TLS_CERT, SMDDP_TLS_KEY and SMDDP_TLS_CA on all hosts, or unset them everywhere"
+        )
 
     def _read(self, connection: _Connection) -> None:
         try:
             data = connection.socket.recv(_READ_BYTES)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             return
+        except ssl.SSLError as error:
+            if connection.rank is None:  # an authority that is refused shows only here
+                raise _Refused(why_refused(error)) from error
+            raise
         if not data:
             raise _Dropped("it closed the connection")
         if connection.has_left:
@@ -205,33 +283,50 @@ class Server:
 
     def _handshake(self, stranger: _Connection) -> None:
         received = stranger.received
-        if stranger.client_nonce is None:
+        if stranger.hello is None:
             start = bytes(received[: len(wire.MAGIC)])
+            if start.startswith(RECORD_MARK):
+                # Whatever is not TLS tells the other side as much.
+                self._send(stranger, wire.MAGIC)
+                raise _Refused(
+                    "it speaks TLS and rank 0 does not; expected it on all ranks or on none. Set "
+                    "SMDDP_TLS_CERT, SMDDP_TLS_KEY and SMDDP_TLS_CA on all hosts, or unset them "
+                    "everywhere"
+                )
             if start != wire.MAGIC[: len(start)]:
-                raise _Dropped("it does not speak the rendezvous protocol")
-            hello = _take(received, wire.CLIENT_HELLO.size)
-            if hello is None:
+                raise _Refused(
+                    "it does not speak the rendezvous protocol; expected a rank of this job, with "
+                    "the same version of smdistributed"
+                )
+            stranger.hello = _take(received, wire.CLIENT_HELLO.size)
+            if stranger.hello is None:
                 return
-            # Whether it has a token is for error messages on its side; here only the proof counts.
-            _, _, stranger.client_nonce = wire.CLIENT_HELLO.unpack(hello)
-            stranger.server_nonce = secrets.token_bytes(wire.NONCE_BYTES)
-            proof = wire.server_proof(
-                self._token or b"", stranger.client_nonce, stranger.server_nonce
-            )
-            answer = wire.SERVER_HELLO.pack(
-                wire.MAGIC, self._token is not None, stranger.server_nonce, proof
-            )
-            self._send(stranger, answer)
-        numbers = _take(received, wire.CLIENT_PROOF.size)
-        if numbers is None:
+            self._challenge(stranger)
+        message = _take(received, wire.CLIENT_PROOF.size)
+        if message is None:
             return
-        rank, world_size, proof = wire.CLIENT_PROOF.unpack(numbers)
-        expected = wire.client_proof(
-            self._token or b"", stranger.client_nonce, stranger.server_nonce, rank, world_size
-        )
-        if not hmac.compare_digest(proof, expected):
-            raise _Dropped("it does not know the job's token")
-        self._admit(stranger, rank, world_size)
+        token = self._token or b""
+        about = (token, stranger.hello, stranger.answer, stranger.binding)
+        (proof,) = wire.CLIENT_PROOF.unpack(message)
+        if not hmac.compare_digest(proof, wire.client_proof(*about)):
+            self._send(stranger, wire.SERVER_VERDICT.pack(False, b""))
+            raise _Refused(f"it does not know the job's token; {_SAME_TOKEN}")
+        self._send(stranger, wire.SERVER_VERDICT.pack(True, wire.server_proof(*about)))
+        assert stranger.claimed_rank is not None
+        self._admit(stranger, stranger.claimed_rank, stranger.claimed_world_size)
+
+    def _challenge(self, stranger: _Connection) -> None:
+        """Answers a hello, none of which is proved."""
+        assert stranger.hello is not None
+        _, has_token, rank, world_size, _ = wire.CLIENT_HELLO.unpack(stranger.hello)
+        stranger.claimed_rank, stranger.claimed_world_size = rank, world_size
+        has_own = self._token is not None
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        stranger.answer = wire.SERVER_HELLO.pack(wire.MAGIC, has_own, nonce)
+        self._send(stranger, stranger.answer)
+        if has_token != has_own:
+            with_token, without = ("rank 0", "it")[:: 1 if has_own else -1]
+            raise _Refused(f"{with_token} has a job token and {without} has none; {_SAME_TOKEN}")
 
     def _admit(self, newcomer: _Connection, rank: int, world_size: int) -> None:
         error = None
@@ -273,6 +368,8 @@ class Server:
         self._seen.add(rank)
         self._members[rank] = newcomer
         self._send(newcomer, self._failure or wire.pack_frame(Kind.WELCOME))
+        for text in self._refusals.told:
+            self._send(newcomer, wire.pack_frame(Kind.NOTICE, value=text.encode()))
 
     def _handle(self, member: _Connection, kind: int, key: str, value: bytes) -> None:
         assert member.rank is not None
@@ -333,7 +430,7 @@ class Server:
             f"exchange {waiting.key!r} has waited {self._timeout_s:g} s: {' and '.join(parts)}; "
             f"the other {len(waiting.values)} arrived. Expected all {self._world_size} ranks. "
             "Check that every process was started and reaches MASTER_ADDR and MASTER_PORT, or "
-            "raise SMDDP_TIMEOUT_SECONDS."
+            f"raise SMDDP_TIMEOUT_SECONDS.{self._refusals.describe(never)}"
         )
 
     def _fail(self, kind: str, text: str) -> None:
@@ -359,7 +456,7 @@ class Server:
         while connection.to_send:
             try:
                 sent = connection.socket.send(connection.to_send[0])
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 break
             if sent == len(connection.to_send[0]):
                 connection.to_send.popleft()
@@ -386,6 +483,20 @@ class Server:
         del self._members[rank]
         if rank == 0:
             self._closing_deadline = time.monotonic() + _FLUSH_S
+
+    def _note_refusal(self, stranger: _Connection, reason: str) -> None:
+        text = self._refusals.note(stranger.peer, stranger.claimed_rank, reason)
+        if text is None:
+            return
+        get_logger().warning(
+            "the rendezvous: %s. The job goes on waiting for its ranks. If that is a rank of yours,"
+            " correct it and start the job again; else find out who connects to this port.",
+            text,
+        )
+        notice = wire.pack_frame(Kind.NOTICE, value=text.encode())
+        for rank, member in list(self._members.items()):
+            if rank != 0:  # it has just been told
+                self._send(member, notice)
 
 
 def _take(received: bytearray, size: int) -> bytes | None:

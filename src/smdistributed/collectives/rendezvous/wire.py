@@ -4,12 +4,19 @@
 
 Handshake; no byte after it is interpreted before both sides have proved to know the token:
 
-    [1] client -> server   magic (8), has token (1), client nonce (32)
-    [2] server -> client   magic (8), has token (1), server nonce (32), proof (32)
-    [3] client -> server   rank (4), world size (4), proof (32)
+    [1] client -> server   magic (8), has token (1), rank (4), world size (4), client nonce (32)
+    [2] server -> client   magic (8), has token (1), server nonce (32)
+    [3] client -> server   proof (32)
+    [4] server -> client   is accepted (1), proof (32; zeros if not accepted)
 
-A proof is HMAC-SHA256 under the token (the empty key without one) over the role, both nonces and,
-in [3], the two numbers. Roles keep a proof from being sent back to its maker.
+A proof is HMAC-SHA256 under the token (the empty key without one) over the role, the whole of [1]
+and [2] and, inside TLS, the fingerprints of both certificates (tls.py). Roles keep a proof from
+being sent back to its maker. The client proves first, so that nobody who merely connects is handed
+anything made with the token. The rank in [1] is a claim until [3]; it is there to tell people which
+rank was refused.
+
+All of it takes place inside TLS 1.3 if the ranks use that. Whoever has TLS and meets somebody who
+has not says so in the clear: a server answers eight bytes, NEEDS_TLS or MAGIC, and closes.
 
 After that, frames in both directions:
 
@@ -31,8 +38,10 @@ __all__ = [
     "MAGIC",
     "MAX_KEY_BYTES",
     "MAX_VALUE_BYTES",
+    "NEEDS_TLS",
     "NONCE_BYTES",
     "SERVER_HELLO",
+    "SERVER_VERDICT",
     "Kind",
     "client_proof",
     "configure",
@@ -43,12 +52,14 @@ __all__ = [
     "split_values",
 ]
 
-MAGIC = b"SMDRDZV1"
+MAGIC = b"SMDRDZV2"
+NEEDS_TLS = b"SMDRDTLS"
 NONCE_BYTES = 32
 
-CLIENT_HELLO = struct.Struct("!8s?32s")
-SERVER_HELLO = struct.Struct("!8s?32s32s")
-CLIENT_PROOF = struct.Struct("!II32s")
+CLIENT_HELLO = struct.Struct("!8s?II32s")
+SERVER_HELLO = struct.Struct("!8s?32s")
+CLIENT_PROOF = struct.Struct("!32s")
+SERVER_VERDICT = struct.Struct("!?32s")
 FRAME_HEADER = struct.Struct("!BHQ")
 
 MAX_KEY_BYTES = 1024
@@ -65,19 +76,24 @@ class Kind:
     RESULT = 3  # server: key, every rank's value
     FAILURE = 4  # server: error kind as key, text as value; final
     GOODBYE = 5  # client: I leave on purpose
+    NOTICE = 6  # server: a text as value, for the log of the rank; nothing is wrong yet
 
 
-def server_proof(token: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """The proof in [2]."""
-    return hmac.digest(token, b"server" + client_nonce + server_nonce, hashlib.sha256)
+def client_proof(token: bytes, hello: bytes, answer: bytes, binding: bytes = b"") -> bytes:
+    """The proof in [3].
+
+    Args:
+        token: the job's secret, empty without one.
+        hello: [1].
+        answer: [2].
+        binding: `RendezvousTls.binding`; empty in the clear.
+    """
+    return hmac.digest(token, b"smddp client" + hello + answer + binding, hashlib.sha256)
 
 
-def client_proof(
-    token: bytes, client_nonce: bytes, server_nonce: bytes, rank: int, world_size: int
-) -> bytes:
-    """The proof in [3]."""
-    numbers = struct.pack("!II", rank, world_size)
-    return hmac.digest(token, b"client" + client_nonce + server_nonce + numbers, hashlib.sha256)
+def server_proof(token: bytes, hello: bytes, answer: bytes, binding: bytes = b"") -> bytes:
+    """The proof in [4]; arguments as for `client_proof`."""
+    return hmac.digest(token, b"smddp server" + hello + answer + binding, hashlib.sha256)
 
 
 def pack_frame(kind: int, key: str = "", value: bytes = b"") -> bytes:

@@ -245,10 +245,13 @@ class DirectCollectives(Collectives):
         is_async: bool,
     ) -> TorchWork:
         for operation in operations:
-            # The engine reads inputs where they lie if they are shared; outputs need not be. Of
-            # several inputs it would have to find each in its place in one buffer.
-            if len(operation.inputs) == 1:
-                tensor = operation.inputs[0]
+            # The engine reads inputs where they lie if they are shared. Of several inputs it would
+            # have to find each in its place in one buffer. Of outputs only a broadcast makes use.
+            recurring = operation.inputs
+            if operation.kind == "broadcast":
+                recurring = recurring or operation.outputs
+            if len(recurring) == 1:
+                tensor = recurring[0]
                 if tensor.numel() >= self._adopter.from_elements:
                     self._adopter.see(tensor)
         runnable = operations if len(operations) == 1 else coalesce(operations)

@@ -11,7 +11,7 @@ Keys, under the prefix that torch gave the group:
 
     smddp/generation          how many ranks have ever started here: `value // n` tells apart groups
                               that are made again over one store (destroy, then init)
-    smddp/<g>/<key>/<rank>    what one rank said
+    smddp/<g>/<key>/<rank>    what one rank said, and how many ranks it believes in
     smddp/<g>/<key>/all       what all said, framed by `_pack`
     smddp/<g>/<key>/read      how many have read it
     smddp/<g>/<key>/done      set by the last reader; rank 0 then deletes all four
@@ -27,7 +27,11 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from smdistributed.dataparallel.exceptions import SMDDPPeerLost, SMDDPTimeoutError
+from smdistributed.dataparallel.exceptions import (
+    SMDDPConfigInvalid,
+    SMDDPPeerLost,
+    SMDDPTimeoutError,
+)
 
 __all__ = ["Exchange", "NotedExchange", "store_exchange"]
 
@@ -44,6 +48,8 @@ def store_exchange(store: Store, rank: int, world_size: int, timeout_s: float) -
         timeout_s: seconds to wait for the slowest rank in each exchange.
 
     Raises (the returned function):
+        SMDDPConfigInvalid: ranks believe in groups of different sizes, rank 0 not in the largest;
+            the same on all of them.
         SMDDPTimeoutError: some rank did not come; the message names all that are missing.
         SMDDPPeerLost: the store is gone, usually because the process that serves it ended.
     """
@@ -99,7 +105,7 @@ def _exchange(
 ) -> list[bytes]:
     spoken = [f"{prefix}/{peer}" for peer in range(world_size)]
     everything, read, done = (f"{prefix}/{name}" for name in ("all", "read", "done"))
-    _set(store, spoken[rank], data)
+    _set(store, spoken[rank], _pack([str(world_size).encode(), data]))
     if rank == 0:
         _wait(store, spoken, spoken, rank, timeout_s)
         collected = _read(store, spoken)
@@ -107,14 +113,29 @@ def _exchange(
         _wait(store, [done], spoken, rank, timeout_s)
         for name in (*spoken, everything, read, done):
             store.delete_key(name)
-        return collected
+        return _agreed(collected)
     _wait(store, [everything], spoken, rank, timeout_s)
     collected = _unpack(store.get(everything))
     # The rest is for rank 0; a store that vanishes now took nothing from us.
     with contextlib.suppress(RuntimeError):
-        if store.add(read, 1) == world_size - 1:
+        if store.add(read, 1) == len(collected) - 1:  # as rank 0 counts
             _set(store, done, b"")
-    return collected
+    return _agreed(collected)
+
+
+def _agreed(collected: list[bytes]) -> list[bytes]:
+    """What the ranks said, if all believe in one size of the group."""
+    pairs = [_unpack(both) for both in collected]
+    sizes = [int(size) for size, _ in pairs]
+    odd = [rank for rank, size in enumerate(sizes) if size != sizes[0]]
+    if odd:
+        raise SMDDPConfigInvalid(
+            f"rank {odd[0]} was started as one of {sizes[odd[0]]} ranks, and rank 0 as one of"
+            f" {sizes[0]}; expected the same number on all ranks. Correct WORLD_SIZE (or the"
+            " argument world_size) there, or let the launcher set it; and look whether ranks of"
+            " two jobs have met at one MASTER_ADDR and MASTER_PORT."
+        )
+    return [data for _, data in pairs]
 
 
 def _wait(store: Store, names: list[str], spoken: list[str], rank: int, timeout_s: float) -> None:

@@ -76,6 +76,8 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         global_ranks=options.global_ranks_in_group,
         transport=settings.cpu_transport,
         interfaces=",".join(settings.interfaces) or "auto",
+        token=settings.token,
+        tls=settings.tls,
         cuda=CudaRequest(
             settings.cuda_transport, request.device_id, _nccl_options(backend_options)
         ),

@@ -48,7 +48,10 @@ from torch._C._distributed_c10d import (
 )
 from torch._C._distributed_c10d import Work as TorchWork
 
+from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
+from smdistributed.collectives.network import tell_of_interfaces
+from smdistributed.collectives.trust import tell_of_weak_trust
 from smdistributed.dataparallel import exceptions
 from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
@@ -86,6 +89,7 @@ class ProcessGroupSmddp(GroupIdentity):
         global_ranks: the group's ranks in the default group; empty for the default group.
         transport, interfaces: `SMDDP_TRANSPORT` and `SMDDP_INTERFACE`, for the engine.
         cuda: what is known about CUDA tensors; used if "cuda" is among `devices`.
+        token, tls: `SMDDP_TOKEN` and the files of `SMDDP_TLS_*`, for the engine.
         zero_copy: `SMDDP_ZERO_COPY`; move storages that recur into memory that the ranks share.
 
     Raises:
@@ -109,6 +113,8 @@ class ProcessGroupSmddp(GroupIdentity):
         global_ranks: Sequence[int] = (),
         transport: str = "auto",
         interfaces: str = "auto",
+        token: bytes | None = None,
+        tls: tuple[str, str, str] | None = None,
         cuda: CudaRequest | None = None,
         zero_copy: bool = True,
     ) -> None:
@@ -117,6 +123,8 @@ class ProcessGroupSmddp(GroupIdentity):
         )
         self._transport = transport
         self._interfaces = interfaces
+        self._token = token
+        self._tls = tls
         self._cuda_request = cuda or CudaRequest()
         self._splits = 0
         exchange = NotedExchange(
@@ -124,6 +132,8 @@ class ProcessGroupSmddp(GroupIdentity):
             self._cuda_request.report() if "cuda" in self._devices else b"",
         )
         self._engine = self._communicator(exchange, group_name)
+        tell_of_interfaces(self._engine)
+        tell_of_weak_trust(self._engine, token)
         self._zero_copy = zero_copy
         self._adopter = Adopter(self._engine, zero_copy)
         self._direct = DirectCollectives(self._engine, rank, size, self._adopter)
@@ -142,6 +152,7 @@ class ProcessGroupSmddp(GroupIdentity):
 
     def _communicator(self, exchange: Any, name: str) -> Any:
         """An engine communicator of this group's ranks, with this group's settings."""
+        settings = process_settings()
         return _native.Communicator(
             self.rank(),
             self.size(),
@@ -150,7 +161,12 @@ class ProcessGroupSmddp(GroupIdentity):
             timeout_s=self._timeout.total_seconds(),
             transport=self._transport,
             interfaces=self._interfaces,
+            token=self._token,
+            tls=self._tls,
             errors=_ERRORS,
+            stall_s=settings.stall_s,
+            deterministic=settings.deterministic,
+            signal_report=settings.signal_report,
         )
 
     def _by(self, tensor: Tensor) -> Any:
@@ -452,6 +468,8 @@ class ProcessGroupSmddp(GroupIdentity):
             global_ranks=[self._global_ranks[r] if self._global_ranks else r for r in ranks],
             transport=self._transport,
             interfaces=self._interfaces,
+            token=self._token,
+            tls=self._tls,
             cuda=self._cuda_request,
             zero_copy=self._zero_copy,
         )

@@ -4,7 +4,9 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import os
+import re
 import socket
 import struct
 import threading
@@ -212,34 +214,126 @@ def test_another_world_size_is_an_error_on_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "text"),
+    ("ours", "theirs", "text", "reason"),
     [
-        (b"a", b"b", "has another job token"),
-        (b"a", None, "rank 0 has a job token and rank 1 has none"),
-        (None, b"b", "rank 1 has a job token and rank 0 has none"),
+        (b"a", b"b", "has another job token", "it does not know the job's token"),
+        (
+            b"a",
+            None,
+            "rank 0 has a job token and rank 1 has none",
+            "rank 0 has a job token and it has none",
+        ),
+        (
+            None,
+            b"b",
+            "rank 1 has a job token and rank 0 has none",
+            "it has a job token and rank 0 has none",
+        ),
     ],
 )
-def test_a_wrong_token_is_refused_and_disturbs_nobody(
-    ours: bytes | None, theirs: bytes | None, text: str
+def test_a_wrong_token_is_refused_logged_and_disturbs_nobody(
+    ours: bytes | None,
+    theirs: bytes | None,
+    text: str,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with Rendezvous(0, 2, ADDR, 0, TIMEOUT_S, ours) as first:
         with pytest.raises(ConfigurationError, match=text):
             Rendezvous(1, 2, ADDR, first.port, TIMEOUT_S, theirs)
         _assert_still_works(first, ours)
+    assert f"a connection from {ADDR}:" in caplog.text
+    assert f"that claims to be rank 1 was refused: {reason}; expected the same SMDDP_TOKEN" in (
+        caplog.text
+    )
 
 
-def test_a_forged_proof_is_refused() -> None:
+def test_who_waits_is_told_of_a_wrong_token_at_once_and_when_time_is_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = r"from 127\.0\.0\.1:\d+ that claims to be rank 2 was refused: it does not know"
+    with (
+        Rendezvous(0, 3, ADDR, 0, 1.0, b"secret") as first,
+        Rendezvous(1, 3, ADDR, first.port, 1.0, b"secret") as second,
+    ):
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="another job token than rank 2"):
+                Rendezvous(2, 3, ADDR, first.port, 1.0, b"guess")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for waiting in [pool.submit(one.exchange, "k", b"") for one in (first, second)]:
+                with pytest.raises(CollectiveTimeoutError, match=refused) as told:
+                    waiting.result()
+                assert re.search(r"\(2 times, the last from 127\.0\.0\.1:\d+\)", str(told.value))
+    # One line each on rank 0 and on the rank that waits, though it was refused twice.
+    assert len(re.findall(refused, caplog.text)) == 2
+    assert "says: a connection from" in caplog.text
+
+
+def test_a_rank_that_comes_later_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    with Rendezvous(0, 3, ADDR, 0, 0.2, b"secret") as first:
+        with pytest.raises(ConfigurationError):
+            Rendezvous(2, 3, ADDR, first.port, 1.0, b"guess")
+        caplog.clear()
+        with (
+            Rendezvous(1, 3, ADDR, first.port, 0.2, b"secret") as second,
+            concurrent.futures.ThreadPoolExecutor(1) as pool,
+        ):
+            other = pool.submit(first.exchange, "k", b"")
+            with pytest.raises(CollectiveTimeoutError):
+                second.exchange("k", b"")
+            assert isinstance(other.exception(), CollectiveTimeoutError)
+    assert "says: a connection from" in caplog.text
+
+
+def _claim(port: int, rank: int, proof: bytes | None = None) -> bytes:
+    """Plays a stranger that claims a rank; returns what it hears after its proof."""
+    with socket.create_connection((ADDR, port), timeout=TIMEOUT_S) as stranger:
+        nonce = bytes(wire.NONCE_BYTES)
+        stranger.sendall(wire.CLIENT_HELLO.pack(wire.MAGIC, True, rank, 2, nonce))
+        answer = stranger.recv(wire.SERVER_HELLO.size, socket.MSG_WAITALL)
+        assert len(answer) == wire.SERVER_HELLO.size
+        stranger.sendall(wire.CLIENT_PROOF.pack(proof or bytes(32)))
+        return stranger.recv(wire.SERVER_VERDICT.size + 1, socket.MSG_WAITALL)
+
+
+def test_who_does_not_know_the_token_is_handed_nothing_made_with_it() -> None:
     with Rendezvous(0, 2, ADDR, 0, TIMEOUT_S, b"secret") as first:
-        with socket.create_connection((ADDR, first.port), timeout=TIMEOUT_S) as forger:
-            nonce = bytes(wire.NONCE_BYTES)
-            forger.sendall(wire.CLIENT_HELLO.pack(wire.MAGIC, True, nonce))
-            hello = forger.recv(wire.SERVER_HELLO.size, socket.MSG_WAITALL)
-            _, _, server_nonce, server_proof = wire.SERVER_HELLO.unpack(hello)
-            # The server's own proof, sent back to it, and one made without the token.
-            assert server_proof == wire.server_proof(b"secret", nonce, server_nonce)
-            forger.sendall(wire.CLIENT_PROOF.pack(1, 2, server_proof))
-            assert forger.recv(1) == b""
+        assert _claim(first.port, 1) == wire.SERVER_VERDICT.pack(False, bytes(32))
         _assert_still_works(first, b"secret")
+
+
+def test_refusals_are_bounded_in_the_log_and_in_errors(caplog: pytest.LogCaptureFixture) -> None:
+    with Rendezvous(0, 50, ADDR, 0, 0.5, b"secret") as first:
+        for rank in range(40):
+            _claim(first.port, rank)
+        _claim(first.port, 2**31)
+        with pytest.raises(CollectiveTimeoutError) as told:
+            first.exchange("k", b"")
+    assert str(told.value).count("was refused") == 4
+    assert caplog.text.count("was refused") == 8
+    assert "36 other ranks were refused too" in str(told.value)
+
+
+def test_a_recorded_handshake_is_worthless() -> None:
+    with Rendezvous(0, 3, ADDR, 0, TIMEOUT_S, b"secret") as first:
+        nonce = bytes(wire.NONCE_BYTES)
+        hello = wire.CLIENT_HELLO.pack(wire.MAGIC, True, 1, 3, nonce)
+
+        def words(recorded: bytes | None) -> tuple[bytes, bytes]:
+            connection = stack.enter_context(
+                socket.create_connection((ADDR, first.port), timeout=TIMEOUT_S)
+            )
+            connection.sendall(hello)
+            answer = connection.recv(wire.SERVER_HELLO.size, socket.MSG_WAITALL)
+            proof = recorded or wire.client_proof(b"secret", hello, answer)
+            connection.sendall(proof)
+            return proof, connection.recv(wire.SERVER_VERDICT.size, socket.MSG_WAITALL)
+
+        with contextlib.ExitStack() as stack:
+            recorded, verdict = words(None)
+            assert verdict[:1] == b"\1"
+            _, verdict = words(recorded)
+            assert verdict == wire.SERVER_VERDICT.pack(False, bytes(32))
 
 
 def test_a_busy_port_is_named() -> None:
@@ -322,7 +416,7 @@ def _assert_still_works(first: Rendezvous, token: bytes | None) -> None:
         assert first.exchange("k", b"a") == answer.result() == [b"a", b"b"]
 
 
-_hello = wire.CLIENT_HELLO.pack(wire.MAGIC, True, bytes(wire.NONCE_BYTES))
+_hello = wire.CLIENT_HELLO.pack(wire.MAGIC, True, 1, 2, bytes(wire.NONCE_BYTES))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -355,6 +449,40 @@ def test_silent_and_slow_connections_are_bounded_and_disturb_nobody() -> None:
         # The oldest had to make room for the newest.
         assert strangers[0].recv(1) == b""
         _assert_still_works(first, None)
+
+
+class _OutOfDescriptors:
+    """A listener that has no descriptor for the next connection, once."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.has_failed = False
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+def test_strangers_that_use_up_the_descriptors_make_room_and_end_no_job() -> None:
+    with (
+        Rendezvous(0, 2, ADDR, 0, TIMEOUT_S, b"secret") as first,
+        socket.create_connection((ADDR, first.port), timeout=TIMEOUT_S) as stranger,
+    ):
+        server = first._server
+        assert server is not None
+        stranger.sendall(_hello)
+        assert stranger.recv(1)  # it has been accepted
+        full = _OutOfDescriptors(server._listener)
+        server._listener = full  # type: ignore[assignment]
+        _assert_still_works(first, b"secret")
+        assert full.has_failed
+        while stranger.recv(64):
+            pass
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

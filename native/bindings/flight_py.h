@@ -1,0 +1,11 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace smd::bindings {
+
+void registerFlight(nanobind::module_& module);
+
+}  // namespace smd::bindings

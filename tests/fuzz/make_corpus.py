@@ -1,0 +1,86 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Write the inputs that the fuzzers start from: what an honest peer sends, and near misses.
+
+    python tests/fuzz/make_corpus.py
+
+The layouts are those of native/transport/tcp/protocol.h and native/transport/transport.h; a fuzzer
+that starts without a valid hello or header would spend its time on guessing one.
+"""
+
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+HEADER_BYTES = 56
+GOODBYE = 255
+HONEST, WITH_KEY, AS_OPENER = 0, 1, 2
+
+
+def hello(
+    rank: int = 3, world_size: int = 4, target: int = 1, version: int = 3, stream: int = 0
+) -> bytes:
+    """Return a hello of 64 bytes, with a nonce that counts."""
+    fixed = struct.pack(
+        "<8sIHHiiii",
+        b"SMDHELLO",
+        0x01020304,
+        version,
+        HEADER_BYTES,
+        rank,
+        world_size,
+        target,
+        stream,
+    )
+    return fixed + bytes(range(32))
+
+
+def frame(length: int, payload: bytes = b"", tag: int = 0, channel: int = 0) -> bytes:
+    """Return a header that announces `length` bytes, and `payload`."""
+    header = struct.pack("<QQ32xB7x", length, tag, channel)
+    assert len(header) == HEADER_BYTES
+    return header + payload
+
+
+def inputs() -> dict[str, bytes]:
+    """Return the inputs by path below the corpus."""
+    handshakes = {
+        "honest": bytes([WITH_KEY]) + hello() + bytes(32),
+        "without_key": bytes([HONEST]) + hello() + bytes(32),
+        "truncated": bytes([WITH_KEY]) + hello()[:63],
+        "rank_beyond": bytes([WITH_KEY]) + hello(rank=4) + bytes(32),
+        "own_rank": bytes([WITH_KEY]) + hello(rank=1) + bytes(32),
+        "other_target": bytes([WITH_KEY]) + hello(target=2) + bytes(32),
+        "other_size": bytes([WITH_KEY]) + hello(world_size=5) + bytes(32),
+        "old_version": bytes([WITH_KEY]) + hello(version=2) + bytes(32),
+        "second_stream": bytes([WITH_KEY]) + hello(stream=1) + bytes(32),
+        "stream_beyond": bytes([WITH_KEY]) + hello(stream=16) + bytes(32),
+        "garbage": bytes([HONEST]) + b"GET / HTTP/1.1\r\n" * 8,
+        "opener": bytes([AS_OPENER]) + bytes(range(64)),
+    }
+    frames = {
+        "empty": b"\x0f" + frame(0),
+        "posted": b"\x0f" + frame(1, b"x", tag=1) + frame(8, b"12345678", channel=1),
+        "unexpected": b"\x00" + frame(5, b"hello", tag=9) + frame(1, b"x", tag=1),
+        "other_size": b"\x0f" + frame(300, bytes(300), tag=1),
+        "large": b"\x00" + frame(300, bytes(range(256)) + bytes(44), tag=1, channel=1),
+        "control": b"\x00" + frame(4, b"dead", tag=2, channel=2),
+        "control_too_long": b"\x00" + frame(2**21, b"dead", channel=2),
+        "goodbye": b"\x00" + frame(0, channel=GOODBYE),
+        "after_goodbye": b"\x00" + frame(0, channel=GOODBYE) + frame(0),
+        "too_long": b"\x00" + frame(2**42 + 1),
+        "no_memory": b"\x00" + frame(2**40),
+        "unknown_channel": b"\x00" + frame(0, channel=77),
+        "truncated": b"\x01" + frame(100, b"half"),
+    }
+    return {
+        **{f"handshake/{name}": value for name, value in handshakes.items()},
+        **{f"frames/{name}": value for name, value in frames.items()},
+    }
+
+
+if __name__ == "__main__":
+    for path, value in inputs().items():
+        (CORPUS / path).parent.mkdir(parents=True, exist_ok=True)
+        (CORPUS / path).write_bytes(value)
