@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,23 @@ class Lane:
             self.now = f"step {index}: {step}"
             self._run_step(step)
         self._slots.clear()
+
+    def run_until(self, is_over: Callable[[], bool], steps: int) -> None:
+        """The steps over and over, asking `is_over` after every `steps` of them.
+
+        All ranks must be given the same answers. Raises what the library raises, and
+        `AssertionError` at a wrong result.
+        """
+        try:
+            for number, (index, step) in enumerate(cycle(enumerate(self._plan.steps)), start=1):
+                self.now = f"step {index}: {step}"
+                self._run_step(step)
+                if number % steps == 0:
+                    self.now = "the question whether to end"
+                    if is_over():
+                        return
+        finally:
+            self._slots.clear()
 
     def _run_step(self, step: Step) -> None:
         for number, slot in step.renewed:
