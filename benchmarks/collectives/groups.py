@@ -61,6 +61,8 @@ class MeasuredGroup(Protocol):
 class WorkerGroup:
     """Ranks of a Python library: ``worker.py`` processes behind a control socket."""
 
+    command_deadline_s = COMMAND_DEADLINE_S
+
     def __init__(self, library: Library, ranks: int) -> None:
         """Start the ranks and wait for all. Raises ``GroupFailed`` or ``LibraryAbsent``."""
         self.library, self.ranks, self.version = library, ranks, ""
@@ -147,7 +149,7 @@ class WorkerGroup:
 
     def _ask(self, verb: str, case: Case, **fields: int) -> list[Any]:
         """Send one command to all ranks; their answers by rank. Raises ``GroupFailed``."""
-        deadline_s = COMMAND_DEADLINE_S
+        deadline_s = self.command_deadline_s
         command = {"verb": verb, "deadline_s": deadline_s + 10, "case": case.to_json(), **fields}
         message = json.dumps(command) + "\n"
         end = time.monotonic() + deadline_s
