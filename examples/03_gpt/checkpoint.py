@@ -15,14 +15,18 @@ def save(state: dict[str, Any], path: Path) -> None:
     """Write ``state`` to ``path`` such that a reader finds the old file or the new one, whole.
 
     The new one is written beside the old one, forced to the disk, and given the name in one step.
-    Call it on one rank.
+    If that fails, because the disk is full for example, nothing is left of it. Call it on one rank.
     """
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the name is in the folder, and that is what has changed last
