@@ -248,7 +248,11 @@ def _given(parameters: Mapping[str, Any] | None, environ: Mapping[str, str]) -> 
             f"smp.init() got {type(parameters).__name__}; expected a dict of parameters, such as "
             '{"pipeline_parallel_degree": 2, "microbatches": 4}.'
         )
-    said = dict(parameters or {}) | _of_launcher(environ)
+    return _by_names_of_today(parameters or {}) | _by_names_of_today(_of_launcher(environ))
+
+
+def _by_names_of_today(said: Mapping[str, Any]) -> dict[str, Any]:
+    said = dict(said)
     for old, name in _ALIASES.items():
         if old not in said:
             continue

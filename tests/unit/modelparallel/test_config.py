@@ -44,6 +44,8 @@ def test_without_parameters_there_is_nothing_to_be_parallel() -> None:
 def test_the_launcher_wins_key_by_key() -> None:
     config = _parse({"microbatches": 4, "pipeline": "simple"}, microbatches=8)
     assert (config.microbatches, config.pipeline) == (8, "simple")
+    assert _parse({"pipeline_parallel_degree": 4}, partitions=2).partitions == 2
+    assert _parse({"partitions": 4}, pipeline_parallel_degree=2).partitions == 2
 
 
 def test_an_empty_variable_is_none() -> None:
