@@ -1,0 +1,140 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Model parallel training with PyTorch. Scripts import this package as `smp`.
+
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True})
+    smp.rank(), smp.pp_rank(), smp.get_dp_process_group()
+
+`smp.init()` places every process in a mesh: the partitions of a model (PP), slices of single
+modules (TP), and replicas (RDP); `ranks` says who is where, `communication` carries objects between
+them. Parameters: `smdistributed.modelparallel.config`. What the process knows is in `smp.state`.
+
+Source: modelparallel specification, sections 0 to 5.
+"""
+
+from smdistributed.modelparallel.torch import core, exceptions, utils
+from smdistributed.modelparallel.torch.communication import (
+    CommGroup,
+    RankType,
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    mp_barrier,
+    pp_barrier,
+    rdp_barrier,
+    recv_from,
+    send,
+    tp_barrier,
+)
+from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
+from smdistributed.modelparallel.torch.initialization import init, is_initialized, reset, shutdown
+from smdistributed.modelparallel.torch.ranks import (
+    dp_rank,
+    dp_size,
+    get_dp_group,
+    get_dp_process_group,
+    get_mp_group,
+    get_mp_process_group,
+    get_pp_group,
+    get_pp_process_group,
+    get_rdp_group,
+    get_rdp_process_group,
+    get_tp_group,
+    get_tp_process_group,
+    get_world_process_group,
+    local_rank,
+    local_size,
+    mp_rank,
+    mp_size,
+    num_microbatches,
+    pp_rank,
+    pp_size,
+    rank,
+    rdp_rank,
+    rdp_size,
+    size,
+    tp_rank,
+    tp_size,
+)
+from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.utils import rmsg
+
+WORLD = CommGroup.WORLD
+MP_GROUP = CommGroup.MP_GROUP
+DP_GROUP = CommGroup.DP_GROUP
+PP_GROUP = CommGroup.PP_GROUP
+TP_GROUP = CommGroup.TP_GROUP
+RDP_GROUP = CommGroup.RDP_GROUP
+
+WORLD_RANK = RankType.WORLD_RANK
+MP_RANK = RankType.MP_RANK
+DP_RANK = RankType.DP_RANK
+PP_RANK = RankType.PP_RANK
+TP_RANK = RankType.TP_RANK
+RDP_RANK = RankType.RDP_RANK
+
+__all__ = [
+    "DP_GROUP",
+    "DP_RANK",
+    "MP_GROUP",
+    "MP_RANK",
+    "PP_GROUP",
+    "PP_RANK",
+    "RDP_GROUP",
+    "RDP_RANK",
+    "TP_GROUP",
+    "TP_RANK",
+    "WORLD",
+    "WORLD_RANK",
+    "CommGroup",
+    "RankType",
+    "SMPNotInitialized",
+    "allgather",
+    "barrier",
+    "broadcast",
+    "core",
+    "dp_barrier",
+    "dp_rank",
+    "dp_size",
+    "exceptions",
+    "get_dp_group",
+    "get_dp_process_group",
+    "get_mp_group",
+    "get_mp_process_group",
+    "get_pp_group",
+    "get_pp_process_group",
+    "get_rdp_group",
+    "get_rdp_process_group",
+    "get_tp_group",
+    "get_tp_process_group",
+    "get_world_process_group",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mp_barrier",
+    "mp_rank",
+    "mp_size",
+    "num_microbatches",
+    "pp_barrier",
+    "pp_rank",
+    "pp_size",
+    "rank",
+    "rdp_barrier",
+    "rdp_rank",
+    "rdp_size",
+    "recv_from",
+    "reset",
+    "rmsg",
+    "send",
+    "shutdown",
+    "size",
+    "state",
+    "tp_barrier",
+    "tp_rank",
+    "tp_size",
+    "utils",
+]
