@@ -24,14 +24,6 @@ namespace {
 
 using algorithms::Request;
 
-InterruptCheck interruptCheck;
-
-constexpr nanoseconds kLongestSleep = milliseconds(100);
-// Polls between two looks at the clock and at the health of the group.
-constexpr int kPollsPerCheck = 64;
-// Whoever yields comes back after a slice of whatever else wants the processor. If that computes,
-// it is better to sleep: who is woken is let in at once.
-constexpr nanoseconds kLongestYielding = milliseconds(2);
 // An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
 // before the progress thread takes over: a hand-over and back costs some 100 us. A larger one would
 // keep the caller from computing.
@@ -39,12 +31,6 @@ constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
 // For measuring the network when a group is made; what is not known by then is assumed.
 constexpr milliseconds kLinkPatience{5000};
-// Messages of other hosts take so long that it costs little to offer the processor all the while.
-// The ranks of several containers, or test hosts, may share processors without knowing it.
-// With large ones whole milliseconds pass between messages, and sending and receiving them takes
-// all the processor there is.
-constexpr SpinBudget kBetweenHosts{20, 1000};
-constexpr SpinBudget kBetweenHostsLarge{20, 20};
 
 bool isSmall(const Request& request) {
   return algorithms::agreedBytes(request) <= kInlineBytes && request.kind != OpKind::kAllToAll &&
@@ -52,8 +38,6 @@ bool isSmall(const Request& request) {
 }
 
 }  // namespace
-
-void setInterruptCheck(InterruptCheck check) { interruptCheck = std::move(check); }
 
 Communicator::Communicator(int rank, int worldSize, CommunicatorOptions options)
     : rank_(rank), size_(worldSize), options_(std::move(options)), generation_(forkGeneration()) {
@@ -332,7 +316,7 @@ Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   lock.unlock();
   bool isInterrupted = false;
   const bool isDone = work.waitUntil(end, [&isInterrupted] {
-    isInterrupted = interruptCheck && interruptCheck();
+    isInterrupted = wasInterrupted();
     return isInterrupted;
   });
   if (isInterrupted) return Drive::kInterrupted;
@@ -501,97 +485,34 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   work.complete(std::move(error));
 }
 
-Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
-  // The background thread stays away from the wires while this one is at them. If the operation
-  // ends here, the next one is likely to follow soon.
-  struct Wires {
-    transport::Mailbox& mailbox;
-    bool isDone = false;
-    bool isAtThem = false;
-    void come() {
-      if (!std::exchange(isAtThem, true)) mailbox.beginWait();
-    }
-    void leave() {
-      if (std::exchange(isAtThem, false)) mailbox.endWait(isDone);
-    }
-    ~Wires() { leave(); }
-  } wires{*mailbox_};
-  const auto awaitsOtherHosts = [&work] {
-    const Condition* awaited = work.body.awaited();
+class Communicator::DrivenWork final : public Driven {
+ public:
+  DrivenWork(Communicator& communicator, Work& work) : communicator_(communicator), work_(work) {}
+  bool step() override { return communicator_.step(work_); }
+  bool stepOrDiagnose() override { return communicator_.stepOrDiagnose(work_); }
+  TimePoint deadline() const override { return work_.deadline; }
+  bool awaitsOtherHosts() const override {
+    if (communicator_.allLocal_) return false;
+    const Condition* awaited = work_.body.awaited();
     return awaited != nullptr && awaited->awaitsOtherHosts();
-  };
+  }
+  // Of messages it is not known: only with collectives ranks say where they are.
+  bool isInTheWay() const override {
+    return work_.context.signature.sequence != 0 && communicator_.memory_ &&
+           communicator_.memory_->hasPeerOn(sched_getcpu());
+  }
+
+ private:
+  Communicator& communicator_;
+  Work& work_;
+};
+
+Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
+  DrivenWork driven(*this, work);
   const SpinBudget budget = allLocal_      ? callerSpinBudget()
                             : work.isSmall ? kBetweenHosts
                                            : kBetweenHostsLarge;
-  const int limit = budget.spins + budget.yields;
-  int polls = 0;
-  int untilCheck = kPollsPerCheck;
-  TimePoint yieldsEnd{}, interruptsSeen{};
-  FutexResult woken = FutexResult::kWokenOrChanged;
-  for (;;) {
-    wires.isDone = step(work);
-    if (wires.isDone) return Drive::kDone;
-    if (!allLocal_ && awaitsOtherHosts()) wires.come();
-    if (until.isBrief && polls >= budget.spins) return Drive::kNotYet;
-    if (--untilCheck == 0) {
-      untilCheck = kPollsPerCheck;
-      if (stepOrDiagnose(work)) return Drive::kDone;
-    }
-    if (polls < budget.spins) {
-      cpuRelax();
-      ++polls;
-      // Ranks that could have a processor each are put on one now and then, and to spin keeps the
-      // peer from doing what is waited for. One that sleeps leaves it to the peer, and is woken on
-      // another processor if there is an idle one.
-      // Of messages it is not known: only with collectives ranks say where they are.
-      const bool isCollective = work.context.signature.sequence != 0;
-      if (polls % kPollsPerCheck == 0 && isCollective && memory_ &&
-          memory_->hasPeerOn(sched_getcpu())) {
-        polls = limit;
-      }
-      continue;
-    }
-    TimePoint now = Clock::now();
-    if (polls < limit) {
-      if (polls == budget.spins) yieldsEnd = now + kLongestYielding;
-      sched_yield();
-      polls = now < yieldsEnd ? polls + 1 : limit;
-      continue;
-    }
-    // Only now and then: the check may have to wait for another thread, and the peers with it.
-    if (interruptsSeen == TimePoint{}) interruptsSeen = now;
-    if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
-      interruptsSeen = now;
-      wires.leave();  // it may take long
-      if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
-      now = Clock::now();
-    }
-    // Announce, look once more, sleep: see Doorbell.
-    Doorbell& doorbell = bell();
-    const std::uint32_t seen = doorbell.announce();
-    const bool isDone = stepOrDiagnose(work);
-    const bool isTooLate = now >= until.end;
-    if (!isDone && !isTooLate) {
-      const nanoseconds left = std::min(work.deadline, until.end) - now;
-      const nanoseconds sleep = std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep);
-      auto waited = transport::Transport::Waited::kBusy;
-      if (!allLocal_ && awaitsOtherHosts()) {
-        wires.come();
-        waited = mailbox_->wait(sleep, doorbell.rings, seen);
-      }
-      if (waited == transport::Transport::Waited::kBusy) {
-        wires.leave();
-        woken = futexWait(doorbell.rings, seen, sleep);
-      } else {
-        woken = waited == transport::Transport::Waited::kSignal ? FutexResult::kInterrupted
-                                                                : FutexResult::kWokenOrChanged;
-      }
-    }
-    doorbell.leave();
-    if (isDone) return Drive::kDone;
-    if (isTooLate) return Drive::kNotYet;
-    polls = budget.spins;
-  }
+  return drive(driven, until, budget, {bell(), *mailbox_});
 }
 
 bool Communicator::stepOrDiagnose(Work& work) {

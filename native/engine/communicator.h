@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/bootstrap.h"
+#include "engine/drive.h"
 #include "engine/flight_record.h"
 #include "engine/liveness.h"
 #include "engine/positions.h"
@@ -39,13 +40,6 @@ struct CommunicatorOptions {
 
 enum class Mode { kBlocking, kAsync };
 
-// Asked by threads that block on behalf of a user: "did Ctrl-C arrive?" Set once by the bindings.
-using InterruptCheck = std::function<bool()>;
-void setInterruptCheck(InterruptCheck check);
-
-// Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
-struct Interrupted {};
-
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
  public:
   static std::shared_ptr<Communicator> create(int rank, int worldSize, const ExchangeFn& exchange,
@@ -67,7 +61,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<Work> collective(algorithms::Request request, Mode mode, nanoseconds timeout);
   // Waits for an operation of this communicator, until `end` at most. Where the progress thread has
   // it, and is asleep, the calling thread takes it over.
-  enum class Drive { kDone, kNotYet, kInterrupted };
+  using Drive = engine::Drive;
   Drive wait(Work& work, TimePoint end);
   // peer: transport::kAnyPeer for a receive from whoever sends first.
   std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
@@ -115,13 +109,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                                          DType dtype, int peer, std::uint64_t tag, Mode mode,
                                          nanoseconds timeout);
 
-  // When the calling thread stops driving an operation that is not complete.
-  struct Until {
-    bool isBrief = false;  // it may spin, but not sleep
-    TimePoint end = TimePoint::max();
-  };
   // Whoever drives looks again, wherever it sleeps.
   void wake();
+  class DrivenWork;
   Drive driveInline(Work& work, const Until& until);
   Drive driveQueue(std::unique_lock<std::mutex>& lock, const Work& work, const Until& until);
   void giveUp(Work& work);
