@@ -128,6 +128,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = allLocal_ && memory_.has_value();
   topology_.hasArenas = arena_ != nullptr;
+  messages_ = std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
@@ -201,6 +202,21 @@ void Communicator::requireOpen() const {
       "group '" + options_.name +
           "' is closed; expected an open group. Make the group again, or close it after its "
           "last use.");
+}
+
+// Also that there is such a peer.
+void Communicator::requireUsable(std::string_view operation, int peer, bool mayBeAny) {
+  checkUsable();
+  const bool isAny = peer == transport::kAnyPeer && mayBeAny;
+  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
+    throw Error(ErrorKind::kConfiguration,
+                std::string(operation) + " names rank " + std::to_string(peer) + " on rank " +
+                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    "; expected another rank of the group. Check the rank arithmetic of the "
+                    "caller.");
+  }
+  const std::lock_guard lock(mutex_);
+  requireOpen();
 }
 
 std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeout) {
@@ -378,25 +394,12 @@ std::shared_ptr<Work> Communicator::receive(std::byte* data, std::uint64_t count
 std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint64_t count,
                                                      DType dtype, int peer, std::uint64_t tag,
                                                      Mode mode, nanoseconds timeout) {
-  checkUsable();
+  requireUsable(smd::name(request.kind), peer, request.kind == OpKind::kRecv);
   request.count = count;
   request.dtype = dtype;
   request.root = peer;
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
   work->context.signature.detail = tag;
-  const bool isAny = peer == transport::kAnyPeer && work->context.request.kind == OpKind::kRecv;
-  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
-    throw Error(ErrorKind::kConfiguration,
-                std::string(smd::name(work->context.request.kind)) + " names rank " +
-                    std::to_string(peer) + " on rank " + std::to_string(rank_) + " of " +
-                    std::to_string(size_) +
-                    "; expected another rank of the group. Check the rank "
-                    "arithmetic of the caller.");
-  }
-  {
-    std::lock_guard lock(mutex_);
-    requireOpen();
-  }
   Work* raw = work.get();
   noteBegin(*work);
   if (work->trace) work->trace->start();
@@ -480,7 +483,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   }
   noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
-  if (error) error = withPrefix(work, *error);
+  if (error) error = withPrefix(describe(work.signature()), *error);
   if (work.trace) trace::record(work.trace->finish(work.context, error));
   work.complete(std::move(error));
 }
@@ -554,7 +557,12 @@ Advancing::Result Communicator::advance() {
     const std::shared_ptr<Work> work = *it;
     it = drive(work) ? independent_.erase(it) : std::next(it);
   }
-  if (driver_ != Driver::kProgress && independent_.empty()) return Result::kIdle;
+  lock.unlock();
+  const bool areMessagesLeft = advanceMessages(moved);
+  lock.lock();
+  if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
+    return Result::kIdle;
+  }
   // Who waits for these sleeps until the background thread has received something.
   if (!moved) mailbox_->letReturn();
   return moved ? Result::kMoved : Result::kBlocked;
@@ -576,7 +584,8 @@ void Communicator::letSendsOut() {
   while (!hasError_.load(std::memory_order_acquire) && Clock::now() < patience) {
     {
       std::lock_guard lock(mutex_);
-      if (std::none_of(independent_.begin(), independent_.end(), isSend)) return;
+      const bool isAny = std::any_of(independent_.begin(), independent_.end(), isSend);
+      if (!isAny && !hasUnsentMessages()) return;
     }
     if (ProgressThread::process().isStopped()) advance();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -600,7 +609,9 @@ void Communicator::close() {
   {
     std::lock_guard failing(failMutex_);
     if (isPending) letGoOfBuffers();
-    closeWires(isPending ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    const bool isLate = isPending || hasUnsentMessages();
+    closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    if (messages_ != nullptr) messages_->close();
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);
       error_.emplace(ErrorKind::kConfiguration,
