@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "bindings/buffer_py.h"
+#include "bindings/message_py.h"
 #include "bindings/request_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
@@ -44,6 +45,9 @@ class WorkOrNone : public nb::object {
 };
 class WorkOrRank : public nb::object {
   NB_OBJECT_DEFAULT(WorkOrRank, nb::object, "int | Work", isAnyObject)
+};
+class MessageOrNone : public nb::object {
+  NB_OBJECT_DEFAULT(MessageOrNone, nb::object, "Message | None", isAnyObject)
 };
 class SharedBufferOrNone : public nb::object {
   NB_OBJECT_DEFAULT(SharedBufferOrNone, nb::object, "SharedBuffer | None", isAnyObject)
@@ -157,6 +161,14 @@ class PyCommunicator {
     });
     if (buffer == nullptr) return nb::borrow<SharedBufferOrNone>(nb::none());
     return nb::borrow<SharedBufferOrNone>(nb::cast(PySharedBuffer(std::move(buffer))));
+  }
+
+  void postMessage(int peer, const nb::bytes& header, const PySegments& segments) const {
+    guarded([&] { bindings::postMessage(*communicator_, peer, header, segments); });
+  }
+  MessageOrNone nextMessage(double timeoutSeconds) const {
+    return nb::borrow<MessageOrNone>(
+        guarded([&] { return bindings::nextMessage(*communicator_, timeoutSeconds); }));
   }
 
   void abort(const std::string& reason) const {
@@ -311,6 +323,19 @@ void registerCommunicator(nb::module_& module) {
            "their\n"
            "inputs where they lie, on addresses inside such buffers, if every rank passes one.\n"
            "Unless zeroed, it holds what this rank's earlier buffers have left there.")
+      .def("post_message", &PyCommunicator::postMessage, nb::arg("dest"), nb::arg("header"),
+           nb::arg("segments"),
+           "Sends a message of unknown size: ``header``, and a body of ``segments``, (address, "
+           "nbytes)\neach. Each segment begins at a multiple of 64 bytes in the body.\n\n"
+           "Never waits for the peer: all has been copied, once, when it returns. Any thread. "
+           "Raises the\ngroup's error, that the peer has gone, or that the group is closed.")
+      .def("next_message", &PyCommunicator::nextMessage, nb::arg("timeout_s"),
+           "The oldest message that has arrived whole, from any peer; those of one peer come in "
+           "the order\nof their posting. None if none has come in ``timeout_s`` seconds (0: only "
+           "looks, negative:\nno limit), which harms nothing.\n\n"
+           "One thread at a time. Raises the group's error, and PeerLostError once a peer has died "
+           "or\nleft the group; what had arrived before is delivered first. The communicator's "
+           "timeout_s and\nstall_s do not apply.")
       .def("abort", &PyCommunicator::abort, nb::arg("reason"),
            "Makes every rank's pending and later operations fail with ``reason``.")
       .def("close", &PyCommunicator::close, "Says goodbye and releases everything. Idempotent.")

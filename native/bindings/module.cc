@@ -10,6 +10,7 @@
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
 #include "bindings/flight_py.h"
+#include "bindings/message_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/trace_py.h"
 #include "bindings/work_py.h"
@@ -41,6 +42,7 @@ NB_MODULE(_native, module) {
   smd::bindings::registerBuffer(module);
   smd::bindings::registerWork(module);
   smd::bindings::registerSharedBuffer(module);
+  smd::bindings::registerMessage(module);
   smd::bindings::registerCommunicator(module);
   smd::bindings::registerTrace(module);
   smd::bindings::registerFlight(module);

@@ -24,14 +24,6 @@ namespace {
 
 using algorithms::Request;
 
-InterruptCheck interruptCheck;
-
-constexpr nanoseconds kLongestSleep = milliseconds(100);
-// Polls between two looks at the clock and at the health of the group.
-constexpr int kPollsPerCheck = 64;
-// Whoever yields comes back after a slice of whatever else wants the processor. If that computes,
-// it is better to sleep: who is woken is let in at once.
-constexpr nanoseconds kLongestYielding = milliseconds(2);
 // An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
 // before the progress thread takes over: a hand-over and back costs some 100 us. A larger one would
 // keep the caller from computing.
@@ -39,12 +31,6 @@ constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
 // For measuring the network when a group is made; what is not known by then is assumed.
 constexpr milliseconds kLinkPatience{5000};
-// Messages of other hosts take so long that it costs little to offer the processor all the while.
-// The ranks of several containers, or test hosts, may share processors without knowing it.
-// With large ones whole milliseconds pass between messages, and sending and receiving them takes
-// all the processor there is.
-constexpr SpinBudget kBetweenHosts{20, 1000};
-constexpr SpinBudget kBetweenHostsLarge{20, 20};
 
 bool isSmall(const Request& request) {
   return algorithms::agreedBytes(request) <= kInlineBytes && request.kind != OpKind::kAllToAll &&
@@ -52,8 +38,6 @@ bool isSmall(const Request& request) {
 }
 
 }  // namespace
-
-void setInterruptCheck(InterruptCheck check) { interruptCheck = std::move(check); }
 
 Communicator::Communicator(int rank, int worldSize, CommunicatorOptions options)
     : rank_(rank), size_(worldSize), options_(std::move(options)), generation_(forkGeneration()) {
@@ -144,6 +128,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = allLocal_ && memory_.has_value();
   topology_.hasArenas = arena_ != nullptr;
+  messages_ = std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
@@ -217,6 +202,21 @@ void Communicator::requireOpen() const {
       "group '" + options_.name +
           "' is closed; expected an open group. Make the group again, or close it after its "
           "last use.");
+}
+
+// Also that there is such a peer.
+void Communicator::requireUsable(std::string_view operation, int peer, bool mayBeAny) {
+  checkUsable();
+  const bool isAny = peer == transport::kAnyPeer && mayBeAny;
+  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
+    throw Error(ErrorKind::kConfiguration,
+                std::string(operation) + " names rank " + std::to_string(peer) + " on rank " +
+                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    "; expected another rank of the group. Check the rank arithmetic of the "
+                    "caller.");
+  }
+  const std::lock_guard lock(mutex_);
+  requireOpen();
 }
 
 std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeout) {
@@ -332,7 +332,7 @@ Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   lock.unlock();
   bool isInterrupted = false;
   const bool isDone = work.waitUntil(end, [&isInterrupted] {
-    isInterrupted = interruptCheck && interruptCheck();
+    isInterrupted = wasInterrupted();
     return isInterrupted;
   });
   if (isInterrupted) return Drive::kInterrupted;
@@ -394,25 +394,12 @@ std::shared_ptr<Work> Communicator::receive(std::byte* data, std::uint64_t count
 std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint64_t count,
                                                      DType dtype, int peer, std::uint64_t tag,
                                                      Mode mode, nanoseconds timeout) {
-  checkUsable();
+  requireUsable(smd::name(request.kind), peer, request.kind == OpKind::kRecv);
   request.count = count;
   request.dtype = dtype;
   request.root = peer;
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
   work->context.signature.detail = tag;
-  const bool isAny = peer == transport::kAnyPeer && work->context.request.kind == OpKind::kRecv;
-  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
-    throw Error(ErrorKind::kConfiguration,
-                std::string(smd::name(work->context.request.kind)) + " names rank " +
-                    std::to_string(peer) + " on rank " + std::to_string(rank_) + " of " +
-                    std::to_string(size_) +
-                    "; expected another rank of the group. Check the rank "
-                    "arithmetic of the caller.");
-  }
-  {
-    std::lock_guard lock(mutex_);
-    requireOpen();
-  }
   Work* raw = work.get();
   noteBegin(*work);
   if (work->trace) work->trace->start();
@@ -496,102 +483,39 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   }
   noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
-  if (error) error = withPrefix(work, *error);
+  if (error) error = withPrefix(describe(work.signature()), *error);
   if (work.trace) trace::record(work.trace->finish(work.context, error));
   work.complete(std::move(error));
 }
 
-Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
-  // The background thread stays away from the wires while this one is at them. If the operation
-  // ends here, the next one is likely to follow soon.
-  struct Wires {
-    transport::Mailbox& mailbox;
-    bool isDone = false;
-    bool isAtThem = false;
-    void come() {
-      if (!std::exchange(isAtThem, true)) mailbox.beginWait();
-    }
-    void leave() {
-      if (std::exchange(isAtThem, false)) mailbox.endWait(isDone);
-    }
-    ~Wires() { leave(); }
-  } wires{*mailbox_};
-  const auto awaitsOtherHosts = [&work] {
-    const Condition* awaited = work.body.awaited();
+class Communicator::DrivenWork final : public Driven {
+ public:
+  DrivenWork(Communicator& communicator, Work& work) : communicator_(communicator), work_(work) {}
+  bool step() override { return communicator_.step(work_); }
+  bool stepOrDiagnose() override { return communicator_.stepOrDiagnose(work_); }
+  TimePoint deadline() const override { return work_.deadline; }
+  bool awaitsOtherHosts() const override {
+    if (communicator_.allLocal_) return false;
+    const Condition* awaited = work_.body.awaited();
     return awaited != nullptr && awaited->awaitsOtherHosts();
-  };
+  }
+  // Of messages it is not known: only with collectives ranks say where they are.
+  bool isInTheWay() const override {
+    return work_.context.signature.sequence != 0 && communicator_.memory_ &&
+           communicator_.memory_->hasPeerOn(sched_getcpu());
+  }
+
+ private:
+  Communicator& communicator_;
+  Work& work_;
+};
+
+Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
+  DrivenWork driven(*this, work);
   const SpinBudget budget = allLocal_      ? callerSpinBudget()
                             : work.isSmall ? kBetweenHosts
                                            : kBetweenHostsLarge;
-  const int limit = budget.spins + budget.yields;
-  int polls = 0;
-  int untilCheck = kPollsPerCheck;
-  TimePoint yieldsEnd{}, interruptsSeen{};
-  FutexResult woken = FutexResult::kWokenOrChanged;
-  for (;;) {
-    wires.isDone = step(work);
-    if (wires.isDone) return Drive::kDone;
-    if (!allLocal_ && awaitsOtherHosts()) wires.come();
-    if (until.isBrief && polls >= budget.spins) return Drive::kNotYet;
-    if (--untilCheck == 0) {
-      untilCheck = kPollsPerCheck;
-      if (stepOrDiagnose(work)) return Drive::kDone;
-    }
-    if (polls < budget.spins) {
-      cpuRelax();
-      ++polls;
-      // Ranks that could have a processor each are put on one now and then, and to spin keeps the
-      // peer from doing what is waited for. One that sleeps leaves it to the peer, and is woken on
-      // another processor if there is an idle one.
-      // Of messages it is not known: only with collectives ranks say where they are.
-      const bool isCollective = work.context.signature.sequence != 0;
-      if (polls % kPollsPerCheck == 0 && isCollective && memory_ &&
-          memory_->hasPeerOn(sched_getcpu())) {
-        polls = limit;
-      }
-      continue;
-    }
-    TimePoint now = Clock::now();
-    if (polls < limit) {
-      if (polls == budget.spins) yieldsEnd = now + kLongestYielding;
-      sched_yield();
-      polls = now < yieldsEnd ? polls + 1 : limit;
-      continue;
-    }
-    // Only now and then: the check may have to wait for another thread, and the peers with it.
-    if (interruptsSeen == TimePoint{}) interruptsSeen = now;
-    if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
-      interruptsSeen = now;
-      wires.leave();  // it may take long
-      if (interruptCheck && interruptCheck()) return Drive::kInterrupted;
-      now = Clock::now();
-    }
-    // Announce, look once more, sleep: see Doorbell.
-    Doorbell& doorbell = bell();
-    const std::uint32_t seen = doorbell.announce();
-    const bool isDone = stepOrDiagnose(work);
-    const bool isTooLate = now >= until.end;
-    if (!isDone && !isTooLate) {
-      const nanoseconds left = std::min(work.deadline, until.end) - now;
-      const nanoseconds sleep = std::clamp<nanoseconds>(left, nanoseconds(0), kLongestSleep);
-      auto waited = transport::Transport::Waited::kBusy;
-      if (!allLocal_ && awaitsOtherHosts()) {
-        wires.come();
-        waited = mailbox_->wait(sleep, doorbell.rings, seen);
-      }
-      if (waited == transport::Transport::Waited::kBusy) {
-        wires.leave();
-        woken = futexWait(doorbell.rings, seen, sleep);
-      } else {
-        woken = waited == transport::Transport::Waited::kSignal ? FutexResult::kInterrupted
-                                                                : FutexResult::kWokenOrChanged;
-      }
-    }
-    doorbell.leave();
-    if (isDone) return Drive::kDone;
-    if (isTooLate) return Drive::kNotYet;
-    polls = budget.spins;
-  }
+  return drive(driven, until, budget, {bell(), *mailbox_});
 }
 
 bool Communicator::stepOrDiagnose(Work& work) {
@@ -633,7 +557,12 @@ Advancing::Result Communicator::advance() {
     const std::shared_ptr<Work> work = *it;
     it = drive(work) ? independent_.erase(it) : std::next(it);
   }
-  if (driver_ != Driver::kProgress && independent_.empty()) return Result::kIdle;
+  lock.unlock();
+  const bool areMessagesLeft = advanceMessages(moved);
+  lock.lock();
+  if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
+    return Result::kIdle;
+  }
   // Who waits for these sleeps until the background thread has received something.
   if (!moved) mailbox_->letReturn();
   return moved ? Result::kMoved : Result::kBlocked;
@@ -655,7 +584,8 @@ void Communicator::letSendsOut() {
   while (!hasError_.load(std::memory_order_acquire) && Clock::now() < patience) {
     {
       std::lock_guard lock(mutex_);
-      if (std::none_of(independent_.begin(), independent_.end(), isSend)) return;
+      const bool isAny = std::any_of(independent_.begin(), independent_.end(), isSend);
+      if (!isAny && !hasUnsentMessages()) return;
     }
     if (ProgressThread::process().isStopped()) advance();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -679,7 +609,9 @@ void Communicator::close() {
   {
     std::lock_guard failing(failMutex_);
     if (isPending) letGoOfBuffers();
-    closeWires(isPending ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    const bool isLate = isPending || hasUnsentMessages();
+    closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    if (messages_ != nullptr) messages_->close();
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);
       error_.emplace(ErrorKind::kConfiguration,

@@ -11,12 +11,17 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/bootstrap.h"
+#include "engine/drive.h"
 #include "engine/flight_record.h"
 #include "engine/liveness.h"
+#include "engine/messages.h"
 #include "engine/positions.h"
 #include "engine/progress.h"
 #include "engine/select.h"
@@ -39,13 +44,6 @@ struct CommunicatorOptions {
 
 enum class Mode { kBlocking, kAsync };
 
-// Asked by threads that block on behalf of a user: "did Ctrl-C arrive?" Set once by the bindings.
-using InterruptCheck = std::function<bool()>;
-void setInterruptCheck(InterruptCheck check);
-
-// Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
-struct Interrupted {};
-
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
  public:
   static std::shared_ptr<Communicator> create(int rank, int worldSize, const ExchangeFn& exchange,
@@ -67,13 +65,26 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<Work> collective(algorithms::Request request, Mode mode, nanoseconds timeout);
   // Waits for an operation of this communicator, until `end` at most. Where the progress thread has
   // it, and is asleep, the calling thread takes it over.
-  enum class Drive { kDone, kNotYet, kInterrupted };
+  using Drive = engine::Drive;
   Drive wait(Work& work, TimePoint end);
   // peer: transport::kAnyPeer for a receive from whoever sends first.
   std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
                              std::uint64_t tag, Mode mode, nanoseconds timeout);
   std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
                                 std::uint64_t tag, Mode mode, nanoseconds timeout);
+
+  // Messages of unknown size, without tags (messages.h).
+  //
+  // Sends one to `peer`: a header, and a body of `segments`. All has been copied, once, when it
+  // returns; it never waits for the peer. Any thread. Throws the group's error, that the peer has
+  // gone, that the group is closed, or that there is no such peer.
+  void postMessage(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
+  // The oldest message that has arrived whole, from whomever: those of one peer in the order of
+  // their posting. Nothing if none has come by `end`; then nothing has changed. One thread at a
+  // time. The group's own deadline and stall reports do not apply. Throws the group's error, and
+  // PeerLost once a peer has gone: but what had arrived whole by then is delivered first. Throws
+  // Interrupted, which harms nothing either.
+  std::optional<Message> nextMessage(TimePoint end);
 
   // Memory that all ranks can reach: collectives use buffers there where they lie, if
   // those of every rank are such ones. Not a collective. Null where no such memory is to be had:
@@ -111,17 +122,14 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void checkUsable() const;
   Task start(Work& work);
   void requireOpen() const;
+  void requireUsable(std::string_view operation, int peer, bool mayBeAny);
   std::shared_ptr<Work> runIndependently(algorithms::Request request, std::uint64_t count,
                                          DType dtype, int peer, std::uint64_t tag, Mode mode,
                                          nanoseconds timeout);
 
-  // When the calling thread stops driving an operation that is not complete.
-  struct Until {
-    bool isBrief = false;  // it may spin, but not sleep
-    TimePoint end = TimePoint::max();
-  };
   // Whoever drives looks again, wherever it sleeps.
   void wake();
+  class DrivenWork;
   Drive driveInline(Work& work, const Until& until);
   Drive driveQueue(std::unique_lock<std::mutex>& lock, const Work& work, const Until& until);
   void giveUp(Work& work);
@@ -131,15 +139,24 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void finish(Work& work, std::optional<Error> error);
   void handOver(std::unique_lock<std::mutex>& lock);
 
+  // Messages of unknown size (communicator_messages.cc).
+  class NextMessage;
+  bool advanceMessages(bool& moved);
+  bool hasUnsentMessages() const { return messages_ != nullptr && messages_->hasUnsent(); }
+  std::optional<Error> goneError(int peer);
+
   // What keeps an operation from ever completing, if anything does.
   std::optional<Error> diagnose(Work& work);
   std::optional<Error> diagnosePeers(Work& work);
+  std::optional<Error> reportedError();
+  std::vector<std::pair<int, std::string>> goneRanks() const;
   Error timeoutError(Work& work);
   std::string lastSeen(int peer) const;
 
   // Where ranks are (communicator_stall.cc).
   FlightBoard& board() { return memory_ ? memory_->mine().flight : ownBoard_; }
-  const FlightBoard* boardOf(int peer) const;  // null: it is on another host
+  const FlightBoard* boardOf(int peer) const;           // null: it is on another host
+  const transport::RankCells& cellsOf(int peer) const;  // of this host
   void noteBegin(Work& work);
   void noteEnd(Work& work, bool isDone);
   void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
@@ -158,7 +175,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void closeWires(milliseconds grace, transport::Transport::Ending ending);
   void letGoOfBuffers();
   void letSendsOut();
-  Error withPrefix(const Work& work, const Error& error) const;
+  Error withPrefix(const std::string& operation, const Error& error) const;
   std::string describePeer(int peer) const;
   std::string refusedMeanwhile(const std::vector<int>& missing) const;
 
@@ -183,6 +200,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   const transport::tcp::TcpTransport* tcp_ = nullptr;  // one of those; null if nobody is remote
   std::unique_ptr<transport::Mailbox> mailbox_;
   std::unique_ptr<Liveness> liveness_;
+  std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
+  std::atomic<bool> isTakingMessage_{false};
+  bool isExpectingMessages_ = false;  // from all peers; touched by who takes them
 
   std::mutex mutex_;  // guards what follows
   enum class Driver { kNone, kInline, kProgress } driver_ = Driver::kNone;

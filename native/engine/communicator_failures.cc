@@ -48,9 +48,9 @@ std::string Communicator::describePeer(int peer) const {
          std::to_string(identity.pid) + ")";
 }
 
-Error Communicator::withPrefix(const Work& work, const Error& error) const {
-  return Error(error.kind(), describe(work.signature()) + " on rank " + std::to_string(rank_) +
-                                 " of " + std::to_string(size_) + " (host " +
+Error Communicator::withPrefix(const std::string& operation, const Error& error) const {
+  return Error(error.kind(), operation + " on rank " + std::to_string(rank_) + " of " +
+                                 std::to_string(size_) + " (host " +
                                  membership_.identities[static_cast<std::size_t>(rank_)].host +
                                  ", group '" + options_.name + "'): " + error.what());
 }
@@ -124,6 +124,10 @@ void Communicator::fail(const Error& error) {
   }
   letGoOfBuffers();
   if (size_ > 1 && !wiresClosed_) {
+    try {
+      mailbox_->catchUp();             // messages that have come whole are delivered all the same
+    } catch (const std::exception&) {  // no memory for one
+    }
     transport::FrameHeader header;
     header.channel = transport::Channel::kControl;
     header.tag = static_cast<std::uint64_t>(first.kind());
@@ -143,19 +147,23 @@ void Communicator::fail(const Error& error) {
   wake();
 }
 
-std::optional<Error> Communicator::diagnose(Work& work) {
-  if (hasError_.load(std::memory_order_acquire)) return groupError();
+// What another rank has said, if it is not the group's error yet. fail() finds the text of one on
+// this host.
+std::optional<Error> Communicator::reportedError() {
   if (hasReport_.load(std::memory_order_acquire)) {
-    std::optional<Error> reported;
-    {
-      std::lock_guard lock(errorMutex_);
-      reported = reported_;
-    }
-    fail(*reported);
-    return groupError();
+    std::lock_guard lock(errorMutex_);
+    return reported_;
   }
   if (memory_ && memory_->abortBlock().state.load(std::memory_order_acquire) != 0) {
-    fail(Error(ErrorKind::kInternal, "the group failed"));
+    return Error(ErrorKind::kInternal, "the group failed");
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> Communicator::diagnose(Work& work) {
+  if (hasError_.load(std::memory_order_acquire)) return groupError();
+  if (const std::optional<Error> reported = reportedError()) {
+    fail(*reported);
     return groupError();
   }
   if (work.suspicion) {
@@ -192,50 +200,49 @@ std::optional<Error> Communicator::diagnose(Work& work) {
   return groupError();
 }
 
+// With how. Who left this host in order comes last.
+std::vector<std::pair<int, std::string>> Communicator::goneRanks() const {
+  std::vector<std::pair<int, std::string>> gone;
+  if (liveness_->anyLost()) {
+    for (int peer = 0; peer < size_; ++peer) {
+      std::string how = peer == rank_ ? "" : liveness_->howLost(peer);
+      if (!how.empty()) gone.emplace_back(peer, std::move(how));
+    }
+  }
+  for (int position = 0; memory_ && position < memory_->size(); ++position) {
+    const transport::RankCells& cells = memory_->cells(position);
+    if (cells.presence.load(std::memory_order_acquire) != transport::Presence::kLeft) continue;
+    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
+    auto known = std::ranges::find(gone, peer, &std::pair<int, std::string>::first);
+    if (known == gone.end()) known = gone.emplace(gone.end(), peer, "");
+    known->second = "left the group (it closed it, or its program ended)";
+  }
+  return gone;
+}
+
 std::optional<Error> Communicator::diagnosePeers(Work& work) {
   Condition* awaited = work.body.awaited();
   if (awaited == nullptr) return std::nullopt;
   // Who is gone comes first, what is missing second: what a peer did before it went is visible once
   // its going is, so nobody is blamed who went after having done all that was expected of it.
-  struct Gone {
-    int peer;
-    std::string how;
-    bool isUnfinished;
-  };
-  std::vector<Gone> gone;
-  if (liveness_->anyLost()) {
-    for (int peer = 0; peer < size_; ++peer) {
-      std::string how = peer == rank_ ? "" : liveness_->howLost(peer);
-      if (!how.empty()) gone.push_back({peer, std::move(how), false});
-    }
-  }
-  for (int position = 0; memory_ && position < memory_->size(); ++position) {
-    const transport::RankCells& cells = memory_->cells(position);
-    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
-    auto known = std::find_if(gone.begin(), gone.end(),
-                              [peer](const Gone& candidate) { return candidate.peer == peer; });
-    if (cells.presence.load(std::memory_order_acquire) == transport::Presence::kLeft) {
-      if (known == gone.end()) known = gone.insert(gone.end(), Gone{peer, "", false});
-      known->how = "left the group (it closed it, or its program ended)";
-    }
-    // It will never finish an operation that all must finish.
-    if (known != gone.end()) {
-      known->isUnfinished =
-          work.context.signature.sequence != 0 &&
-          cells.completed.load(std::memory_order_acquire) < work.context.signature.sequence;
-    }
-  }
+  const auto gone = goneRanks();
   if (gone.empty() || awaited->isMet()) return std::nullopt;
   const std::vector<int> missing = awaited->missingRanks();
+  // It will never finish an operation that all must finish.
+  const std::uint64_t sequence = work.context.signature.sequence;
+  const auto isUnfinished = [this, sequence](int peer) {
+    if (sequence == 0 || !memory_ || !sharesMemoryWith(peer)) return false;
+    return cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
+  };
   // Whoever waits for anyone to send may well hear from those who are still there.
   const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv &&
                             work.context.request.root == transport::kAnyPeer &&
                             static_cast<int>(gone.size()) < size_ - 1;
-  for (const auto& [peer, how, isUnfinished] : gone) {
+  for (const auto& [peer, how] : gone) {
     const bool leftInOrder = how.find("left") != std::string::npos;
     if (anyoneWillDo && leftInOrder) continue;
     const bool isMissing = std::find(missing.begin(), missing.end(), peer) != missing.end();
-    if (peer == rank_ || (!isMissing && !isUnfinished)) continue;
+    if (peer == rank_ || (!isMissing && !isUnfinished(peer))) continue;
     return Error(
         ErrorKind::kPeerLost,
         describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +

@@ -99,12 +99,15 @@ GroupRecord Communicator::flightRecord() {
 
 // --- where the others are ------------------------------------------------------------------------
 
+const transport::RankCells& Communicator::cellsOf(int peer) const {
+  const auto& locals = membership_.localRanks;
+  return memory_->cells(static_cast<int>(std::ranges::lower_bound(locals, peer) - locals.begin()));
+}
+
 const FlightBoard* Communicator::boardOf(int peer) const {
   if (peer == rank_) return memory_ ? &memory_->mine().flight : &ownBoard_;
   if (!memory_ || !sharesMemoryWith(peer)) return nullptr;
-  const auto& locals = membership_.localRanks;
-  const auto position = std::lower_bound(locals.begin(), locals.end(), peer) - locals.begin();
-  return &memory_->cells(static_cast<int>(position)).flight;
+  return &cellsOf(peer).flight;
 }
 
 // On the thread that receives: it answers also while this rank computes, or reads its next batch.

@@ -35,15 +35,30 @@ void Mailbox::send(int peer, const FrameHeader& header, const void* payload, Sen
   transports_[static_cast<std::size_t>(peer)]->send(peer, header, payload, ticket);
 }
 
+void Mailbox::expect(int peer) {
+  Transport* transport = transports_[static_cast<std::size_t>(peer)];
+  if (transport != nullptr) transport->expect(peer);
+}
+
+void Mailbox::catchUp() {
+  for (Transport* transport : distinct_) transport->catchUp();
+}
+
+std::optional<MessageFrame> Mailbox::takeMessage() {
+  if (numMessages_.load(std::memory_order_acquire) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  if (messages_.empty()) return std::nullopt;
+  MessageFrame frame = std::move(messages_.front());
+  messages_.pop_front();
+  numMessages_.store(messages_.size(), std::memory_order_relaxed);
+  return frame;
+}
+
 void Mailbox::post(Receive& receive) {
-  const auto expectFrom = [this](int peer) {
-    Transport* transport = transports_[static_cast<std::size_t>(peer)];
-    if (transport != nullptr) transport->expect(peer);
-  };
   if (receive.peer == kAnyPeer) {
-    for (int peer = 0; peer < static_cast<int>(transports_.size()); ++peer) expectFrom(peer);
+    for (int peer = 0; peer < static_cast<int>(transports_.size()); ++peer) expect(peer);
   } else {
-    expectFrom(receive.peer);
+    expect(receive.peer);
   }
   std::lock_guard lock(mutex_);
   const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
@@ -104,6 +119,10 @@ std::byte* Mailbox::frameBegin(Stream from, const FrameHeader& header) {
   InFlight& flight = inFlight(from);
   flight.receive = nullptr;
   flight.isArrival = false;
+  if (header.channel == Channel::kMessage) {
+    flight.message = frameMemory(header.length);
+    return flight.message.get();
+  }
   if (header.channel != Channel::kControl) {
     const auto posted = std::find_if(posted_.begin(), posted_.end(),
                                      [&](const Receive* r) { return matches(*r, peer, header); });
@@ -130,7 +149,10 @@ void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
   {
     std::lock_guard lock(mutex_);
     InFlight& flight = inFlight(from);
-    if (flight.receive != nullptr) {
+    if (header.channel == Channel::kMessage) {
+      messages_.push_back({peer, header, std::move(flight.message)});
+      numMessages_.store(messages_.size(), std::memory_order_release);
+    } else if (flight.receive != nullptr) {
       finish(*flight.receive, peer, header);
       flight.receive = nullptr;
       flight.discard.reset();
@@ -163,6 +185,7 @@ void Mailbox::linkFailed(int peer, const Error& error) {
     for (InFlight& flight : inFlight_[static_cast<std::size_t>(peer)]) {
       if (flight.isArrival) arrivals_.erase(flight.arrival);
       flight.isArrival = false;
+      flight.message.reset();
     }
   }
   events_.linkFailed(peer, error);

@@ -5,14 +5,18 @@
 // on this host talk through rings, others over TCP. A frame that nobody waits for yet is kept.
 //
 // Matching: a receive names a channel, a tag and a peer (or any); frames of one peer, channel and
-// tag are taken in the order they were sent, receives in the order they were posted.
+// tag are taken in the order they were sent, receives in the order they were posted. Frames of
+// Channel::kMessage wait for nobody's receive: they are taken whole, in the order of their arrival.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -41,6 +45,29 @@ struct Receive {
   bool isDone() const { return state.load(std::memory_order_acquire) == State::kDone; }
 };
 
+// Of the memory that frames of Channel::kMessage arrive in.
+inline constexpr std::size_t kMessageAlignment = 64;
+
+struct FreeFrame {
+  void operator()(std::byte* data) const {
+    ::operator delete[](data, std::align_val_t{kMessageAlignment});
+  }
+};
+using FrameMemory = std::unique_ptr<std::byte[], FreeFrame>;
+
+// So many bytes, not touched. Throws std::bad_alloc.
+inline FrameMemory frameMemory(std::uint64_t bytes) {
+  return FrameMemory(
+      static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kMessageAlignment})));
+}
+
+// A whole frame of Channel::kMessage.
+struct MessageFrame {
+  int source = -1;
+  FrameHeader header;
+  FrameMemory data;  // header.length bytes
+};
+
 class Mailbox final : public FrameSink {
  public:
   // What the engine above is told. Called without locks held.
@@ -57,6 +84,11 @@ class Mailbox final : public FrameSink {
 
   void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket);
   void post(Receive& receive);
+  // The oldest frame of Channel::kMessage that has arrived whole, if there is one.
+  std::optional<MessageFrame> takeMessage();
+  // As of Transport.
+  void expect(int peer);
+  void catchUp();
   // All transports are closed: nobody touches a receive or a ticket any more.
   void noteClosed() { isClosed_.store(true, std::memory_order_release); }
   bool isClosed() const { return isClosed_.load(std::memory_order_acquire); }
@@ -106,6 +138,7 @@ class Mailbox final : public FrameSink {
     std::list<Arrival>::iterator arrival;
     bool isArrival = false;
     std::unique_ptr<std::byte[]> discard;
+    FrameMemory message;  // of Channel::kMessage
   };
 
   static bool matches(const Receive& receive, int peer, const FrameHeader& header);
@@ -119,6 +152,8 @@ class Mailbox final : public FrameSink {
   std::mutex mutex_;
   std::list<Receive*> posted_;
   std::list<Arrival> arrivals_;
+  std::deque<MessageFrame> messages_;
+  std::atomic<std::size_t> numMessages_{0};      // looked at without the lock
   std::vector<std::vector<InFlight>> inFlight_;  // by peer and index of its stream
   std::atomic<bool> isClosed_{false};
 };

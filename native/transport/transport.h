@@ -34,6 +34,7 @@ enum class Channel : std::uint8_t {
   kPointToPoint = 0,  // send/recv of the user
   kCollective = 1,    // data of a collective; tag = sequence and step
   kControl = 2,       // aborts and goodbyes between engines
+  kMessage = 3,       // messages of unknown size, which nobody posts receives for
 };
 
 // Travels as raw bytes in front of each payload.
@@ -100,6 +101,11 @@ class Transport {
   // Lets the calling thread move bytes instead of waiting for a background thread. Returns whether
   // anything moved. Never blocks; returns false at once if another thread is already at it.
   virtual bool poll() = 0;
+
+  // Returns once the sink has all that peers of this host had sent when it was called; waits for a
+  // thread that is at it. Not from inside the sink. What came over a network is there already when
+  // its link is reported as failed.
+  virtual void catchUp() {}
 
   // Between these two the background thread stays away while the caller polls and waits: it would
   // be woken for each message as well, and compete for it. It returns when the last caller has

@@ -111,6 +111,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes = bytes.subspan(part);
   }
   post(~static_cast<unsigned>(data[0]) & 0xFU);  // those find what has come already
+  while (const auto message = mailbox.takeMessage()) {
+    require(message->source == kPeer && message->header.channel == Channel::kMessage);
+  }
   for (Receive& receive : receives) {
     require(receive.isDone() || receive.state.load() == Receive::State::kStreaming ||
             mailbox.cancel(receive));

@@ -96,7 +96,7 @@ SharedBuffer::SharedBuffer(std::shared_ptr<Arena> arena, ByteRange range, std::s
 
 SharedBuffer::~SharedBuffer() {
   // A child's copy of the lock may be held for ever, and what is free is the parent's business.
-  if (isForkedChild(arena_->generation_)) return;
+  if (isLeft_ || isForkedChild(arena_->generation_)) return;
   try {
     arena_->giveBack(range_);
   } catch (const std::bad_alloc&) {  // it stays taken: better than to end the process

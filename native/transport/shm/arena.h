@@ -67,11 +67,14 @@ class SharedBuffer {
 
   std::byte* data() const;
   std::size_t size() const { return size_; }
+  // It is not given back any more: a peer uses it for as long as it likes. It goes with the region.
+  void leaveTaken() { isLeft_ = true; }
 
  private:
   const std::shared_ptr<Arena> arena_;
   const ByteRange range_;  // of the arena; whole pages
   const std::size_t size_;
+  bool isLeft_ = false;
 };
 
 }  // namespace smd::transport::shm

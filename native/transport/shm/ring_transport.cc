@@ -73,6 +73,15 @@ class RingTransport final : public Transport {
     return moved;
   }
 
+  void catchUp() override {
+    const std::lock_guard receiving(receiveMutex_);
+    for (int position = 0; position < static_cast<int>(ranks_.size()) && !closed_; ++position) {
+      if (position == index_) continue;
+      // Not what comes meanwhile: that may go on for long.
+      drain(position, region_->ringControl(position, index_).written.load());
+    }
+  }
+
   void close(milliseconds grace, Ending /*peers see the error in the region*/) override {
     const TimePoint deadline = Clock::now() + grace;
     while (Clock::now() < deadline && hasQueued()) {
@@ -182,15 +191,15 @@ class RingTransport final : public Transport {
     }
   }
 
-  // Takes what has arrived from one peer. Caller holds receiveMutex_.
-  bool drain(int position) {
+  // Takes what has arrived from one peer; up to `end` at least. Caller holds receiveMutex_.
+  bool drain(int position, std::uint64_t end = ~std::uint64_t{0}) {
     RingControl& control = region_->ringControl(position, index_);
     const std::byte* ring = region_->ringData(position, index_);
     std::uint64_t read = control.read.load(std::memory_order_relaxed);
     const std::uint64_t start = read;
     Incoming& in = incoming_[static_cast<std::size_t>(position)];
     const int rank = ranks_[static_cast<std::size_t>(position)];
-    for (;;) {
+    while (read < end) {
       const std::uint64_t available = control.written.load(std::memory_order_acquire) - read;
       if (available == 0) break;
       const std::uint64_t offset = read % kRingBytes;

@@ -124,7 +124,7 @@ HeaderVerdict checkHeader(const FrameHeader& header) {
   if (header.channel == kGoodbyeMark && header.length == 0) {
     return HeaderVerdict::kGoodbye;
   }
-  if (header.channel > Channel::kControl) {
+  if (header.channel > Channel::kMessage) {
     return HeaderVerdict::kUnknownChannel;
   }
   return header.length > longestFrame(header.channel) ? HeaderVerdict::kTooLong

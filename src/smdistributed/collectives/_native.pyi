@@ -107,6 +107,28 @@ class SharedBuffer:
 
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+class Message:
+    """
+    A message that has arrived: its header, and its body through the buffer protocol, writable.
+
+    For torch.frombuffer() and numpy.frombuffer(), which copy nothing; the memory lives as long
+    as anything made from it, also after the communicators of both ranks are closed. The body
+    begins at a multiple of 64 bytes, and so does each segment in it: behind the one before, at
+    the first such place.
+    """
+
+    @property
+    def source(self) -> int:
+        """Rank that posted it."""
+
+    @property
+    def header(self) -> bytes:
+        """A copy of the header."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the body."""
+
 def check_tls_files(certificate: str, key: str, authority: str) -> None:
     """
     Raises ConfigurationError for PEM files that cannot serve for TLS between ranks: missing,
@@ -164,6 +186,26 @@ class Communicator:
         Not a collective. all_reduce_ptr and reduce_ptr work in place, and the others read their
         inputs where they lie, on addresses inside such buffers, if every rank passes one.
         Unless zeroed, it holds what this rank's earlier buffers have left there.
+        """
+
+    def post_message(self, dest: int, header: bytes, segments: Sequence[tuple[int, int]]) -> None:
+        """
+        Sends a message of unknown size: ``header``, and a body of ``segments``, (address, nbytes)
+        each. Each segment begins at a multiple of 64 bytes in the body.
+
+        Never waits for the peer: all has been copied, once, when it returns. Any thread. Raises the
+        group's error, that the peer has gone, or that the group is closed.
+        """
+
+    def next_message(self, timeout_s: float) -> Message | None:
+        """
+        The oldest message that has arrived whole, from any peer; those of one peer come in the order
+        of their posting. None if none has come in ``timeout_s`` seconds (0: only looks, negative:
+        no limit), which harms nothing.
+
+        One thread at a time. Raises the group's error, and PeerLostError once a peer has died or
+        left the group; what had arrived before is delivered first. The communicator's timeout_s and
+        stall_s do not apply.
         """
 
     def abort(self, reason: str) -> None:

@@ -1,0 +1,172 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages of unknown size: who moves them, and what ends a wait for them. They have no deadline of
+// the group's and no entry in the flight record: whoever serves others may wait for hours, and sees
+// thousands of them in a minute.
+#include <utility>
+
+#include "engine/communicator.h"
+
+namespace smd::engine {
+
+// A wait for the next message.
+class Communicator::NextMessage final : public Driven {
+ public:
+  explicit NextMessage(Communicator& communicator) : communicator_(communicator) {}
+
+  std::optional<Message> message;
+  std::optional<Error> error;
+
+  bool step() override {
+    return ends([this] {
+      if (take()) return true;
+      if (communicator_.hasError_.load(std::memory_order_acquire)) {
+        error = communicator_.groupError();
+        return true;
+      }
+      communicator_.mailbox_->poll();
+      return take();
+    });
+  }
+  bool stepOrDiagnose() override {
+    return ends([this] { return step() || diagnose(); });
+  }
+  TimePoint deadline() const override { return TimePoint::max(); }
+  bool awaitsOtherHosts() const override {
+    return communicator_.membership_.localRanks.size() == 1;
+  }
+  bool isInTheWay() const override { return false; }
+
+ private:
+  bool take() {
+    message = communicator_.messages_->take();
+    return message.has_value();
+  }
+
+  bool diagnose() {
+    std::optional<Error> reason = communicator_.reportedError();
+    if (!reason) reason = communicator_.goneError(transport::kAnyPeer);
+    if (!reason) return false;
+    // It is known only now that nothing more will come: what came before is delivered first.
+    communicator_.mailbox_->catchUp();
+    if (take()) return true;
+    communicator_.fail(*reason);
+    error = communicator_.groupError();
+    return true;
+  }
+
+  // A broken message or a lack of memory ends the group, as in any other operation.
+  template <class Function>
+  bool ends(const Function& function) {
+    try {
+      return function();
+    } catch (const Error& caught) {
+      communicator_.fail(caught);
+    } catch (const std::exception& caught) {
+      communicator_.fail(Error(
+          ErrorKind::kInternal,
+          communicator_.describePeer(communicator_.rank_) + " cannot go on: " + caught.what()));
+    }
+    error = communicator_.groupError();
+    return true;
+  }
+
+  Communicator& communicator_;
+};
+
+void Communicator::postMessage(int peer, std::span<const std::byte> header,
+                               std::span<const Segment> segments) {
+  requireUsable("post_message", peer, false);
+  // The group fails for whoever waits; who only posts must not wait for what that takes.
+  const auto requireReachable = [&] {
+    std::optional<Error> error = groupError();
+    if (!error) error = goneError(peer);
+    if (error) throw withPrefix("post_message", *error);
+  };
+  requireReachable();
+  switch (messages_->post(peer, header, segments)) {
+    case Messages::Posted::kDone:
+      return;
+    case Messages::Posted::kLeft:
+      ProgressThread::process().add(shared_from_this());
+      return;
+    case Messages::Posted::kFailed:
+      break;
+  }
+  requireReachable();
+  throw withPrefix("post_message",
+                   Error(ErrorKind::kPeerLost, describePeer(peer) +
+                                                   " cannot be reached any more; expected it to "
+                                                   "stay until every rank is done. Read its log."));
+}
+
+std::optional<Message> Communicator::nextMessage(TimePoint end) {
+  requireUsable("next_message", transport::kAnyPeer, true);
+  if (isTakingMessage_.exchange(true, std::memory_order_acquire)) {
+    throw Error(ErrorKind::kConfiguration,
+                "two threads of rank " + std::to_string(rank_) +
+                    " wait for the next message of group '" + options_.name +
+                    "'; expected one at a time. Let one thread take them and hand them on.");
+  }
+  struct Taking {
+    std::atomic<bool>& flag;
+    ~Taking() { flag.store(false, std::memory_order_release); }
+  } const taking{isTakingMessage_};
+  // From everyone at any time: so the death of each is to be noticed.
+  if (!std::exchange(isExpectingMessages_, true)) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) mailbox_->expect(peer);
+    }
+  }
+  NextMessage next(*this);
+  if (end <= Clock::now()) {
+    next.stepOrDiagnose();
+  } else {
+    const SpinBudget budget = allLocal_ ? callerSpinBudget() : kBetweenHosts;
+    // An interruption harms nothing: the message, should it come, is the next one.
+    if (drive(next, {.end = end}, budget, {bell(), *mailbox_}) == Drive::kInterrupted) {
+      throw Interrupted{};
+    }
+  }
+  if (next.error) throw withPrefix("next_message", *next.error);
+  return std::move(next.message);
+}
+
+// On the progress thread, without locks: whoever posted may compute for long. Returns whether
+// something is left to do.
+bool Communicator::advanceMessages(bool& moved) {
+  if (messages_ == nullptr || !messages_->hasUnsent()) return false;
+  try {
+    mailbox_->poll();
+    moved = messages_->sweep() || moved;
+    if (!messages_->hasUnsent()) return false;
+    std::optional<Error> error = reportedError();
+    for (const int peer : messages_->unsentTo()) {
+      if (!error) error = goneError(peer);
+    }
+    if (error) fail(*error);  // closes the wires, which ends every ticket
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+  }
+  moved = messages_->sweep() || moved;
+  return messages_->hasUnsent();
+}
+
+// That a rank has gone: one that did not say goodbye, or `peer`.
+std::optional<Error> Communicator::goneError(int peer) {
+  for (const auto& [rank, how] : goneRanks()) {
+    const bool leftInOrder = how.find("left") != std::string::npos;
+    if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
+    if (hasReport_.load(std::memory_order_acquire)) return reportedError();  // it said why
+    return Error(ErrorKind::kPeerLost,
+                 describePeer(rank) + " " + how +
+                     " while messages were exchanged; it was expected to stay until every rank "
+                     "is done. Read the log of rank " +
+                     std::to_string(rank) + " first. This group cannot be used again." +
+                     whereRanksAre({rank}));
+  }
+  return std::nullopt;
+}
+
+}  // namespace smd::engine
