@@ -96,15 +96,14 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
     const topology::Identity& leading = membership.identities[static_cast<std::size_t>(leader)];
     if (leader == rank) {
       const int size = static_cast<int>(sharers);
-      // Buffers are shared for what all ranks reduce: of no use if some are on other hosts.
-      const std::size_t arenaBytes =
-          size < worldSize
-              ? 0
-              : transport::shm::arenaBytesFor(transport::shm::memoryLimitsOfThisProcess(), size,
-                                              transport::shm::Region::bytesWithoutArenas(size));
+      const std::size_t stagingBytes =
+          size < worldSize ? transport::kCrossingStagingBytes : transport::kStagingBytes;
+      const std::size_t otherBytes = transport::shm::Region::bytesWithoutArenas(size, stagingBytes);
       membership.region = transport::shm::Region::create(
-          size, arenaBytes,
-          size < worldSize ? transport::kCrossingStagingBytes : transport::kStagingBytes);
+          size,
+          transport::shm::arenaBytesFor(transport::shm::memoryLimitsOfThisProcess(), size,
+                                        otherBytes),
+          stagingBytes);
       server->offer(membership.region, attachSecret(leading));
     } else if (!leading.attachSocket.empty()) {
       FileDescriptor descriptor = transport::shm::requestRegion(
@@ -137,7 +136,9 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
   membership.localRanks = membership.hosts.ranksOf(membership.hosts.self);
   const bool everyoneShares = membership.localRanks.size() > 1;
   membership.hasArenas =
-      everyoneShares && std::count(statuses.begin(), statuses.end(), kSharesArenasToo) == worldSize;
+      everyoneShares && std::ranges::all_of(membership.localRanks, [&](int peer) {
+        return statuses[static_cast<std::size_t>(peer)] == kSharesArenasToo;
+      });
   if (!everyoneShares) membership.region.reset();
   if (static_cast<int>(membership.localRanks.size()) < worldSize) {
     if (tcp == nullptr) {

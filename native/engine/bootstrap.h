@@ -46,7 +46,7 @@ struct Membership {
   // (null if there is no other).
   std::vector<int> localRanks;
   std::shared_ptr<transport::shm::Region> region;
-  // Whether all ranks are local and map the region's arenas: then buffers may be allocated there.
+  // Whether all ranks of this host map the region's arenas: then memory may be allocated there.
   bool hasArenas = false;
   trust::SessionKey key;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started

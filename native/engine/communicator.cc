@@ -127,7 +127,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   }
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = allLocal_ && memory_.has_value();
-  topology_.hasArenas = arena_ != nullptr;
+  topology_.hasArenas = allLocal_ && arena_ != nullptr;
   messages_ = std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_);
 }
 
@@ -160,7 +160,8 @@ Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell
 std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
     std::size_t bytes, transport::shm::Contents contents) {
   checkUsable();
-  if (arena_ == nullptr || hasError_.load(std::memory_order_acquire)) return nullptr;
+  // They are for what all ranks reduce: of no use if some are on other hosts.
+  if (arena_ == nullptr || !allLocal_ || hasError_.load(std::memory_order_acquire)) return nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
@@ -557,9 +558,12 @@ Advancing::Result Communicator::advance() {
     const std::shared_ptr<Work> work = *it;
     it = drive(work) ? independent_.erase(it) : std::next(it);
   }
-  lock.unlock();
-  const bool areMessagesLeft = advanceMessages(moved);
-  lock.lock();
+  bool areMessagesLeft = false;
+  if (hasUnsentMessages()) {
+    lock.unlock();
+    areMessagesLeft = advanceMessages(moved);
+    lock.lock();
+  }
   if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
     return Result::kIdle;
   }

@@ -133,19 +133,23 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   return std::move(next.message);
 }
 
-// On the progress thread, without locks: whoever posted may compute for long. Returns whether
-// something is left to do.
+// On the progress thread, without locks, if hasUnsentMessages(): whoever posted may compute for
+// long. Returns whether something is left to do.
 bool Communicator::advanceMessages(bool& moved) {
-  if (messages_ == nullptr || !messages_->hasUnsent()) return false;
   try {
     mailbox_->poll();
-    moved = messages_->sweep() || moved;
-    if (!messages_->hasUnsent()) return false;
-    std::optional<Error> error = reportedError();
-    for (const int peer : messages_->unsentTo()) {
-      if (!error) error = goneError(peer);
+    if (messages_->sweep()) {
+      moved = true;
+      return messages_->hasUnsent();
     }
-    if (error) fail(*error);  // closes the wires, which ends every ticket
+    std::optional<Error> error = reportedError();
+    if (!error && !goneRanks().empty()) {
+      for (const int peer : messages_->unsentTo()) {
+        if (!error) error = goneError(peer);
+      }
+    }
+    if (!error) return true;
+    fail(*error);  // closes the wires, which ends every ticket
   } catch (const std::exception& error) {
     fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
   }

@@ -5,6 +5,8 @@
 // says so.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 
@@ -110,6 +112,35 @@ TEST_F(MailboxTest, AFrameFillsAReceiveThatIsPosted) {
   end(1, header(5, 100));
   expectFrom(posted, 1, 5);
   EXPECT_GT(numWakes_, before);
+}
+
+TEST_F(MailboxTest, MessagesAreTakenWholeInTheOrderOfTheirArrival) {
+  const Posted& posted = post(kAnyPeer, 5, 100, Channel::kMessage);  // is not for receives
+  const auto message = [](std::uint64_t tag, std::uint64_t length) {
+    return header(tag, length, Channel::kMessage);
+  };
+  begin(1, message(5, 100));
+  EXPECT_FALSE(mailbox_.takeMessage());
+  arrive(2, message(6, 10));
+  arrive(3, message(7, 0));
+  const int before = numWakes_;
+  end(1, message(5, 100));
+  EXPECT_GT(numWakes_, before);
+  begin(2, message(8, 50));
+  mailbox_.linkFailed(2, Error(ErrorKind::kPeerLost, "gone"));  // in the middle of one
+  for (const auto& [peer, tag, length] :
+       {std::array<std::uint64_t, 3>{2, 6, 10}, {3, 7, 0}, {1, 5, 100}}) {
+    const auto taken = mailbox_.takeMessage();
+    ASSERT_TRUE(taken);
+    EXPECT_EQ(taken->source, static_cast<int>(peer));
+    EXPECT_EQ(taken->header.tag, tag);
+    ASSERT_EQ(taken->header.length, length);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(taken->data.get()) % kMessageAlignment, 0u);
+    const std::vector<std::byte> expected(length, valueOf(taken->source, tag));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), taken->data.get()));
+  }
+  EXPECT_FALSE(mailbox_.takeMessage());
+  expectUntouched(posted);
 }
 
 TEST_F(MailboxTest, AReceiveMayBePostedWhileItsFrameArrives) {
