@@ -14,7 +14,9 @@ them. Parameters: `smdistributed.modelparallel.config`. What the process knows i
 Source: modelparallel specification, sections 0 to 5.
 """
 
-from smdistributed.modelparallel.torch import core, exceptions, utils
+from smdistributed.modelparallel.torch import amp, core, exceptions, model, utils
+from smdistributed.modelparallel.torch.assignment import get_partition, partition, set_partition
+from smdistributed.modelparallel.torch.checkpoints import load, save
 from smdistributed.modelparallel.torch.communication import (
     CommGroup,
     RankType,
@@ -31,6 +33,9 @@ from smdistributed.modelparallel.torch.communication import (
 )
 from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.torch.initialization import init, is_initialized, reset, shutdown
+from smdistributed.modelparallel.torch.model import DistributedModel
+from smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
+from smdistributed.modelparallel.torch.pipeline import is_tracing
 from smdistributed.modelparallel.torch.ranks import (
     dp_rank,
     dp_size,
@@ -60,6 +65,8 @@ from smdistributed.modelparallel.torch.ranks import (
     tp_size,
 )
 from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.step import step  # the function, not the submodule
+from smdistributed.modelparallel.torch.step_output import StepOutput
 from smdistributed.modelparallel.torch.utils import rmsg
 
 WORLD = CommGroup.WORLD
@@ -90,9 +97,13 @@ __all__ = [
     "WORLD",
     "WORLD_RANK",
     "CommGroup",
+    "DistributedModel",
+    "DistributedOptimizer",
     "RankType",
     "SMPNotInitialized",
+    "StepOutput",
     "allgather",
+    "amp",
     "barrier",
     "broadcast",
     "core",
@@ -104,6 +115,7 @@ __all__ = [
     "get_dp_process_group",
     "get_mp_group",
     "get_mp_process_group",
+    "get_partition",
     "get_pp_group",
     "get_pp_process_group",
     "get_rdp_group",
@@ -113,12 +125,16 @@ __all__ = [
     "get_world_process_group",
     "init",
     "is_initialized",
+    "is_tracing",
+    "load",
     "local_rank",
     "local_size",
+    "model",
     "mp_barrier",
     "mp_rank",
     "mp_size",
     "num_microbatches",
+    "partition",
     "pp_barrier",
     "pp_rank",
     "pp_size",
@@ -129,10 +145,13 @@ __all__ = [
     "recv_from",
     "reset",
     "rmsg",
+    "save",
     "send",
+    "set_partition",
     "shutdown",
     "size",
     "state",
+    "step",
     "tp_barrier",
     "tp_rank",
     "tp_size",

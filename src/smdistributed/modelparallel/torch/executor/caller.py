@@ -1,0 +1,376 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The calling side: calls of remote modules become programs, programs become messages.
+
+What a module returns is learned at its first call with such arguments, which therefore waits; from
+then on calls return placeholders at once (deferred.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from smdistributed.modelparallel.schedule import Phase
+from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.deferred import Deferred
+from smdistributed.modelparallel.torch.executor.lazy_functions import (
+    FUNCTIONS,
+    SMALL_BYTES,
+    is_loss,
+)
+from smdistributed.modelparallel.torch.executor.modes import current_modes, mixed
+from smdistributed.modelparallel.torch.executor.programs import Call, Program, with_history
+from smdistributed.modelparallel.torch.executor.remote_errors import unpickled_error
+from smdistributed.modelparallel.torch.executor.signatures import (
+    ONE_TENSOR,
+    CalledSignatures,
+    Template,
+    pickled_definitions,
+    signature_of,
+)
+from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
+from smdistributed.modelparallel.torch.structures import flatten
+
+__all__ = ["WHOLE_RESULT", "Caller", "Post", "Surroundings"]
+
+# Instead of a value's number: all values of the last call, with their template.
+WHOLE_RESULT = -1
+
+# post(dest, kind, ints, tensors, pickled)
+Post = Callable[..., None]
+
+
+class Surroundings(Protocol):
+    """What the calling side needs of the executor around it."""
+
+    def is_active(self) -> bool:
+        """Whether anything runs."""
+
+    def activity(self) -> Activity:
+        """What runs now."""
+
+    def wait_until(self, activity: Activity, is_there: Callable[[], bool], what: str) -> None:
+        """Suspends the running activity until that holds."""
+
+    def wake(self, activity: Activity) -> None:
+        """It may hold now."""
+
+    def wake_with(self, activity: Activity, error: BaseException) -> None:
+        """It never will."""
+
+
+class Caller:
+    """The calling side of one rank.
+
+    Args:
+        post: sends a message.
+        surroundings: the executor.
+        names: of modules, by number; for messages to people.
+    """
+
+    def __init__(self, post: Post, surroundings: Surroundings, names: Sequence[str]) -> None:
+        self._post = post
+        self._surroundings = surroundings
+        self._names = names
+        self._signatures = CalledSignatures()
+        # What a call with a signature returns, if that can be told before.
+        self._learned: dict[int, Template | None] = {}
+        self._numbers = itertools.count()
+        self._programs: dict[int, Program] = {}
+        self._dummy = torch.empty(0, requires_grad=True)
+
+    # --- forward ---------------------------------------------------------------------------------
+
+    def can_go(self, function: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a torch function may be called where an argument is made.
+
+        What it brings along must be small, unless it is a loss. Outside of a step nothing goes.
+        """
+        if not self._surroundings.is_active():
+            return False
+        if is_loss(function):
+            return True
+        num_bytes = 0
+        for leaf in flatten((args, kwargs))[0]:
+            if isinstance(leaf, Tensor) and type(leaf) is not Deferred:
+                num_bytes += leaf.nbytes
+        return num_bytes <= SMALL_BYTES
+
+    def call_function(
+        self, function: int, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A placeholder of what a torch function (lazy_functions.py) returns on rank `owner`."""
+        return self.call(-1 - function, owner, args, kwargs)
+
+    def call(self, module: int, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a module returns on rank `owner`, or placeholders of it.
+
+        Raises:
+            TypeError: an argument cannot go there.
+            Exception: what the module raised, with the traceback of its rank as a note.
+        """
+        activity = self._surroundings.activity()
+        modes = current_modes()
+        signature, tensors, is_lasting = signature_of(module, args, kwargs, modes)
+        number = self._signatures.number(signature, is_lasting)
+        learned = self._learned.get(number) if module >= 0 else ONE_TENSOR
+        program = activity.open
+        if program is None or program.owner != owner or program.is_grad != modes.is_grad:
+            name = self._names[module] if module >= 0 else FUNCTIONS[-1 - module][0]
+            program = self._open(activity, owner, modes.is_grad, name)
+        call = Call(number, [self._source(program, t) for t in tensors], learned is not None)
+        if activity.open is not program:
+            # What was open is sent now that it is known which of its values go to this owner.
+            self.send_open(activity)
+            activity.open = program
+        if self._signatures.is_untold(owner, number):
+            program.definitions[number] = signature
+        program.calls.append(call)
+        if learned is not None:
+            return learned.fill(program.defer(call, learned.num_tensors))
+        letter = self._fetch(activity, program, [WHOLE_RESULT])
+        template: Template = pickle.loads(letter.pickled)
+        if is_lasting:
+            self._learned[number] = template if template.is_plain else None
+        first, program.num_values = program.num_values, program.num_values + template.num_tensors
+        numbers = list(range(first, program.num_values))
+        return template.fill(with_history(program, numbers, _present(letter)))
+
+    def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
+        number, ordinal = next(self._numbers), len(activity.programs)
+        program = Program(self, activity, owner, number, ordinal, is_grad, name)
+        activity.programs.append(program)
+        return program
+
+    def _source(self, program: Program, tensor: Tensor) -> int:
+        if type(tensor) is not Deferred:
+            return program.slot_for(tensor)
+        if tensor.tensor is not None:
+            return program.slot_for(tensor.tensor)
+        made_by = tensor.program
+        if made_by is program:
+            return -1 - tensor.number
+        slot, is_new = program.slot_for_value(made_by, tensor.number)
+        if is_new and made_by.owner != program.owner:
+            push = (tensor.number, program.owner, program.number, slot)
+            if made_by.is_sent:
+                self._post(made_by.owner, Kind.FETCH, [made_by.number, 0, 1, *push])
+            else:
+                made_by.pushes.append(push)
+        return slot
+
+    def force(self, program: Program, placeholder: Deferred) -> Tensor:
+        """The tensor of a placeholder; waits for it."""
+        # Who touches one result of a call touches the others soon.
+        numbers = program.siblings(placeholder.number)
+        placeholders = [program.deferred[number]() for number in numbers]
+        letter = self._fetch(self._surroundings.activity(), program, numbers)
+        tensors = _present(letter)
+        if not program.has_gone_back:
+            tensors = with_history(program, numbers, tensors)
+        for each, tensor in zip(placeholders, tensors, strict=True):
+            if each is not None and each.tensor is None:
+                each.tensor = tensor
+        assert placeholder.tensor is not None
+        return placeholder.tensor
+
+    def root_of(self, placeholder: Deferred, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """What a backward pass from a placeholder begins with: a tensor here, and its gradient.
+
+        Raises:
+            RuntimeError: there are no gradients for it.
+        """
+        program = placeholder.program
+        if not program.is_sent:
+            self.send_open(self._surroundings.activity())
+        if program.token is None:
+            raise RuntimeError(
+                "backward() of a tensor that was computed without gradients; expected one that"
+                " depends on parameters, outside of torch.no_grad()."
+            )
+        program.add_gradient(placeholder.number, gradient)
+        return program.token, torch.empty(0)
+
+    def send_open(self, activity: Activity) -> None:
+        """Nothing can join the program that is open any more: its owner may begin."""
+        program, activity.open = activity.open, None
+        if program is not None:
+            self._send(activity, program, [])
+
+    def _fetch(self, activity: Activity, program: Program, wanted: list[int]) -> Letter:
+        program.answer = None
+        if program.is_sent:
+            self.send_open(activity)
+            self._post(program.owner, Kind.FETCH, [program.number, len(wanted), 0, *wanted])
+        else:
+            if activity.open is program:
+                activity.open = None
+            else:
+                self.send_open(activity)
+            self._send(activity, program, wanted)
+        what = f"what rank {program.owner} computes for it, beginning with {program.name}"
+        self._wait(activity, program, lambda: program.answer is not None, what)
+        letter: Letter = program.answer
+        program.answer = None
+        return letter
+
+    def _wait(
+        self, activity: Activity, program: Program, is_there: Callable[[], bool], what: str
+    ) -> None:
+        self._surroundings.wait_until(
+            activity, lambda: program.error is not None or is_there(), what
+        )
+        if program.error is not None:
+            program.has_raised = True
+            raise program.error
+
+    def _send(self, activity: Activity, program: Program, wanted: list[int]) -> None:
+        pickled = pickled_definitions(program.definitions)
+        kept = [number for number in program.awaited() if number not in wanted]
+        task = activity.task
+        ints = [
+            program.number,
+            task.microbatch,
+            task.phase is Phase.BACKWARD,
+            mixed(activity.seed, program.ordinal),
+            program.is_grad,
+            len(program.slots),
+        ]
+        inputs = []
+        for slot in program.slots:
+            if isinstance(slot, Tensor):
+                ints.append(-1)
+                inputs.append(slot)
+            elif slot is not None:
+                ints += (slot[0].owner, slot[0].number, slot[1])
+        ints.append(len(program.calls))
+        for call in program.calls:
+            ints += (call.signature, call.is_expected, len(call.sources), *call.sources)
+        ints += (len(wanted), *wanted, len(kept), *kept, len(program.pushes))
+        for push in program.pushes:
+            ints += push
+        if program.is_grad:
+            with torch.enable_grad():
+                program.enter_graph(self._dummy)
+        program.is_sent = True
+        program.is_closed = not program.is_grad and bool(wanted) and not kept
+        self._programs[program.number] = program
+        self._post(program.owner, Kind.CALL, ints, inputs, pickled)
+        program.let_go_of_inputs()
+
+    # --- backward --------------------------------------------------------------------------------
+
+    def go_back(self, program: Program, num_inputs: int) -> list[Tensor | None]:
+        """Runs a program's backward pass; waits only if gradients come back to this rank.
+
+        Returns: the gradients of its inputs that require one.
+        """
+        activity = self._surroundings.activity()
+        numbers = sorted(program.gradients)
+        gradients = [program.gradients[number] for number in numbers]
+        program.gradients = {}
+        for used, _ in program.used():
+            used.num_returning += 1
+        task = activity.task
+        activity.num_going_back += 1
+        self._post(
+            program.owner,
+            Kind.BACKWARD,
+            [
+                program.number,
+                task.microbatch,
+                task.phase is Phase.BACKWARD,
+                program.num_returning,
+                len(numbers),
+                *numbers,
+                *program.awaited(),
+            ],
+            gradients,
+        )
+        program.has_gone_back = True
+        program.activity = activity
+        if num_inputs == 0:
+            return []
+        what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
+        self._wait(activity, program, lambda: program.input_gradients is not None, what)
+        returned, program.input_gradients = program.input_gradients, None
+        assert returned is not None
+        return returned
+
+    def finish(self, activity: Activity) -> None:
+        """Waits until all that an activity has asked for is done.
+
+        Raises:
+            Exception: of a module whose result nobody looked at, or of a backward pass.
+        """
+        self.send_open(activity)
+        if activity.num_going_back:
+            what = "the end of backward passes on other ranks"
+            self._surroundings.wait_until(activity, lambda: activity.num_going_back == 0, what)
+        for program in activity.programs:
+            if program.error is not None and not program.has_raised:
+                raise program.error
+            if not program.is_answered:
+                self._fetch(activity, program, [])
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def returned(self, letter: Letter) -> None:
+        """RETURN: values that were wanted."""
+        program = self._programs.get(letter.ints[0])
+        if program is not None:  # else user code has ended without it, by an exception
+            program.answer = letter
+            program.note_answered()
+            self._surroundings.wake(program.activity)
+
+    def went_back(self, letter: Letter) -> None:
+        """GRADIENTS: a backward pass is done; with small values that were awaited."""
+        number, is_closed, num_inputs, *values = letter.ints
+        program = self._programs.get(number)
+        if program is not None:
+            program.input_gradients = letter.tensors[:num_inputs]
+            for value, tensor in zip(values, letter.tensors[num_inputs:], strict=True):
+                placeholder = program.deferred[value]()
+                if placeholder is not None and tensor is not None:
+                    placeholder.tensor = tensor.requires_grad_(False)
+            program.is_closed = bool(is_closed)
+            program.note_answered()
+            program.activity.num_going_back -= 1
+            self._surroundings.wake(program.activity)
+
+    def raised(self, letter: Letter) -> None:
+        """RAISE: in a forward or a backward pass."""
+        program = self._programs.get(letter.ints[0])
+        if program is None:
+            return
+        error = unpickled_error(letter.pickled)
+        program.is_closed = True
+        program.fail(error)
+        for other in program.activity.programs:  # callers of what it would have returned come later
+            if any(used.error is error for used, _ in other.used()):
+                other.fail(error)
+        self._surroundings.wake_with(program.activity, error)
+
+    def forget(self, activity: Activity) -> None:
+        """An activity is over: nobody will ask for anything of what it has called."""
+        left: dict[int, list[int]] = {}
+        for program in activity.programs:
+            if self._programs.pop(program.number, None) and not program.is_closed:
+                left.setdefault(program.owner, []).append(program.number)
+        for owner, numbers in left.items():
+            self._post(owner, Kind.DROP, numbers)
+        activity.end()
+
+    def forget_all(self) -> None:
+        """The step is over."""
+        self._programs.clear()
+
+
+def _present(letter: Letter) -> list[Tensor]:
+    return [tensor for tensor in letter.tensors if tensor is not None]

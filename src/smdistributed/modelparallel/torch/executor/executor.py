@@ -1,0 +1,489 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs any module tree whose modules live on several ranks, microbatch by microbatch.
+
+The leader runs the user's step function once for each microbatch; the others serve. A call of a
+module that lives elsewhere is a request to its owner (caller.py), who runs it (frames.py), itself
+calling others as need be. While a microbatch waits, its rank works on another one (fibers.py), the
+most urgent first (the schedule). Backward passes go the same ways in reverse.
+
+Source: modelparallel specification, sections 3.2, 3.5, 3.6 and 3.12.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.exceptions import SMPError, StepAborted
+from smdistributed.modelparallel.schedule import Phase, Schedule, Task
+from smdistributed.modelparallel.torch.executor import interception
+from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.caller import Caller
+from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
+from smdistributed.modelparallel.torch.executor.fibers import Scheduler
+from smdistributed.modelparallel.torch.executor.frames import Owner
+from smdistributed.modelparallel.torch.executor.modes import (
+    Modes,
+    RandomState,
+    applied,
+    current_modes,
+    mixed,
+)
+from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
+from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter, pack, unpack
+
+__all__ = ["Executor"]
+
+_log = get_logger()
+
+# How often a rank that waits looks whether it has waited too long, and after how long it says so.
+_LOOK_S = 5.0
+_STALL_S = 30.0
+
+
+class Executor:
+    """Of one rank of a pipeline.
+
+    Args:
+        rank, size: in the pipeline; rank 0 leads.
+        channel: between its ranks.
+        modules: all of the model, in the same order on all ranks.
+        names: theirs, for messages to people.
+        owners: by module; those that are not in it are run by whoever calls them.
+        device: where tensors that arrive go.
+        timeout_s: how long a step may wait for one message.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        channel: Channel,
+        modules: Sequence[nn.Module],
+        names: Sequence[str],
+        owners: Mapping[nn.Module, int],
+        device: torch.device,
+        timeout_s: float = 1800.0,
+    ) -> None:
+        self._rank = rank
+        self._size = size
+        self._channel = channel
+        self._modules = modules
+        self._numbers = {module: number for number, module in enumerate(modules)}
+        self._device = None if device.type == "cpu" else device
+        self._timeout_s = timeout_s
+        self._random = RandomState(device)
+        self._scheduler = Scheduler(self)
+        self._caller = Caller(self._post, self, names)
+        self._owner = Owner(rank, self._post, self, modules, names, self._random)
+        self._handlers: dict[Kind, Callable[[Letter], None]] = {
+            Kind.CALL: self._owner.called,
+            Kind.RETURN: self._caller.returned,
+            Kind.VALUE: self._owner.value_came,
+            Kind.FETCH: self._owner.fetched,
+            Kind.BACKWARD: self._owner.going_back,
+            Kind.GRADIENT: self._owner.gradient_came,
+            Kind.GRADIENTS: self._caller.went_back,
+            Kind.RAISE: self._caller.raised,
+            Kind.DROP: self._owner.dropped,
+            Kind.FORWARDS_DONE: self._forwards_are_done,
+            Kind.END: self._ended,
+            Kind.ABORT: self._was_aborted,
+        }
+        self._step = 0
+        self._early: list[Letter] = []  # of steps that this rank has not begun
+        self._end: Letter | None = None
+        self._abort_reason = ""
+        self._schedule = Schedule(True, 1, 1)
+        self._bodies: Sequence[Callable[[], Any]] = ()
+        self._num_started = self._num_forwards_done = self._num_finished = 0
+        self._results: list[Any] = []
+        self._turned: list[Activity] = []
+        self._failure: BaseException | None = None
+        self._seed = 0
+        self._modes: Modes = current_modes()
+        self._before_last_backward: Callable[[], None] | None = None
+        self._are_forwards_done = False
+        # Whether bodies were seen to call backward once, and none more often.
+        self._goes_back_once: bool | None = None
+        self.had_backward = False
+        self.peak_microbatches = 0
+        interception.install(self, owners, rank)
+
+    def close(self) -> None:
+        """Gives module calls back to torch. Not inside a step."""
+        interception.uninstall(self)
+        self._scheduler.close()
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def lead(
+        self,
+        schedule: Schedule,
+        bodies: Sequence[Callable[[], Any]],
+        before_last_backward: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Runs a step on the leader.
+
+        Args:
+            schedule: of the step.
+            bodies: the user's function with its arguments, for each microbatch.
+            before_last_backward: called when all gradients of this rank but those of one backward
+                pass are there. Not in every step: who needs the moment must do without, too.
+
+        Returns: what they return.
+
+        Raises:
+            Exception: what a body, or a module on any rank, raised first.
+            StepAborted: this rank is not at fault.
+        """
+        self._begin(schedule, before_last_backward)
+        self._bodies = bodies
+        self._results = [None] * len(bodies)
+        self._seed = self._random.draw()
+        outside = self._random.save()
+        self._modes = current_modes()
+        try:
+            self._scheduler.run(lambda: self._num_finished >= schedule.microbatches)
+            if self._failure is not None:
+                raise self._failure
+            results = self._results
+            self._tell_end(results)
+        except BaseException as error:
+            self._tell_abort(error)
+            raise
+        finally:
+            self._finish_step()
+            self._random.restore(outside)
+        return results
+
+    def refuse(self, error: Exception) -> None:
+        """Ends a step on the leader before it begins."""
+        self._begin(self._schedule, None)
+        self._tell_abort(error)
+        self._finish_step()
+
+    def serve(self, before_last_backward: Callable[[], None] | None = None) -> list[Any]:
+        """Runs a step on any other rank, until the leader ends it.
+
+        Returns: what the leader's bodies returned.
+
+        Raises:
+            StepAborted: the step failed; says where, and how.
+        """
+        self._begin(Schedule(True, 1, 1), before_last_backward)
+        outside = self._random.save()
+        try:
+            self._scheduler.run(lambda: self._end is not None)
+            if self._abort_reason:
+                raise StepAborted(self._abort_reason)
+            assert self._end is not None
+            template: Template = pickle.loads(self._end.pickled)
+            results: list[Any] = template.fill(t for t in self._end.tensors if t is not None)
+            return results
+        finally:
+            self._finish_step()
+            self._random.restore(outside)
+
+    def _begin(self, schedule: Schedule, before_last_backward: Callable[[], None] | None) -> None:
+        self._step += 1
+        self._before_last_backward = before_last_backward
+        self._are_forwards_done = False
+        self.had_backward = False
+        self._schedule = schedule
+        self._end = None
+        self._abort_reason = ""
+        self._failure = None
+        self._num_started = self._num_forwards_done = self._num_finished = 0
+        self._turned = []
+        early, self._early = self._early, []
+        for letter in early:
+            self._handle(letter)
+
+    def _finish_step(self) -> None:
+        self._owner.drop_all()
+        self._caller.forget_all()
+        self._bodies = ()
+        self._results = []
+
+    def _tell_end(self, results: list[Any]) -> None:
+        template, tensors = without_tensors(results)
+        tensors = [tensor.detach() for tensor in tensors]
+        try:
+            pickled = pickle.dumps(template)
+        except Exception as error:
+            raise TypeError(
+                f"what the step function returned cannot go to the other ranks ({error}); expected"
+                " tensors, plain values and containers of them. Return what every rank can have."
+            ) from error
+        for rank in range(1, self._size):
+            self._post(rank, Kind.END, [self.had_backward], tensors, pickled)
+
+    def _tell_abort(self, error: BaseException) -> None:
+        text = "".join(getattr(error, "__notes__", ()))
+        reason = (
+            f"the step ended because of {type(error).__name__}: {error}. It was raised on the"
+            f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
+        )
+        for rank in range(1, self._size):
+            try:
+                self._post(rank, Kind.ABORT, [], (), reason.encode())
+            except Exception as failed:
+                _log.debug("rank %d could not be told of the step's end: %s", rank, failed)
+
+    # --- the leader's microbatches ---------------------------------------------------------------
+
+    def offer(self) -> Task | None:
+        """The next microbatch, if it may start."""
+        if not self._bodies or self._failure is not None:
+            return None
+        if not self._schedule.may_start(self._num_started, self._num_finished):
+            return None
+        return Task(Phase.FORWARD, self._num_started)
+
+    def accept(self) -> Callable[[], None]:
+        """Starts it."""
+        microbatch = self._num_started
+        self._num_started += 1
+        active = self._num_started - self._num_finished
+        self.peak_microbatches = max(self.peak_microbatches, active)
+        return lambda: self._run_body(microbatch)
+
+    def _run_body(self, microbatch: int) -> None:
+        seed = mixed(self._seed, microbatch)
+        activity = Activity(Task(Phase.FORWARD, microbatch), seed)
+        self._enter(activity)
+        self._random.seed(seed)
+        try:
+            with applied(self._modes):
+                template, tensors = without_tensors(self._bodies[microbatch]())
+                self._results[microbatch] = template.fill(map(arrived, tensors))
+                self._caller.finish(activity)
+        except Exception as error:
+            self._failure = self._failure or error
+            self._caller.forget(activity)
+            self._num_finished = self._schedule.microbatches
+            self._scheduler.abort()
+            return
+        if activity.task.phase is Phase.FORWARD:
+            self._note_forward_done()
+        elif self._goes_back_once is not False:
+            self._goes_back_once = activity.num_backwards == 1
+        self._num_finished += 1
+        self._caller.forget(activity)
+
+    def _note_forward_done(self) -> None:
+        self._num_forwards_done += 1
+        if self._num_forwards_done == self._schedule.microbatches:
+            self._are_forwards_done = True
+            if self._before_last_backward is not None:
+                for rank in range(1, self._size):
+                    self._post(rank, Kind.FORWARDS_DONE, [])
+        if self._schedule.may_turn_back(self._num_forwards_done):
+            turned, self._turned = self._turned, []
+            for activity in turned:
+                self.wake(activity)
+
+    def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """The microbatch turns back: runs its backward pass when that is the most urgent."""
+        activity = self.activity()
+        if activity.task.phase is Phase.FORWARD:
+            self._caller.send_open(activity)
+            activity.turn_back()
+            self._note_forward_done()
+            if not self._schedule.may_turn_back(self._num_forwards_done):
+                self._turned.append(activity)
+                self.wait_until(
+                    activity,
+                    lambda: self._schedule.may_turn_back(self._num_forwards_done),
+                    "the forward passes of the other microbatches",
+                )
+            self._scheduler.yield_to_more_urgent(activity.task)
+        self.had_backward = True
+        activity.num_backwards += 1
+        is_last_body = self._num_finished == self._schedule.microbatches - 1
+        if is_last_body and self._goes_back_once:
+            self.going_back(0)
+        roots = [self._root(*pair) for pair in zip(tensors, gradients, strict=True)]
+        torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
+        what = "the end of backward passes on other ranks"
+        self.wait_until(activity, lambda: activity.num_going_back == 0, what)
+
+    def _root(self, tensor: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if type(tensor) is not Deferred:
+            return tensor, gradient
+        if tensor.tensor is not None:
+            return tensor.tensor, gradient
+        return self._caller.root_of(tensor, torch.ones(()) if gradient is None else gradient)
+
+    # --- what the two sides need -----------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        """Whether anything runs."""
+        return self._scheduler.current.activity is not None
+
+    def activity(self) -> Activity:
+        """What runs now.
+
+        Raises:
+            SMPError: nothing does.
+        """
+        activity: Activity | None = self._scheduler.current.activity
+        if activity is None:
+            raise SMPError(
+                "a module on another rank was called outside of a step; expected calls inside a"
+                " function decorated with @smp.step, on the leader alone."
+            )
+        return activity
+
+    def submit(self, activity: Activity, run: Callable[[], None]) -> None:
+        """Has it done when it is the most urgent."""
+
+        def entered() -> None:
+            self._enter(activity)
+            run()
+
+        self._scheduler.submit(activity.task, entered)
+
+    def finish(self, activity: Activity) -> None:
+        """Waits until all that the running activity has asked for is done."""
+        self._caller.finish(activity)
+
+    def forget(self, activity: Activity) -> None:
+        """An activity is over."""
+        self._caller.forget(activity)
+
+    def going_back(self, num_programs: int) -> None:
+        """A backward pass begins here.
+
+        Args:
+            num_programs: whose backward pass is to come or under way here, this one included; 0
+                for the leader's own.
+        """
+        notify = self._before_last_backward
+        if notify is None or not self._are_forwards_done or not self._is_alone(num_programs):
+            return
+        self._before_last_backward = None
+        notify()
+
+    def _is_alone(self, num_programs: int) -> bool:
+        # Programs of the leader are known here by now, if not run. What others will call is not: a
+        # rank that they have ever called cannot tell which of its backward passes is the last.
+        if self._rank == 0:
+            return num_programs == 0 and not self._owner.callers
+        return num_programs == 1 and self._step > 1 and self._owner.callers == {0}
+
+    def wait_until(self, activity: Activity, is_there: Callable[[], bool], what: str) -> None:
+        """Suspends the running activity until that holds."""
+        activity.fiber = self._scheduler.current
+        activity.waiting_for = what
+        while not is_there():
+            self._scheduler.suspend()
+        activity.waiting_for = ""
+
+    def wake(self, activity: Activity) -> None:
+        """What it waits for may have happened."""
+        if activity.fiber is not None:
+            self._scheduler.resume(activity.fiber, activity.task)
+
+    def wake_with(self, activity: Activity, error: BaseException) -> None:
+        """It never will happen."""
+        if activity.fiber is not None:
+            self._scheduler.throw(activity.fiber, activity.task, error)
+
+    def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any:
+        """A call of a module that lives on another rank."""
+        return self._caller.call(self._numbers[module], owner, args, kwargs)
+
+    def _enter(self, activity: Activity) -> None:
+        fiber = self._scheduler.current
+        fiber.activity = activity
+        activity.fiber = fiber
+        # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
+        torch.autograd.set_multithreading_enabled(False)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def _post(
+        self,
+        rank: int,
+        kind: Kind,
+        ints: Sequence[int],
+        tensors: Sequence[Tensor | None] = (),
+        pickled: bytes = b"",
+    ) -> None:
+        header, segments, kept = pack(kind, self._step, ints, tensors, pickled)
+        self._channel.post_message(rank, header, segments)
+        del kept
+
+    def poll(self) -> None:
+        """Deals with the messages that have come."""
+        while (message := self._channel.next_message(0.0)) is not None:
+            self._handle(unpack(message, self._device))
+
+    def wait(self) -> None:
+        """Waits for a message, and deals with it."""
+        begin = time.monotonic()
+        has_told = False
+        while (message := self._channel.next_message(_LOOK_S)) is None:
+            waited_s = time.monotonic() - begin
+            if waited_s >= self._timeout_s and self._scheduler.waiting():
+                raise SMPError(
+                    f"nothing has come for {waited_s:.0f} s; expected {self._awaited()}. Look at"
+                    " what that rank does, or allow more time."
+                )
+            if waited_s >= _STALL_S and not has_told and self._scheduler.waiting():
+                has_told = True
+                _log.warning("nothing has come for %.0f s; expected %s", waited_s, self._awaited())
+        self._handle(unpack(message, self._device))
+
+    def _awaited(self) -> str:
+        return "; ".join(
+            f"{activity.waiting_for or 'its turn'} ({activity.task})"
+            for activity in self._scheduler.waiting()
+        )
+
+    def _handle(self, letter: Letter) -> None:
+        if letter.step == self._step:
+            self._handlers[letter.kind](letter)
+        elif letter.step > self._step:
+            self._early.append(letter)  # its sender has heard of the step's end before this rank
+        # Else it is of a step that was aborted.
+
+    def interrupted(self) -> None:
+        """Ctrl-C came, while another thread works or waits."""
+        self._channel.abort("interrupted by its user")
+
+    def leave(self) -> Any:
+        """What belongs to a microbatch but lies in the process."""
+        return self._random.save(), torch.get_default_dtype()
+
+    def enter(self, left: Any) -> None:
+        """Puts it back."""
+        states, dtype = left
+        self._random.restore(states)
+        if torch.get_default_dtype() is not dtype:
+            torch.set_default_dtype(dtype)
+
+    def priority(self, task: Task) -> tuple[bool, int]:
+        """What comes first: the smallest."""
+        return self._schedule.priority(task)
+
+    def _forwards_are_done(self, _: Letter) -> None:
+        self._are_forwards_done = True
+
+    def _ended(self, letter: Letter) -> None:
+        self._end = letter
+        self.had_backward = bool(letter.ints[0])
+
+    def _was_aborted(self, letter: Letter) -> None:
+        self._end = letter
+        self._abort_reason = letter.pickled.decode()
+        self._scheduler.abort()

@@ -1,0 +1,64 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""torch functions that go to where their argument is made, instead of waiting for it.
+
+So a loss is computed on the rank of the last module, whose backward pass can begin at once, and of
+a large result that is only reduced here a number travels. All of them return one tensor and change
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "number_of"]
+
+# What a function that is no loss may bring along; else its argument is waited for.
+SMALL_BYTES = 64 << 10
+
+_LOSSES = (
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy"
+    " gaussian_nll_loss hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss"
+    " multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss"
+    " poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss"
+)
+_OTHERS = "gelu log_softmax normalize relu sigmoid silu softmax softplus tanh"
+_OF_TENSORS = (
+    "abs add argmax contiguous detach div double eq exp flatten float log log_softmax"
+    " logsumexp matmul mean mul neg permute pow relu reshape rsqrt sigmoid softmax sqrt square"
+    " squeeze sub sum tanh transpose true_divide unsqueeze view __getitem__ __radd__ __rmul__"
+    " __rsub__ __rtruediv__ __rdiv__"
+)
+
+
+def _all() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for owner, names in ((functional, _LOSSES), (functional, _OTHERS), (Tensor, _OF_TENSORS)):
+        for name in names.split():
+            yield f"{owner.__name__}.{name}", getattr(owner, name)
+    for name in _OF_TENSORS.split():
+        if hasattr(torch, name):
+            yield f"torch.{name}", getattr(torch, name)
+
+
+# By number; every rank has the same torch.
+FUNCTIONS: list[tuple[str, Callable[..., Any]]] = list(_all())
+_NUMBERS = {function: number for number, (_, function) in reversed(list(enumerate(FUNCTIONS)))}
+_NUM_LOSSES = len(_LOSSES.split())
+
+
+def number_of(function: Callable[..., Any]) -> int | None:
+    """Of a function that can go elsewhere."""
+    try:
+        return _NUMBERS.get(function)
+    except TypeError:  # not hashable
+        return None
+
+
+def is_loss(number: int) -> bool:
+    """Whether it makes one number of its arguments, however many these are."""
+    return number < _NUM_LOSSES

@@ -1,0 +1,283 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of modules on another rank, as the caller sees them.
+
+A *program* is a row of calls to one owner, in which later calls use what earlier ones return. It is
+sent when somebody looks at a value of it, or calls another rank. Two programs of one caller are
+joined where one uses what the other returns: that value goes from owner to owner.
+
+In the caller's autograd graph a program is one node, whose output, the *token*, is an empty tensor:
+
+    inputs that require grad, tokens of programs it uses ──▶ ProgramNode ──▶ token
+    token ──▶ ValuesNode ──▶ values that came to the caller
+
+The engine runs a node when every consumer that the backward pass reaches has run. So when it comes
+to a program, all gradients of its values that this rank will ever have are there, and all programs
+that use it have been told to go back: nothing is counted, and unused results need no care.
+"""
+
+# torch's functions of autograd have no types.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from smdistributed.modelparallel.torch.executor.deferred import Deferred
+
+if TYPE_CHECKING:
+    from smdistributed.modelparallel.torch.executor.activity import Activity
+    from smdistributed.modelparallel.torch.executor.caller import Caller
+    from smdistributed.modelparallel.torch.executor.signatures import Signature
+
+__all__ = ["Call", "Program", "with_history"]
+
+
+class Call:
+    """One call of a program: a signature's number, and where its tensors come from.
+
+    `sources` has a slot of the program for each tensor, or -1 - v for value v of the program.
+    """
+
+    __slots__ = ("is_expected", "num_values", "signature", "sources")
+
+    def __init__(self, signature: int, sources: list[int], is_expected: bool) -> None:
+        self.signature = signature
+        self.sources = sources
+        self.is_expected = is_expected
+        self.num_values = 0
+
+
+class Program:
+    """A row of calls to one owner.
+
+    Attributes:
+        number: of this caller's programs; with the caller's rank it names the program.
+        ordinal: among those of its activity.
+        slots: what comes in: tensors of this rank (None once it is sent), or values of other
+            programs.
+        deferred: by number of the value, those that user code may still hold.
+        token: of the autograd graph; None in calls without gradients.
+        gradients: of values that came here, by number.
+        num_returning: values that other programs have used, whose owners will send a gradient for
+            each: those programs have been told to go back.
+        error: of the program, or of one that it uses.
+        has_raised: user code has seen the error.
+        has_gone_back: its backward pass has been asked for.
+        is_answered: its owner has said something after it was through.
+        is_closed: its owner keeps nothing of it after it is through.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_slot_of",
+        "activity",
+        "answer",
+        "caller",
+        "calls",
+        "deferred",
+        "definitions",
+        "error",
+        "gradients",
+        "has_gone_back",
+        "has_raised",
+        "input_gradients",
+        "is_answered",
+        "is_closed",
+        "is_grad",
+        "is_sent",
+        "name",
+        "num_returning",
+        "num_values",
+        "number",
+        "ordinal",
+        "owner",
+        "pushes",
+        "slots",
+        "token",
+    )
+
+    def __init__(
+        self,
+        caller: Caller,
+        activity: Activity,
+        owner: int,
+        number: int,
+        ordinal: int,
+        is_grad: bool,
+        name: str,
+    ) -> None:
+        self.caller = caller
+        self.activity = activity
+        self.owner = owner
+        self.number = number
+        self.ordinal = ordinal
+        self.is_grad = is_grad
+        self.name = name
+        self.calls: list[Call] = []
+        self.slots: list[Tensor | tuple[Program, int] | None] = []
+        self._slot_of: dict[tuple[int, int], int] = {}
+        self.num_values = 0
+        self.deferred: dict[int, weakref.ref[Deferred]] = {}
+        self.definitions: dict[int, Signature] = {}
+        self.pushes: list[tuple[int, int, int, int]] = []
+        self.is_sent = False
+        self.is_answered = False
+        self.is_closed = False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.has_raised = False
+        self.has_gone_back = False
+        self.token: Tensor | None = None
+        self.gradients: dict[int, Tensor] = {}
+        self.num_returning = 0
+        self.input_gradients: list[Tensor | None] | None = None
+
+    def slot_for(self, tensor: Tensor) -> int:
+        """Where a tensor of this rank comes in; the same one comes in once."""
+        return self._slot((id(tensor), -1), tensor)
+
+    def slot_for_value(self, program: Program, number: int) -> tuple[int, bool]:
+        """Where a value of another program comes in, and whether that is new."""
+        before = len(self.slots)
+        slot = self._slot((id(program), number), (program, number))
+        return slot, len(self.slots) > before
+
+    def _slot(self, key: tuple[int, int], source: Tensor | tuple[Program, int]) -> int:
+        slot = self._slot_of.get(key)
+        if slot is None:
+            slot = self._slot_of[key] = len(self.slots)
+            self.slots.append(source)  # keeps it alive, and so its id its own
+        return slot
+
+    def defer(self, call: Call, count: int) -> list[Deferred]:
+        """Placeholders for what a call will return."""
+        call.num_values = count
+        first = self.num_values
+        self.num_values += count
+        made = [Deferred.of(self, number) for number in range(first, first + count)]
+        for placeholder in made:
+            self.deferred[placeholder.number] = weakref.ref(placeholder)
+        return made
+
+    def awaited(self) -> list[int]:
+        """Numbers of the values that user code still holds, and has not seen."""
+        numbers = []
+        for number, reference in self.deferred.items():
+            placeholder = reference()
+            if placeholder is not None and placeholder.tensor is None:
+                numbers.append(number)
+        return numbers
+
+    def siblings(self, number: int) -> list[int]:
+        """The awaited values of the call that returns value `number`."""
+        first = 0
+        for call in self.calls:
+            if first <= number < first + call.num_values:
+                return [n for n in self.awaited() if first <= n < first + call.num_values]
+            first += call.num_values
+        return [number]
+
+    def add_gradient(self, number: int, gradient: Tensor) -> None:
+        """Of a value, from this rank."""
+        known = self.gradients.get(number)
+        self.gradients[number] = gradient if known is None else known + gradient
+
+    def force(self, placeholder: Deferred) -> Tensor:
+        """The tensor of a placeholder; waits for it."""
+        return self.caller.force(self, placeholder)
+
+    def used(self) -> Iterator[tuple[Program, int]]:
+        """The values of other programs that come in."""
+        for slot in self.slots:
+            if isinstance(slot, tuple):
+                yield slot
+
+    def note_answered(self) -> None:
+        """It is through, and with it what it uses."""
+        if self.is_answered:
+            return
+        self.is_answered = True
+        for program, _ in self.used():
+            program.note_answered()
+
+    def fail(self, error: BaseException) -> None:
+        """It has raised, or will never have what it needs."""
+        self.error = error
+        self.is_answered = True
+
+    def let_go_of_inputs(self) -> None:
+        """They have been sent; what autograd needs of them, its graph holds."""
+        self.slots = [slot if isinstance(slot, tuple) else None for slot in self.slots]
+        self._slot_of.clear()
+
+    def enter_graph(self, dummy: Tensor) -> None:
+        """Makes the program's node."""
+        edges = [slot for slot in self.slots if isinstance(slot, Tensor) and slot.requires_grad]
+        tokens = {
+            program.number: program.token for program, _ in self.used() if program.token is not None
+        }
+        self.token = ProgramNode.apply(self, dummy, len(edges), *edges, *tokens.values())
+
+
+class ProgramNode(Function):
+    """A program in its caller's graph. Its backward pass waits inside the engine's."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, program: Program, dummy: Tensor, num_inputs: int, *edges: Tensor
+    ) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.program = program
+        ctx.num_inputs = num_inputs
+        ctx.num_tokens = len(edges) - num_inputs
+        return torch.empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        gradients = ctx.program.caller.go_back(ctx.program, ctx.num_inputs)
+        return (None, None, None, *gradients, *[None] * ctx.num_tokens)
+
+
+class ValuesNode(Function):
+    """Values of a program that came to its caller: new tensors, that users may change in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, program: Program, token: Tensor, numbers: list[int], box: list[list[Tensor]]
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.program = program
+        ctx.numbers = numbers
+        tensors = box.pop()
+        fixed = [tensor for tensor in tensors if not tensor.requires_grad]
+        for tensor in tensors:
+            tensor.requires_grad_(False)
+        ctx.mark_non_differentiable(*fixed)
+        return tuple(tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        for number, gradient in zip(ctx.numbers, gradients, strict=True):
+            if gradient is not None:
+                ctx.program.add_gradient(number, gradient)
+        return (None, None, None, None)
+
+
+def with_history(program: Program, numbers: list[int], tensors: list[Tensor]) -> list[Tensor]:
+    """Values that came, as results of the program in the caller's graph."""
+    if program.token is None or not any(tensor.requires_grad for tensor in tensors):
+        for tensor in tensors:
+            tensor.requires_grad_(False)
+        return tensors
+    with torch.enable_grad():
+        return list(ValuesNode.apply(program, program.token, numbers, [tensors]))

@@ -1,0 +1,216 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What stays the same from one call of a module to the next: told once, then named by a number."""
+
+from __future__ import annotations
+
+import enum
+import pickle
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from smdistributed.modelparallel.torch.executor.modes import Modes
+from smdistributed.modelparallel.torch.structures import Structure, flatten
+
+__all__ = [
+    "ONE_TENSOR",
+    "CalledSignatures",
+    "KnownSignatures",
+    "Place",
+    "Signature",
+    "Template",
+    "pickled_definitions",
+    "signature_of",
+    "without_tensors",
+]
+
+# Values that cannot change behind our back, so that a pickle made earlier still says what they are.
+_IMMUTABLE = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        torch.device,
+        torch.dtype,
+        torch.Size,
+        type(Ellipsis),
+    }
+)
+
+
+class Place(enum.Enum):
+    """Stands among leaves where a tensor goes."""
+
+    TENSOR = enum.auto()
+
+
+class Template(NamedTuple):
+    """An object without its tensors.
+
+    Attributes:
+        structure: of the object.
+        leaves: its leaves, `Place.TENSOR` for each tensor.
+    """
+
+    structure: Structure
+    leaves: tuple[Any, ...]
+
+    @property
+    def num_tensors(self) -> int:
+        """How many tensors it takes."""
+        return sum(leaf is Place.TENSOR for leaf in self.leaves)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds nothing but tensors and None."""
+        return all(leaf is Place.TENSOR or leaf is None for leaf in self.leaves)
+
+    def fill(self, tensors: Iterable[Tensor]) -> Any:
+        """The object, with tensors in their places."""
+        following = iter(tensors)
+        return self.structure.unflatten(
+            [next(following) if leaf is Place.TENSOR else leaf for leaf in self.leaves]
+        )
+
+
+def without_tensors(obj: Any) -> tuple[Template, list[Tensor]]:
+    """An object's template, and its tensors."""
+    leaves, structure = flatten(obj)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    places = (Place.TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return Template(structure, tuple(places)), tensors
+
+
+ONE_TENSOR = without_tensors(torch.empty(0))[0]
+
+
+class Signature(NamedTuple):
+    """A call without its tensors.
+
+    Attributes:
+        module: its number; -1 - n is function n of lazy_functions.py.
+        structure: of `(args, kwargs)`.
+        constants: leaf by leaf its type and itself, or `Place.TENSOR`.
+        modes: of torch.
+    """
+
+    module: int
+    structure: Structure
+    constants: tuple[Any, ...]
+    modes: Modes
+
+    def arguments(self, tensors: Iterable[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments, with tensors in their places."""
+        following = iter(tensors)
+        args, kwargs = self.structure.unflatten(
+            [next(following) if c is Place.TENSOR else c[1] for c in self.constants]
+        )
+        return args, kwargs
+
+
+def signature_of(
+    module: int, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes
+) -> tuple[Signature, list[Tensor], bool]:
+    """The signature of a call, its tensors, and whether the signature can serve again."""
+    leaves, structure = flatten((args, kwargs))
+    tensors = []
+    constants: list[Any] = []
+    is_lasting = True
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf)
+            constants.append(Place.TENSOR)
+        elif type(leaf) is float:
+            constants.append((float, leaf, leaf.hex()))  # tells 0.0 from -0.0
+        else:
+            is_lasting = is_lasting and type(leaf) in _IMMUTABLE
+            constants.append((type(leaf), leaf))
+    return Signature(module, structure, tuple(constants), modes), tensors, is_lasting
+
+
+class CalledSignatures:
+    """Of the calls this rank makes: their numbers, and who has been told."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Signature, int] = {}
+        self._told: dict[int, set[int]] = {}
+        self._next = 0
+        self._next_once = -1
+
+    def number(self, signature: Signature, is_lasting: bool) -> int:
+        """Of a signature; negative if it serves once."""
+        if not is_lasting:
+            self._next_once -= 1
+            return self._next_once
+        number = self._numbers.get(signature)
+        if number is None:
+            number = self._numbers[signature] = self._next
+            self._next += 1
+        return number
+
+    def is_untold(self, owner: int, number: int) -> bool:
+        """Whether `owner` has yet to be told what the number means; from now on it has been."""
+        if number < 0:
+            return True
+        told = self._told.setdefault(owner, set())
+        if number in told:
+            return False
+        told.add(number)
+        return True
+
+
+class KnownSignatures:
+    """Of the calls that others make here."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[tuple[int, int], Signature] = {}
+
+    def learn(self, caller: int, definitions: dict[int, Signature]) -> None:
+        """What numbers of `caller` mean."""
+        for number, signature in definitions.items():
+            self._by_number[caller, number] = signature
+
+    def get(self, caller: int, number: int) -> Signature:
+        """The signature that `caller` calls by a number."""
+        if number < 0:
+            return self._by_number.pop((caller, number))
+        return self._by_number[caller, number]
+
+
+def pickled_definitions(definitions: dict[int, Signature]) -> bytes:
+    """As a CALL carries them; empty if there are none.
+
+    Raises:
+        TypeError: an argument cannot be pickled; names its type.
+    """
+    if not definitions:
+        return b""
+    try:
+        return pickle.dumps(definitions, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        for signature in definitions.values():
+            for constant in signature.constants:
+                _check_picklable(constant)
+        raise TypeError(
+            f"the arguments of a module on another rank cannot be pickled ({error}); expected"
+            " tensors, plain values and containers of them."
+        ) from error
+
+
+def _check_picklable(constant: Any) -> None:
+    try:
+        pickle.dumps(constant)
+    except Exception as error:
+        raise TypeError(
+            f"an argument of type {constant[0].__qualname__} goes to a module on another rank, but"
+            f" cannot be pickled ({error}); expected tensors, plain values, containers of them, or"
+            " an object that pickle takes. Make the object where it is used, or put both modules"
+            " on one partition."
+        ) from error

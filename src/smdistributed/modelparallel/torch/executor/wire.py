@@ -1,0 +1,206 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What executors say to each other, as bytes.
+
+A message is a row of integers, tensors, and now and then a pickled object:
+
+    header    kind, step, number of integers, number of tensors; the integers; for each tensor its
+              type and sizes; the pickle. All integers are 64 bits, little endian.
+    segments  the bytes of the tensors, each from a multiple of 64 on.
+
+Tensors are made in place, on the memory the message arrived in. Pickles come only from ranks that
+have proved the job's token (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Channel", "Incoming", "Kind", "Letter", "pack", "unpack"]
+
+
+class Kind(enum.IntEnum):
+    """What a message asks for or answers. Its integers are said where it is made."""
+
+    CALL = 0  # run a program
+    RETURN = 1  # values of a program, to who called it
+    VALUE = 2  # a value of a program, to a rank that another program needs it on
+    FETCH = 3  # asks for values of a program that has been called
+    BACKWARD = 4  # run a program's backward pass
+    GRADIENT = 5  # of a value that came as VALUE, back to where it came from
+    GRADIENTS = 6  # of the inputs of a program, to who called it: its backward pass is done
+    RAISE = 7  # a program has raised
+    DROP = 8  # forget what is kept of programs
+    FORWARDS_DONE = 9  # of all microbatches
+    END = 10  # of the step; with its results
+    ABORT = 11  # of the step
+
+
+class Incoming(Protocol):
+    """A message as a channel delivers it: also a writable buffer, the segments."""
+
+    @property
+    def source(self) -> int:
+        """The rank it comes from."""
+
+    @property
+    def header(self) -> bytes:
+        """What was sent beside the segments."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the segments, with what is between them."""
+
+
+class Channel(Protocol):
+    """Moves messages between the ranks of a pipeline, in order for each pair of them."""
+
+    def post_message(self, dest: int, header: bytes, segments: Sequence[tuple[int, int]]) -> None:
+        """Copies what is sent (addresses and bytes) before it returns, and waits for nobody."""
+
+    def next_message(self, timeout_s: float) -> Incoming | None:
+        """The oldest message that has come, or None if none came in that time."""
+
+    def abort(self, reason: str) -> None:
+        """Ends the channel on every rank."""
+
+
+class Letter(NamedTuple):
+    """A message, unpacked."""
+
+    kind: Kind
+    step: int
+    source: int
+    ints: tuple[int, ...]
+    tensors: list[Tensor | None]
+    pickled: bytes
+
+
+_ALIGNMENT = 64
+_FIXED = struct.Struct("<4q")
+_NONE = -1
+_DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+)
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_REQUIRES_GRAD = 1 << 8
+_CHANNELS_LAST = 1 << 9
+_NDIM_SHIFT = 16
+
+
+def _plain(tensor: Tensor) -> tuple[Tensor, int]:
+    """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be."""
+    code = _CODES.get(tensor.dtype)
+    if code is None or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"a {tensor.layout} tensor of {tensor.dtype} cannot go to another rank; expected a"
+            " dense tensor of an ordinary type. Convert it before it is passed to, or returned"
+            " from, a module that lives elsewhere."
+        )
+    flags = code | tensor.dim() << _NDIM_SHIFT
+    if tensor.requires_grad:
+        flags |= _REQUIRES_GRAD
+    if not tensor.is_cpu:
+        tensor = tensor.detach().cpu()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous():
+        if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+            flags |= _CHANNELS_LAST
+        else:
+            tensor = tensor.contiguous()
+    return tensor, flags
+
+
+def pack(
+    kind: Kind,
+    step: int,
+    ints: Sequence[int],
+    tensors: Sequence[Tensor | None] = (),
+    pickled: bytes = b"",
+) -> tuple[bytes, list[tuple[int, int]], list[Tensor]]:
+    """The header, the segments, and the tensors that own their memory: keep them until posted.
+
+    Raises:
+        TypeError: for a tensor that is not dense.
+    """
+    row = [int(kind), step, len(ints), len(tensors), *ints]
+    segments = []
+    kept = []
+    for tensor in tensors:
+        if tensor is None:
+            row.append(_NONE)
+            continue
+        plain, flags = _plain(tensor)
+        row.append(flags)
+        row.extend(plain.shape)
+        segments.append((plain.data_ptr(), plain.nbytes))
+        kept.append(plain)
+    return struct.pack(f"<{len(row)}q", *row) + pickled, segments, kept
+
+
+def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
+    """The letter in a message; its tensors are leaves, on `device` if one is given.
+
+    `requires_grad` of each is as it was at the sender.
+    """
+    header = message.header
+    kind, step, num_ints, num_tensors = _FIXED.unpack_from(header)
+    row = struct.unpack_from(f"<{len(header) // 8}q", header)
+    ints = row[4 : 4 + num_ints]
+    position = 4 + num_ints
+    offset = 0
+    tensors: list[Tensor | None] = []
+    for _ in range(num_tensors):
+        flags = row[position]
+        position += 1
+        if flags == _NONE:
+            tensors.append(None)
+            continue
+        num_dims = flags >> _NDIM_SHIFT
+        shape = row[position : position + num_dims]
+        position += num_dims
+        dtype = _DTYPES[flags & 0xFF]
+        count = 1
+        for size in shape:
+            count *= size
+        if count == 0:
+            tensor = torch.empty(shape, dtype=dtype)
+        else:
+            offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+            tensor = torch.frombuffer(message, dtype=dtype, count=count, offset=offset)
+            offset += count * dtype.itemsize
+            # In place: what autograd gives to users to change must be no view.
+            if flags & _CHANNELS_LAST:
+                n, c, h, w = shape
+                tensor.as_strided_((n, c, h, w), (c * h * w, 1, w * c, c))
+            else:
+                tensor.resize_(shape)
+        if device is not None:
+            tensor = tensor.to(device)
+        if flags & _REQUIRES_GRAD:
+            tensor.requires_grad_()
+        tensors.append(tensor)
+    return Letter(Kind(kind), step, message.source, ints, tensors, header[8 * position :])
