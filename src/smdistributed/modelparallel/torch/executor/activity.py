@@ -55,9 +55,12 @@ class Activity:
         self.task = Task(Phase.BACKWARD, self.task.microbatch)
 
     def end(self) -> None:
-        """Lets go of the graph: a token and its node hold each other."""
+        """Lets go of the graph: a token and its node hold each other.
+
+        So do an error, the tensors in the frames of its traceback, and the program that it is of.
+        """
         for program in self.programs:
-            program.token = None
+            program.token = program.error = program.answer = None
             program.slots.clear()
             program.gradients.clear()
         self.programs.clear()

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.schedule import Phase
 from smdistributed.modelparallel.torch.executor.activity import Activity
-from smdistributed.modelparallel.torch.executor.deferred import Deferred
+from smdistributed.modelparallel.torch.executor.deferred import Deferred, may_defer
 from smdistributed.modelparallel.torch.executor.lazy_functions import (
     FUNCTIONS,
     SMALL_BYTES,
@@ -61,8 +62,11 @@ class Surroundings(Protocol):
     def wake(self, activity: Activity) -> None:
         """It may hold now."""
 
-    def wake_with(self, activity: Activity, error: BaseException) -> None:
-        """It never will."""
+    def wake_with(self, activity: Activity, error: BaseException) -> bool:
+        """It never will. Returns: whether it was waiting at all, and so gets the error."""
+
+    def draw_seed(self) -> int:
+        """From the random numbers of the running activity."""
 
 
 class Caller:
@@ -92,13 +96,19 @@ class Caller:
 
         What it brings along must be small, unless it is a loss. Outside of a step nothing goes.
         """
-        if not self._surroundings.is_active():
+        if not self._surroundings.is_active() or not may_defer():
+            return False
+        # Who watches what is saved for the backward pass must see it here. A checkpoint counts it,
+        # and what was waited for in the forward pass may be known in the recomputation.
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return False
         if is_loss(function):
             return True
         num_bytes = 0
         for leaf in flatten((args, kwargs))[0]:
             if isinstance(leaf, Tensor) and type(leaf) is not Deferred:
+                if leaf.layout is not torch.strided:
+                    return False
                 num_bytes += leaf.nbytes
         return num_bytes <= SMALL_BYTES
 
@@ -108,7 +118,14 @@ class Caller:
         """A placeholder of what a torch function (lazy_functions.py) returns on rank `owner`."""
         return self.call(-1 - function, owner, args, kwargs)
 
-    def call(self, module: int, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self,
+        module: int,
+        owner: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_training: bool = False,
+    ) -> Any:
         """What a module returns on rank `owner`, or placeholders of it.
 
         Raises:
@@ -117,14 +134,19 @@ class Caller:
         """
         activity = self._surroundings.activity()
         modes = current_modes()
-        signature, tensors, is_lasting = signature_of(module, args, kwargs, modes)
+        signature, tensors, is_lasting = signature_of(module, is_training, args, kwargs, modes)
         number = self._signatures.number(signature, is_lasting)
         learned = self._learned.get(number) if module >= 0 else ONE_TENSOR
+        if not may_defer():
+            learned = None
         program = activity.open
         if program is None or program.owner != owner or program.is_grad != modes.is_grad:
             name = self._names[module] if module >= 0 else FUNCTIONS[-1 - module][0]
             program = self._open(activity, owner, modes.is_grad, name)
-        call = Call(number, [self._source(program, t) for t in tensors], learned is not None)
+        sources = [self._source(program, tensor) for tensor in tensors]
+        # Drawn, not counted: where a checkpoint recomputes, it is what it was.
+        seed = self._surroundings.draw_seed() if module >= 0 else 0
+        call = Call(number, sources, learned is not None, seed)
         if activity.open is not program:
             # What was open is sent now that it is known which of its values go to this owner.
             self.send_open(activity)
@@ -151,9 +173,13 @@ class Caller:
     def _source(self, program: Program, tensor: Tensor) -> int:
         if type(tensor) is not Deferred:
             return program.slot_for(tensor)
-        if tensor.tensor is not None:
-            return program.slot_for(tensor.tensor)
+        if not tensor.is_pending:
+            return program.slot_for(tensor.arrive())
         made_by = tensor.program
+        self._check_is_mine(made_by)
+        if made_by.error is not None:
+            made_by.has_raised = True
+            raise made_by.error
         if made_by is program:
             return -1 - tensor.number
         slot, is_new = program.slot_for_value(made_by, tensor.number)
@@ -165,12 +191,23 @@ class Caller:
                 made_by.pushes.append(push)
         return slot
 
+    def _check_is_mine(self, program: Program) -> None:
+        around = self._surroundings
+        if around.is_active() and program.activity is around.activity():
+            return
+        raise SMPError(
+            f"a result of {program.name} on rank {program.owner} was kept beyond its microbatch and"
+            " looked at there for the first time; expected that no microbatch uses what another one"
+            " has computed. Keep result.clone()."
+        )
+
     def force(self, program: Program, placeholder: Deferred) -> Tensor:
         """The tensor of a placeholder; waits for it."""
         # Who touches one result of a call touches the others soon.
         numbers = program.siblings(placeholder.number)
         placeholders = [program.deferred[number]() for number in numbers]
-        letter = self._fetch(self._surroundings.activity(), program, numbers)
+        self._check_is_mine(program)
+        letter = self._fetch(program.activity, program, numbers)
         tensors = _present(letter)
         if not program.has_gone_back:
             tensors = with_history(program, numbers, tensors)
@@ -231,6 +268,17 @@ class Caller:
             raise program.error
 
     def _send(self, activity: Activity, program: Program, wanted: list[int]) -> None:
+        try:
+            self._post_call(activity, program, wanted)
+        except Exception as error:
+            program.fail(error)
+            program.has_raised = program.is_closed = True
+            raise
+        self._signatures.note_told(program.owner, program.definitions)
+        program.let_go_of_inputs()
+
+    def _post_call(self, activity: Activity, program: Program, wanted: list[int]) -> None:
+        program.check_inputs()
         pickled = pickled_definitions(program.definitions)
         kept = [number for number in program.awaited() if number not in wanted]
         task = activity.task
@@ -251,7 +299,8 @@ class Caller:
                 ints += (slot[0].owner, slot[0].number, slot[1])
         ints.append(len(program.calls))
         for call in program.calls:
-            ints += (call.signature, call.is_expected, len(call.sources), *call.sources)
+            ints += (call.signature, call.is_expected, call.seed)
+            ints += (len(call.sources), *call.sources)
         ints += (len(wanted), *wanted, len(kept), *kept, len(program.pushes))
         for push in program.pushes:
             ints += push
@@ -262,7 +311,6 @@ class Caller:
         program.is_closed = not program.is_grad and bool(wanted) and not kept
         self._programs[program.number] = program
         self._post(program.owner, Kind.CALL, ints, inputs, pickled)
-        program.let_go_of_inputs()
 
     # --- backward --------------------------------------------------------------------------------
 
@@ -293,7 +341,7 @@ class Caller:
             ],
             gradients,
         )
-        program.has_gone_back = True
+        program.has_gone_back = program.is_going_back = True
         program.activity = activity
         if num_inputs == 0:
             return []
@@ -313,11 +361,17 @@ class Caller:
         if activity.num_going_back:
             what = "the end of backward passes on other ranks"
             self._surroundings.wait_until(activity, lambda: activity.num_going_back == 0, what)
+        self.check(activity)
+        for program in activity.programs:
+            if program.is_sent and not program.is_answered:
+                self._fetch(activity, program, [])
+
+    def check(self, activity: Activity) -> None:
+        """Raises what has been raised elsewhere and user code has not seen."""
         for program in activity.programs:
             if program.error is not None and not program.has_raised:
+                program.has_raised = True
                 raise program.error
-            if not program.is_answered:
-                self._fetch(activity, program, [])
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -341,7 +395,7 @@ class Caller:
                     placeholder.tensor = tensor.requires_grad_(False)
             program.is_closed = bool(is_closed)
             program.note_answered()
-            program.activity.num_going_back -= 1
+            self._end_going_back(program)
             self._surroundings.wake(program.activity)
 
     def raised(self, letter: Letter) -> None:
@@ -351,11 +405,24 @@ class Caller:
             return
         error = unpickled_error(letter.pickled)
         program.is_closed = True
-        program.fail(error)
-        for other in program.activity.programs:  # callers of what it would have returned come later
-            if any(used.error is error for used, _ in other.used()):
-                other.fail(error)
-        self._surroundings.wake_with(program.activity, error)
+        failed = [program]
+        if not letter.ints[1]:  # in a forward pass: who waits for a value of it was called later
+            for other in program.activity.programs:
+                if any(used in failed for used, _ in other.used()):
+                    failed.append(other)
+        for each in failed:  # and who waits for a gradient waits in vain
+            self._end_going_back(each)
+            failed += (used for used, _ in each.used() if used.is_going_back)
+            each.fail(error)
+        if self._surroundings.wake_with(program.activity, error):
+            for each in failed:
+                each.has_raised = True
+
+    @staticmethod
+    def _end_going_back(program: Program) -> None:
+        if program.is_going_back:
+            program.is_going_back = False
+            program.activity.num_going_back -= 1
 
     def forget(self, activity: Activity) -> None:
         """An activity is over: nobody will ask for anything of what it has called."""

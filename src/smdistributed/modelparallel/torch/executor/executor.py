@@ -12,8 +12,10 @@ Source: modelparallel specification, sections 3.2, 3.5, 3.6 and 3.12.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +39,14 @@ from smdistributed.modelparallel.torch.executor.modes import (
     mixed,
 )
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
-from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter, pack, unpack
+from smdistributed.modelparallel.torch.executor.wire import (
+    Channel,
+    Incoming,
+    Kind,
+    Letter,
+    pack,
+    unpack,
+)
 
 __all__ = ["Executor"]
 
@@ -46,6 +55,8 @@ _log = get_logger()
 # How often a rank that waits looks whether it has waited too long, and after how long it says so.
 _LOOK_S = 5.0
 _STALL_S = 30.0
+
+_NO_CHANGE = contextlib.nullcontext()
 
 
 class Executor:
@@ -59,6 +70,7 @@ class Executor:
         owners: by module; those that are not in it are run by whoever calls them.
         device: where tensors that arrive go.
         timeout_s: how long a step may wait for one message.
+        predecessor: what used the channel before, and is closed.
     """
 
     def __init__(
@@ -71,6 +83,7 @@ class Executor:
         owners: Mapping[nn.Module, int],
         device: torch.device,
         timeout_s: float = 1800.0,
+        predecessor: Executor | None = None,
     ) -> None:
         self._rank = rank
         self._size = size
@@ -97,8 +110,11 @@ class Executor:
             Kind.END: self._ended,
             Kind.ABORT: self._was_aborted,
         }
-        self._step = 0
-        self._early: list[Letter] = []  # of steps that this rank has not begun
+        # Messages that were sent before are told from later ones by the number of their step.
+        self._is_learning = True  # until the first step is over
+        self._step: int = predecessor._step if predecessor else 0
+        # Of steps that this rank has not begun.
+        self._early: list[Letter] = predecessor._early if predecessor else []
         self._end: Letter | None = None
         self._abort_reason = ""
         self._schedule = Schedule(True, 1, 1)
@@ -109,6 +125,7 @@ class Executor:
         self._failure: BaseException | None = None
         self._seed = 0
         self._modes: Modes = current_modes()
+        self._default_dtype = torch.get_default_dtype()
         self._before_last_backward: Callable[[], None] | None = None
         self._are_forwards_done = False
         # Whether bodies were seen to call backward once, and none more often.
@@ -151,11 +168,13 @@ class Executor:
         outside = self._random.save()
         self._modes = current_modes()
         try:
+            self._take_early()
             self._scheduler.run(lambda: self._num_finished >= schedule.microbatches)
             if self._failure is not None:
                 raise self._failure
             results = self._results
             self._tell_end(results)
+            self._is_learning = False
         except BaseException as error:
             self._tell_abort(error)
             raise
@@ -181,6 +200,7 @@ class Executor:
         self._begin(Schedule(True, 1, 1), before_last_backward)
         outside = self._random.save()
         try:
+            self._take_early()
             self._scheduler.run(lambda: self._end is not None)
             if self._abort_reason:
                 raise StepAborted(self._abort_reason)
@@ -188,6 +208,11 @@ class Executor:
             template: Template = pickle.loads(self._end.pickled)
             results: list[Any] = template.fill(t for t in self._end.tensors if t is not None)
             return results
+        except StepAborted:
+            raise
+        except BaseException as error:  # not of a module: nobody waits for it, so nobody hears
+            self._tell_leader(error)
+            raise
         finally:
             self._finish_step()
             self._random.restore(outside)
@@ -197,12 +222,15 @@ class Executor:
         self._before_last_backward = before_last_backward
         self._are_forwards_done = False
         self.had_backward = False
+        self._default_dtype = torch.get_default_dtype()
         self._schedule = schedule
         self._end = None
         self._abort_reason = ""
         self._failure = None
         self._num_started = self._num_forwards_done = self._num_finished = 0
         self._turned = []
+
+    def _take_early(self) -> None:
         early, self._early = self._early, []
         for letter in early:
             self._handle(letter)
@@ -210,8 +238,11 @@ class Executor:
     def _finish_step(self) -> None:
         self._owner.drop_all()
         self._caller.forget_all()
+        self._set_default_dtype(self._default_dtype)
         self._bodies = ()
         self._results = []
+        self._failure = None
+        self._turned = []
 
     def _tell_end(self, results: list[Any]) -> None:
         template, tensors = without_tensors(results)
@@ -233,10 +264,21 @@ class Executor:
             f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
         )
         for rank in range(1, self._size):
-            try:
-                self._post(rank, Kind.ABORT, [], (), reason.encode())
-            except Exception as failed:
-                _log.debug("rank %d could not be told of the step's end: %s", rank, failed)
+            self._tell_reason(rank, reason)
+
+    def _tell_leader(self, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        self._tell_reason(
+            0,
+            f"the step ended because of {type(error).__name__}: {error}.\n--- raised on rank"
+            f" {self._rank} of the pipeline ---\n{trace}",
+        )
+
+    def _tell_reason(self, rank: int, reason: str) -> None:
+        try:
+            self._post(rank, Kind.ABORT, [], (), reason.encode())
+        except Exception as failed:
+            _log.debug("rank %d could not be told of the step's end: %s", rank, failed)
 
     # --- the leader's microbatches ---------------------------------------------------------------
 
@@ -245,6 +287,10 @@ class Executor:
         if not self._bodies or self._failure is not None:
             return None
         if not self._schedule.may_start(self._num_started, self._num_finished):
+            return None
+        # The first microbatch learns what modules return, and waits at each of them: the others
+        # would overtake it, and running statistics depend on the order.
+        if self._is_learning and self._num_started == 1 and self._num_forwards_done == 0:
             return None
         return Task(Phase.FORWARD, self._num_started)
 
@@ -268,10 +314,13 @@ class Executor:
                 self._caller.finish(activity)
         except Exception as error:
             self._failure = self._failure or error
-            self._caller.forget(activity)
+            activity.end()
             self._num_finished = self._schedule.microbatches
             self._scheduler.abort()
             return
+        except BaseException:
+            activity.end()
+            raise
         if activity.task.phase is Phase.FORWARD:
             self._note_forward_done()
         elif self._goes_back_once is not False:
@@ -315,12 +364,13 @@ class Executor:
         torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
         what = "the end of backward passes on other ranks"
         self.wait_until(activity, lambda: activity.num_going_back == 0, what)
+        self._caller.check(activity)
 
     def _root(self, tensor: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if type(tensor) is not Deferred:
             return tensor, gradient
-        if tensor.tensor is not None:
-            return tensor.tensor, gradient
+        if not tensor.is_pending:
+            return tensor.arrive(), gradient
         return self._caller.root_of(tensor, torch.ones(()) if gradient is None else gradient)
 
     # --- what the two sides need -----------------------------------------------------------------
@@ -393,19 +443,25 @@ class Executor:
         if activity.fiber is not None:
             self._scheduler.resume(activity.fiber, activity.task)
 
-    def wake_with(self, activity: Activity, error: BaseException) -> None:
-        """It never will happen."""
-        if activity.fiber is not None:
-            self._scheduler.throw(activity.fiber, activity.task, error)
+    def wake_with(self, activity: Activity, error: BaseException) -> bool:
+        """It never will happen. Returns: whether it was waiting at all, and so gets the error."""
+        fiber = activity.fiber
+        return fiber is not None and self._scheduler.throw(fiber, activity.task, error)
+
+    def draw_seed(self) -> int:
+        """From the random numbers of the running activity."""
+        return self._random.draw()
 
     def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any:
         """A call of a module that lives on another rank."""
-        return self._caller.call(self._numbers[module], owner, args, kwargs)
+        number = self._numbers[module]
+        return self._caller.call(number, owner, args, kwargs, is_training=module.training)
 
     def _enter(self, activity: Activity) -> None:
         fiber = self._scheduler.current
         fiber.activity = activity
         activity.fiber = fiber
+        self._set_default_dtype(self._default_dtype)  # not that of who is suspended
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
 
@@ -424,9 +480,9 @@ class Executor:
         del kept
 
     def poll(self) -> None:
-        """Deals with the messages that have come."""
-        while (message := self._channel.next_message(0.0)) is not None:
-            self._handle(unpack(message, self._device))
+        """Deals with the messages that have come; after the step's end its leader may be gone."""
+        while self._end is None and (message := self._channel.next_message(0.0)) is not None:
+            self._open(message)
 
     def wait(self) -> None:
         """Waits for a message, and deals with it."""
@@ -442,7 +498,7 @@ class Executor:
             if waited_s >= _STALL_S and not has_told and self._scheduler.waiting():
                 has_told = True
                 _log.warning("nothing has come for %.0f s; expected %s", waited_s, self._awaited())
-        self._handle(unpack(message, self._device))
+        self._open(message)
 
     def _awaited(self) -> str:
         return "; ".join(
@@ -450,12 +506,18 @@ class Executor:
             for activity in self._scheduler.waiting()
         )
 
+    def _open(self, message: Incoming) -> None:
+        # Whoever is suspended may be in inference mode; whom the message is for may be not.
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NO_CHANGE:
+            self._handle(unpack(message, self._device))
+
     def _handle(self, letter: Letter) -> None:
         if letter.step == self._step:
             self._handlers[letter.kind](letter)
         elif letter.step > self._step:
             self._early.append(letter)  # its sender has heard of the step's end before this rank
-        # Else it is of a step that was aborted.
+        elif letter.kind is Kind.CALL:  # of a step that was aborted; what it defines may be used
+            self._owner.learn(letter)
 
     def interrupted(self) -> None:
         """Ctrl-C came, while another thread works or waits."""
@@ -469,6 +531,10 @@ class Executor:
         """Puts it back."""
         states, dtype = left
         self._random.restore(states)
+        self._set_default_dtype(dtype)
+
+    @staticmethod
+    def _set_default_dtype(dtype: torch.dtype) -> None:
         if torch.get_default_dtype() is not dtype:
             torch.set_default_dtype(dtype)
 
@@ -484,6 +550,9 @@ class Executor:
         self.had_backward = bool(letter.ints[0])
 
     def _was_aborted(self, letter: Letter) -> None:
+        reason = letter.pickled.decode()
+        if self._rank == 0:
+            raise StepAborted(reason)
         self._end = letter
-        self._abort_reason = letter.pickled.decode()
+        self._abort_reason = reason
         self._scheduler.abort()

@@ -128,6 +128,7 @@ class Scheduler:
         self._is_main_idle = False
         self._until: Callable[[], bool] = lambda: True
         self._fatal: BaseException | None = None
+        self._is_interrupted = False
         self._is_aborting = False
         self._working = 0
         self.current = self._main
@@ -142,7 +143,6 @@ class Scheduler:
         """
         self._until = until
         self._fatal = None
-        self._is_aborting = False
         main = self._main
         self.current = main
         try:
@@ -161,7 +161,11 @@ class Scheduler:
                     self._work(main, job)
         finally:
             self._ready.clear()
+            self._is_aborting = False  # what is submitted from now on is of the next run
             self.current = main
+        if self._is_interrupted:
+            self._is_interrupted = False
+            raise KeyboardInterrupt from self._fatal
         if self._fatal is not None:
             raise self._fatal
 
@@ -185,11 +189,13 @@ class Scheduler:
             self._suspended.discard(fiber)
             self._push(_Ready(self._outside.priority(task), next(self._arrivals), fiber, None))
 
-    def throw(self, fiber: Fiber, task: Task, error: BaseException) -> None:
-        """A suspended fiber goes on with an exception."""
-        if fiber.is_suspended:
-            fiber.thrown = error
-            self.resume(fiber, task)
+    def throw(self, fiber: Fiber, task: Task, error: BaseException) -> bool:
+        """A suspended fiber goes on with an exception. Returns: whether it was suspended."""
+        if not fiber.is_suspended:
+            return False
+        fiber.thrown = error
+        self.resume(fiber, task)
+        return True
 
     def suspend(self) -> None:
         """Leaves the running fiber until it is resumed; others work meanwhile."""
@@ -289,7 +295,7 @@ class Scheduler:
                 fiber = self._hire()
             fiber.job = ready.run
         fiber.give()
-        me.take(self._outside.interrupted)
+        me.take(self._interrupt)
         self.current = me
 
     def _work(self, me: Fiber, run: Callable[[], None] | None) -> None:
@@ -308,13 +314,17 @@ class Scheduler:
             self._working -= 1
             me.activity = None
 
+    def _interrupt(self) -> None:
+        self._is_interrupted = True
+        self._outside.interrupted()
+
     def _hire(self) -> Fiber:
         fiber = Fiber()
         threading.Thread(target=self._pooled, args=(fiber,), name="smp-fiber", daemon=True).start()
         return fiber
 
     def _pooled(self, me: Fiber) -> None:
-        me.take(self._outside.interrupted)
+        me.take(self._interrupt)
         while True:
             job, me.job = me.job, None
             try:

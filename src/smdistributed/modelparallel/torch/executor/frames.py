@@ -51,6 +51,7 @@ class Frame:
     Attributes:
         origins: of each slot: None if it came with the call, else owner, number and value.
         inputs: by slot; None if it has not come yet, and after the forward pass.
+        called: modules and functions, by number, up to the one that runs or raised.
         results: values that may be asked for, by number.
         gradients: that came from programs which used a value.
     """
@@ -58,12 +59,15 @@ class Frame:
     __slots__ = (
         "activity",
         "backward",
+        "called",
         "calls",
         "gradients",
         "has_run",
         "input_gradients",
         "inputs",
+        "is_going_back",
         "is_grad",
+        "is_running",
         "kept",
         "key",
         "num_missing",
@@ -84,13 +88,14 @@ class Frame:
         self.inputs: list[Tensor | None] = []
         self.requires_grad: list[bool] = []
         self.num_missing = 0
-        self.calls: list[tuple[int, bool, Sequence[int]]] = []
+        self.calls: list[tuple[int, bool, int, Sequence[int]]] = []
+        self.called: list[int] = []
         self.wanted: list[int] = []
         self.kept: set[int] = set()
         self.pushes: list[_Push] = []
         self.requests: list[Letter] = []
         self.results: dict[int, Tensor] = {}
-        self.has_run = False
+        self.has_run = self.is_running = self.is_going_back = False
         self.backward: Letter | None = None
         self.gradients: list[tuple[int, Tensor | None]] = []
         self.num_returned = 0
@@ -178,8 +183,7 @@ class Owner:
 
     def called(self, letter: Letter) -> None:
         """CALL: a program begins as soon as all that it uses is here."""
-        if letter.pickled:
-            self._signatures.learn(letter.source, pickle.loads(letter.pickled))
+        self.learn(letter)
         self._callers.add(letter.source)
         take = iter(letter.ints).__next__
         key = letter.source, take()
@@ -199,7 +203,7 @@ class Owner:
                 frame.origins.append(origin)
                 frame.inputs.append(None)
         frame.calls = [
-            (take(), bool(take()), [take() for _ in range(take())]) for _ in range(take())
+            (take(), bool(take()), take(), [take() for _ in range(take())]) for _ in range(take())
         ]
         frame.wanted = [take() for _ in range(take())]
         frame.kept = {take() for _ in range(take())}
@@ -213,6 +217,11 @@ class Owner:
             self._take_in(frame, slot, tensor)
         if not missing:
             self._surroundings.submit(frame.activity, lambda: self._run(frame))
+
+    def learn(self, letter: Letter) -> None:
+        """What a CALL defines."""
+        if letter.pickled:
+            self._signatures.learn(letter.source, pickle.loads(letter.pickled))
 
     def _hand_over(self, frame: Frame, push: _Push) -> None:
         """Gives a value to a program that uses it, now or when there is one."""
@@ -245,10 +254,13 @@ class Owner:
         frame = self._find((letter.source, letter.ints[0]))
         if frame is None:
             return
-        if frame.has_run:
-            self._answer(frame, letter)
-        else:
+        if not frame.has_run:
             frame.requests.append(letter)
+            return
+        try:
+            self._answer(frame, letter)
+        except TypeError as error:  # it cannot travel
+            self._raise(frame, error)
 
     def _answer(self, frame: Frame, letter: Letter) -> None:
         _, num_wanted, num_pushes, *rest = letter.ints
@@ -291,12 +303,15 @@ class Owner:
             frame = self._frames.get((letter.source, number))
             if frame is not None:
                 self._gone.add(frame.key)
-                self._forget(frame.key, frame)
+                if not frame.is_running:  # else it would wait forever for what it has called
+                    self._forget(frame.key, frame)
 
     def drop_all(self) -> None:
         """The step is over."""
-        for key, frame in list(self._frames.items()):
-            self._forget(key, frame)
+        for frame in self._frames.values():  # so it is on the ranks that they have called
+            frame.results.clear()
+            frame.activity.end()
+        self._frames.clear()
         self._early.clear()
         self._gone.clear()
 
@@ -314,21 +329,25 @@ class Owner:
     def _run(self, frame: Frame) -> None:
         if frame.key in self._gone:
             return
+        frame.is_running = True
         try:
-            self._random.seed(frame.activity.seed)
             template = self._forward(frame)
             self._surroundings.finish(frame.activity)
+            frame.has_run = True
+            for push in frame.pushes:
+                self._push(frame, push)
+            if frame.wanted:
+                self._return(frame, frame.wanted, template)
+            for letter in frame.requests:
+                self._answer(frame, letter)
         except Exception as error:
             self._raise(frame, error)
             return
-        frame.has_run = True
-        for push in frame.pushes:
-            self._push(frame, push)
-        if frame.wanted:
-            self._return(frame, frame.wanted, template)
-        for letter in frame.requests:
-            self._answer(frame, letter)
+        frame.is_running = False
         frame.requests.clear()
+        if frame.key in self._gone:
+            self._forget(frame.key, frame)
+            return
         if not frame.is_grad:
             if frame.wanted and not frame.kept:
                 self._forget(frame.key, frame)  # the caller knows: see Program.is_closed
@@ -340,9 +359,12 @@ class Owner:
         inputs = self._received(frame)
         results: list[Tensor] = []
         template = None
-        for number, is_expected, sources in frame.calls:
+        for number, is_expected, seed, sources in frame.calls:
             signature = self._signatures.get(frame.key[0], number)
+            frame.called.append(signature.module)
             arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
+            if seed:  # that is, for modules
+                self._random.seed(seed)
             with applied(signature.modes):
                 args, kwargs = signature.arguments(arguments)
                 result = self._target(signature.module)(*args, **kwargs)
@@ -396,8 +418,9 @@ class Owner:
         raise RuntimeError(
             f"{self._name(module)} returned something else than at earlier calls with such"
             f" arguments: now {_shown(template)}, before {_shown(told)}. Its caller had been given"
-            " placeholders already; expected the same structure every time. Return the same structure always,"
-            " or put the module on the rank that calls it: smp.set_partition(module, 0)."
+            " placeholders already; expected the same structure every time. Return the same"
+            " structure always, or put the module on the rank that calls it:"
+            " smp.set_partition(module, 0)."
         )
 
     def _push(self, frame: Frame, push: _Push) -> None:
@@ -431,19 +454,20 @@ class Owner:
         data = pickled_error(error, where)
         self._gone.add(frame.key)
         self._forget(frame.key, frame)
-        self._post(frame.key[0], Kind.RAISE, [frame.key[1]], (), data)
+        self._post(frame.key[0], Kind.RAISE, [frame.key[1], frame.is_going_back], (), data)
 
     def _names_of(self, frame: Frame) -> str:
-        numbers = [number for number, *_ in frame.calls if number >= 0]
-        modules = [self._signatures.get(frame.key[0], n).module for n in numbers]
-        names = [self._name(module) for module in modules]
-        return names[0] if len(names) == 1 else ", ".join(names[:3]) if names else "a module"
+        if not frame.is_going_back:
+            return self._name(frame.called[-1]) if frame.called else "a module"
+        return "the backward pass of " + ", ".join(self._name(each) for each in frame.called[:3])
 
     # --- backward --------------------------------------------------------------------------------
 
     def _run_back(self, frame: Frame) -> None:
         letter = frame.backward
-        assert letter is not None
+        if frame.key in self._gone or letter is None:
+            return
+        frame.is_running = frame.is_going_back = True
         try:
             self._random.seed(mixed(frame.activity.seed, 1))
             self._surroundings.going_back(self.num_awaiting_backward)
@@ -452,6 +476,10 @@ class Owner:
             self._surroundings.finish(frame.activity)
         except Exception as error:
             self._raise(frame, error)
+            return
+        frame.is_running = False
+        if frame.key in self._gone:
+            self._forget(frame.key, frame)
             return
         gradients = iter(frame.input_gradients or [None] * sum(frame.requires_grad))
         returned = []

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "number_of"]
+__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "may_alias", "number_of"]
 
 # What a function that is no loss may bring along; else its argument is waited for.
 SMALL_BYTES = 64 << 10
@@ -51,12 +51,33 @@ _NUMBERS = {function: number for number, (_, function) in reversed(list(enumerat
 _NUM_LOSSES = len(_LOSSES.split())
 
 
-def number_of(function: Callable[..., Any]) -> int | None:
-    """Of a function that can go elsewhere."""
+# What they return may share memory with their first argument.
+_ALIASING = {"contiguous", "detach", "double", "flatten", "float", "permute", "reshape"}
+_ALIASING |= {"squeeze", "transpose", "unsqueeze", "view", "__getitem__"}
+_ALIASES = frozenset(
+    number for number, (name, _) in enumerate(FUNCTIONS) if name.split(".")[1] in _ALIASING
+)
+_MAY_CHANGE = (functional.relu, functional.silu)  # by their second argument
+
+
+def number_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int | None:
+    """Of a function that can go elsewhere; None if it must not, as it changes what it is given."""
     try:
-        return _NUMBERS.get(function)
+        number = _NUMBERS.get(function)
     except TypeError:  # not hashable
         return None
+    if kwargs and (kwargs.get("inplace") or kwargs.get("out") is not None):
+        return None
+    if len(args) > 1 and args[1] is True and function in _MAY_CHANGE:
+        return None
+    return number
+
+
+def may_alias(number: int) -> bool:
+    """Whether what the function returns may share memory with its first argument."""
+    return number in _ALIASES
 
 
 def is_loss(number: int) -> bool:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Program", "with_history"]
 
+# As many are copied in a few microseconds.
+_COPIED_BYTES = 64 << 10
+
 
 class Call:
     """One call of a program: a signature's number, and where its tensors come from.
@@ -46,10 +49,11 @@ class Call:
     `sources` has a slot of the program for each tensor, or -1 - v for value v of the program.
     """
 
-    __slots__ = ("is_expected", "num_values", "signature", "sources")
+    __slots__ = ("is_expected", "num_values", "seed", "signature", "sources")
 
-    def __init__(self, signature: int, sources: list[int], is_expected: bool) -> None:
+    def __init__(self, signature: int, sources: list[int], is_expected: bool, seed: int) -> None:
         self.signature = signature
+        self.seed = seed
         self.sources = sources
         self.is_expected = is_expected
         self.num_values = 0
@@ -63,6 +67,7 @@ class Program:
         ordinal: among those of its activity.
         slots: what comes in: tensors of this rank (None once it is sent), or values of other
             programs.
+        held: what the keys of slots name, so that nothing else gets the same names.
         deferred: by number of the value, those that user code may still hold.
         token: of the autograd graph; None in calls without gradients.
         gradients: of values that came here, by number.
@@ -71,6 +76,7 @@ class Program:
         error: of the program, or of one that it uses.
         has_raised: user code has seen the error.
         has_gone_back: its backward pass has been asked for.
+        is_going_back: and has not come to its end.
         is_answered: its owner has said something after it was through.
         is_closed: its owner keeps nothing of it after it is through.
     """
@@ -88,9 +94,11 @@ class Program:
         "gradients",
         "has_gone_back",
         "has_raised",
+        "held",
         "input_gradients",
         "is_answered",
         "is_closed",
+        "is_going_back",
         "is_grad",
         "is_sent",
         "name",
@@ -124,6 +132,7 @@ class Program:
         self.calls: list[Call] = []
         self.slots: list[Tensor | tuple[Program, int] | None] = []
         self._slot_of: dict[tuple[int, int], int] = {}
+        self.held: list[tuple[Tensor, int] | Program] = []
         self.num_values = 0
         self.deferred: dict[int, weakref.ref[Deferred]] = {}
         self.definitions: dict[int, Signature] = {}
@@ -134,27 +143,53 @@ class Program:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.has_raised = False
-        self.has_gone_back = False
+        self.has_gone_back = self.is_going_back = False
         self.token: Tensor | None = None
         self.gradients: dict[int, Tensor] = {}
         self.num_returning = 0
         self.input_gradients: list[Tensor | None] | None = None
 
     def slot_for(self, tensor: Tensor) -> int:
-        """Where a tensor of this rank comes in; the same one comes in once."""
-        return self._slot((id(tensor), -1), tensor)
+        """Where a tensor of this rank comes in, as it is now; the same one comes in once.
+
+        It is sent later, and users may change it meanwhile. So small ones are copied. Large ones
+        are not, and `check_inputs` tells.
+        """
+        version = -1 if tensor.is_inference() else tensor._version
+        key = id(tensor), -1 - version
+        slot = self._slot_of.get(key)
+        if slot is None:
+            is_small = tensor.layout is torch.strided and tensor.nbytes <= _COPIED_BYTES
+            slot = self._new_slot(key, tensor.clone() if is_small else tensor)
+            self.held.append((tensor, version if not is_small else -1))
+        return slot
+
+    def check_inputs(self) -> None:
+        """What is sent now must be what was passed.
+
+        Raises:
+            RuntimeError: it is not.
+        """
+        for each in self.held:
+            if isinstance(each, tuple) and each[1] >= 0 and each[0]._version != each[1]:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(each[0].shape)} was changed in place after it was"
+                    f" passed to {self.name} on rank {self.owner}, before it was sent; expected it"
+                    " to stay as it is until a result has been used. Pass tensor.clone()."
+                )
 
     def slot_for_value(self, program: Program, number: int) -> tuple[int, bool]:
         """Where a value of another program comes in, and whether that is new."""
-        before = len(self.slots)
-        slot = self._slot((id(program), number), (program, number))
-        return slot, len(self.slots) > before
-
-    def _slot(self, key: tuple[int, int], source: Tensor | tuple[Program, int]) -> int:
+        key = id(program), number
         slot = self._slot_of.get(key)
-        if slot is None:
-            slot = self._slot_of[key] = len(self.slots)
-            self.slots.append(source)  # keeps it alive, and so its id its own
+        if slot is not None:
+            return slot, False
+        self.held.append(program)
+        return self._new_slot(key, (program, number)), True
+
+    def _new_slot(self, key: tuple[int, int], source: Tensor | tuple[Program, int]) -> int:
+        slot = self._slot_of[key] = len(self.slots)
+        self.slots.append(source)
         return slot
 
     def defer(self, call: Call, count: int) -> list[Deferred]:
@@ -217,6 +252,7 @@ class Program:
         """They have been sent; what autograd needs of them, its graph holds."""
         self.slots = [slot if isinstance(slot, tuple) else None for slot in self.slots]
         self._slot_of.clear()
+        self.held.clear()
 
     def enter_graph(self, dummy: Tensor) -> None:
         """Makes the program's node."""

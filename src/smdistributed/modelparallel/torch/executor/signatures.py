@@ -99,12 +99,14 @@ class Signature(NamedTuple):
         structure: of `(args, kwargs)`.
         constants: leaf by leaf its type and itself, or `Place.TENSOR`.
         modes: of torch.
+        is_training: of the module at its caller; what it returns may depend on it.
     """
 
     module: int
     structure: Structure
     constants: tuple[Any, ...]
     modes: Modes
+    is_training: bool
 
     def arguments(self, tensors: Iterable[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with tensors in their places."""
@@ -116,7 +118,11 @@ class Signature(NamedTuple):
 
 
 def signature_of(
-    module: int, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes
+    module: int,
+    is_training: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    modes: Modes,
 ) -> tuple[Signature, list[Tensor], bool]:
     """The signature of a call, its tensors, and whether the signature can serve again."""
     leaves, structure = flatten((args, kwargs))
@@ -132,7 +138,12 @@ def signature_of(
         else:
             is_lasting = is_lasting and type(leaf) in _IMMUTABLE
             constants.append((type(leaf), leaf))
-    return Signature(module, structure, tuple(constants), modes), tensors, is_lasting
+    signature = Signature(module, structure, tuple(constants), modes, is_training)
+    return signature, tensors, is_lasting
+
+
+# Of a number in the arguments that is another one in each step there is no end.
+_MOST = 20_000
 
 
 class CalledSignatures:
@@ -146,24 +157,22 @@ class CalledSignatures:
 
     def number(self, signature: Signature, is_lasting: bool) -> int:
         """Of a signature; negative if it serves once."""
-        if not is_lasting:
+        number = self._numbers.get(signature) if is_lasting else None
+        if number is None and (not is_lasting or len(self._numbers) >= _MOST):
             self._next_once -= 1
             return self._next_once
-        number = self._numbers.get(signature)
         if number is None:
             number = self._numbers[signature] = self._next
             self._next += 1
         return number
 
     def is_untold(self, owner: int, number: int) -> bool:
-        """Whether `owner` has yet to be told what the number means; from now on it has been."""
-        if number < 0:
-            return True
-        told = self._told.setdefault(owner, set())
-        if number in told:
-            return False
-        told.add(number)
-        return True
+        """Whether `owner` has yet to be told what the number means."""
+        return number < 0 or number not in self._told.setdefault(owner, set())
+
+    def note_told(self, owner: int, numbers: Iterable[int]) -> None:
+        """`owner` has been told."""
+        self._told.setdefault(owner, set()).update(numbers)
 
 
 class KnownSignatures:

@@ -1,0 +1,532 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.DistributedOptimizer`: any optimizer, with a state that is spread over ranks.
+
+Every rank's optimizer holds all parameters of the model, in one order. Those of other ranks never
+get a gradient, so optimizers skip them and make no state for them; an index means the same
+parameter on every rank. What has to be different is replaced in the object itself, as bound
+methods, so that it stays what LR schedulers, gradient scalers and trainers expect.
+
+The object may be made before the model is partitioned or even wrapped. Its parameters stay the same
+objects; a state that is loaded so early waits until it is known which part of it belongs here.
+
+Source: modelparallel specification, section 4.5.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smdistributed._common.errors import UnsupportedError
+from smdistributed.modelparallel.config import Config
+from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.gathering import gather
+from smdistributed.modelparallel.torch.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
+from smdistributed.modelparallel.torch.state_mod import Job, state
+
+__all__ = ["DistributedOptimizer", "settle_optimizers"]
+
+_PARTS = "_smp_parts"
+
+
+def DistributedOptimizer(  # noqa: N802 -- published
+    optimizer: Any,
+    static_loss_scale: float | None = 1.0,
+    dynamic_loss_scale: bool = False,
+    dynamic_loss_args: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Makes an optimizer of the model's parameters one that knows they are on several ranks.
+
+    Args:
+        optimizer: of `model.parameters()`: torch's, or any object with `param_groups`, `step` and
+            `state_dict`. Made before or after the model is wrapped.
+        static_loss_scale, dynamic_loss_scale, dynamic_loss_args, kwargs: of 16-bit training;
+            ignored in fp32.
+
+    Returns: the same object. Replaced are
+
+        - `step`: outside of steps only; gradients that are not reduced yet are, first.
+        - `zero_grad`: also takes Apex's `set_grads_to_None`.
+        - `state_dict`: of all ranks, in CPU memory, once the model is partitioned; a collective of
+          the MP group, blocking. `local_state_dict`: of this rank, and `_smp_is_partial: True`.
+        - `load_state_dict`: either of them. What is partial is merged over the MP group first, so
+          all its ranks must call it. Until the model is partitioned the state waits; learning
+          rates and such are set at once.
+
+        Added are `orig_state_dict`, `param_name_to_index`, `_param_id_to_index`,
+        `_param_index_to_param_local`, `redefined_params` and `_is_accelerate_prepared`.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+        TypeError: no optimizer.
+        UnsupportedError: (a NotImplementedError) `fp16`, `bf16` or sharding is configured; LBFGS
+            with several partitions.
+    """
+    job = state.require("smp.DistributedOptimizer()")
+    _check(optimizer, job.config)
+    if not isinstance(getattr(optimizer, _PARTS, None), _Parts):
+        parts = _Parts(optimizer)
+        setattr(optimizer, _PARTS, parts)
+        parts.replace()
+        _known.append(weakref.ref(parts))
+    state.optimizer = optimizer
+    getattr(optimizer, _PARTS).settle()
+    return optimizer
+
+
+_known: list[weakref.ref[_Parts]] = []
+
+
+def settle_optimizers() -> None:
+    """The model has been partitioned: loads what has waited. On every rank."""
+    for reference in list(_known):
+        parts = reference()
+        if parts is None:
+            _known.remove(reference)
+        else:
+            parts.settle()
+
+
+def _check(optimizer: Any, config: Config) -> None:
+    missing = [
+        name for name in ("param_groups", "step", "state_dict") if not hasattr(optimizer, name)
+    ]
+    if missing:
+        raise TypeError(
+            f"smp.DistributedOptimizer got {type(optimizer).__name__}, which has no"
+            f" {' and no '.join(missing)}; expected an optimizer. Pass one of torch.optim, or an"
+            " object with param_groups, step and state_dict."
+        )
+    chosen = [name for name in ("fp16", "bf16", "shard_optimizer_state") if getattr(config, name)]
+    if config.sharded_data_parallel_degree > 1:
+        chosen.append("sharded_data_parallel_degree")
+    if chosen:
+        raise UnsupportedError(
+            f"the configuration has {' and '.join(chosen)}, which smp.DistributedOptimizer does not"
+            " know yet; expected parameters and states in fp32, whole on each replica. Leave it"
+            " out; for 16-bit arithmetic use torch.autocast and smp.amp.GradScaler."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS) and config.partitions > 1:
+        raise UnsupportedError(
+            f"LBFGS with {config.partitions} partitions: it needs products over all parameters, and"
+            " each rank has a part of them; expected an optimizer that treats each parameter by"
+            " itself, as all others of torch.optim do. Use one of those, or one partition."
+        )
+
+
+class _Parts:
+    """What an optimizer was before, and what it waits for.
+
+    Attributes:
+        waiting: a state that was loaded before the model was partitioned.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self.step: Callable[..., Any] = optimizer.step
+        self.zero_grad: Callable[..., Any] | None = getattr(optimizer, "zero_grad", None)
+        self.state_dict: Callable[[], Any] = optimizer.state_dict
+        self.load: Callable[[Any], Any] | None = getattr(optimizer, "load_state_dict", None)
+        self.waiting: Mapping[str, Any] | None = None
+        self._is_settled = False
+
+    def replace(self) -> None:
+        """Puts our methods into the object."""
+        optimizer = self._optimizer()
+        for name, method in (
+            ("step", _step),
+            ("zero_grad", _zero_grad),
+            ("state_dict", _state_dict),
+            ("local_state_dict", _local_state_dict),
+            ("load_state_dict", _load_state_dict),
+            ("orig_state_dict", _orig_state_dict),
+            ("_param_id_to_index", _param_id_to_index),
+            ("param_name_to_index", _param_name_to_index),
+            ("_param_index_to_param_local", _param_index_to_param_local),
+        ):
+            setattr(
+                optimizer, name, types.MethodType(_named_like(method, optimizer, name), optimizer)
+            )
+        for name, value in (("redefined_params", False), ("_is_accelerate_prepared", True)):
+            setattr(optimizer, name, value)
+
+    def settle(self) -> None:
+        """Once, when it is known what is here: drops the rest, and loads what has waited."""
+        optimizer, placement = self._optimizer(), _placement()
+        if self._is_settled or placement is None or optimizer is None:
+            return
+        self._is_settled = True
+        _tell_names(optimizer)
+        _move_state(optimizer, placement)
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in waiting:
+                # Who has changed learning rates since then is right.
+                waiting = {**waiting, "param_groups": self.state_dict()["param_groups"]}
+            _load_now(optimizer, waiting)
+
+
+def _named_like(method: Callable[..., Any], optimizer: Any, name: str) -> Callable[..., Any]:
+    """A function of our own for this optimizer, with the signature of what it replaces."""
+
+    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    known = getattr(optimizer, name, None) if name == "step" else None
+    # Not the bound method: `self` would be taken off twice.
+    functools.update_wrapper(replaced, getattr(known, "__func__", known) or method)
+    replaced.__name__ = name
+    return replaced
+
+
+def _parts_of(optimizer: Any) -> _Parts:
+    parts = getattr(optimizer, _PARTS)
+    assert isinstance(parts, _Parts)
+    return parts
+
+
+def _placement() -> Placement | None:
+    """Of the model, if it is partitioned."""
+    model = state.model
+    if model is None or not model.partitioned:
+        return None
+    placement: Placement = model.placement("the optimizer's part")
+    return placement
+
+
+def _is_whole(job: Job) -> bool:
+    """Whether all parameters are on each rank."""
+    return job.size_of(GroupKind.PP) == 1
+
+
+# ---- what is replaced ----------------------------------------------------------------------------
+
+
+def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Updates this rank's parameters; takes and returns what the optimizer's own `step` does.
+
+    Raises:
+        RuntimeError: inside of a step function.
+    """
+    pipeline = current_pipeline("optimizer.step()")
+    if pipeline.is_in_step or pipeline.is_tracing:
+        raise RuntimeError(
+            "optimizer.step() was called inside of a step; expected a call after it, on all ranks,"
+            " when the gradients of all microbatches are there. Move it out of the function that is"
+            " decorated with @smp.step."
+        )
+    parts = _parts_of(optimizer)
+    parts.settle()
+    _reduce_pending()
+    if args and callable(args[0]):
+        args = (_reducing(args[0]), *args[1:])
+    elif callable(kwargs.get("closure")):
+        kwargs["closure"] = _reducing(kwargs["closure"])
+    if not isinstance(optimizer, torch.optim.Optimizer) and _has_nothing_here(optimizer):
+        return None  # torch's find that out themselves
+    return parts.step(*args, **kwargs)
+
+
+def _reducing(closure: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(closure)
+    def run() -> Any:
+        result = closure()
+        _reduce_pending()
+        return result
+
+    return run
+
+
+def _reduce_pending() -> None:
+    if state.model is not None:
+        state.model.reduce_pending()
+
+
+def _zero_grad(
+    optimizer: Any,
+    set_to_none: bool = True,
+    set_grads_to_None: bool | None = None,  # noqa: N803
+) -> None:
+    """Lets go of gradients, or fills them with zeros."""
+    to_none = set_to_none if set_grads_to_None is None else set_grads_to_None
+    original = _parts_of(optimizer).zero_grad
+    names = () if original is None else inspect.signature(original).parameters
+    for name in ("set_to_none", "set_grads_to_None"):
+        if original is not None and name in names:
+            original(**{name: to_none})
+            return
+    if original is not None:
+        original()
+        return
+    for parameter in _parameters(optimizer):
+        if to_none:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.detach_().zero_()
+
+
+def _state_dict(optimizer: Any) -> dict[str, Any]:
+    """The state of all parameters, in CPU memory; a collective of the MP group, blocking.
+
+    Until the model is partitioned, and of a model with one partition, it is the optimizer's own
+    dictionary, without communication; of a state that waits, what was loaded.
+
+    Raises:
+        UnsupportedError: the optimizer's own dictionary is not like torch's, or it was made from
+            the local parameters of each rank.
+    """
+    job = state.require("optimizer.state_dict()")
+    parts = _parts_of(optimizer)
+    if _is_whole(job):
+        return _original_state(parts)
+    if _placement() is None:
+        own = _original_state(parts)
+        if parts.waiting is None:
+            return own
+        return {
+            **parts.waiting,
+            **({"param_groups": own["param_groups"]} if _is_known(own) else {}),
+        }
+    parts.settle()
+    own = {}
+
+    def offer() -> tuple[Any, Mapping[Any, Any]]:
+        nonlocal own
+        own = _local(optimizer, _original_state(parts))
+        if not _is_known(own):
+            raise UnsupportedError(
+                f"{type(optimizer).__name__}.state_dict() does not return `state` and"
+                " `param_groups`; expected both, as of torch.optim, to merge those of all ranks."
+                " Save each rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
+            )
+        return _numbering(optimizer), own["state"]
+
+    numberings, values = gather(job, offer, lambda *_: True, copies=True)
+    if any(each != numberings[0] for each in numberings):
+        raise UnsupportedError(
+            "the optimizers of the ranks hold different parameters, so their states have no common"
+            " order; expected each to be made from model.parameters(). Make it so, or save each"
+            " rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
+        )
+    indices = sorted(key for key in values if isinstance(key, int))
+    others = [key for key in values if not isinstance(key, int)]
+    return {**own, "state": {key: values[key] for key in (*indices, *others)}}
+
+
+def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str, Any]:
+    """The state of this rank's parameters, and `_smp_is_partial: True`. Not collective.
+
+    Its indices are those of all parameters. Tensors are the optimizer's own.
+
+    Args:
+        gather_if_shard: of sharded states; ignored, as this one is not.
+
+    Raises:
+        ModelNotPartitionedError: it is not decided yet which those are.
+    """
+    job = state.require("optimizer.local_state_dict()")
+    parts = _parts_of(optimizer)
+    if not _is_whole(job):
+        if _placement() is None:
+            raise ModelNotPartitionedError(
+                "optimizer.local_state_dict() was called before the model was partitioned; expected"
+                " it after the first call of a function decorated with @smp.step. Call it there,"
+                " or use state_dict()."
+            )
+        parts.settle()
+    return {**_local(optimizer, _original_state(parts)), IS_PARTIAL: True}
+
+
+def _load_state_dict(optimizer: Any, state_dict: Mapping[str, Any]) -> None:
+    """Takes the state of all parameters, or of this rank's with `_smp_is_partial: True`.
+
+    What is partial is merged over the MP group, a collective, blocking: each rank is sent what it
+    holds and has not got, so parts that were saved with another number of partitions can be loaded.
+    Until the model is partitioned, the state waits, and the options of groups are set at once.
+
+    Raises:
+        ValueError: torch's, of groups that do not fit.
+    """
+    job = state.require("optimizer.load_state_dict()")
+    parts = _parts_of(optimizer)
+    if _is_whole(job) or _placement() is not None:
+        parts.settle()
+        _load_now(optimizer, state_dict)
+        return
+    parts.waiting = dict(state_dict)
+    if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in state_dict:
+        _load_original(parts, {"state": {}, "param_groups": state_dict["param_groups"]})
+
+
+def _orig_state_dict(optimizer: Any) -> Any:
+    """What the optimizer's own `state_dict` returns."""
+    return _parts_of(optimizer).state_dict()
+
+
+def _param_id_to_index(optimizer: Any) -> dict[int, int]:
+    """The index in state dictionaries, by `id` of the parameter."""
+    indices: dict[int, int] = {}
+    for index, parameter in enumerate(_parameters(optimizer)):
+        indices.setdefault(id(parameter), index)
+    return indices
+
+
+def _param_name_to_index(optimizer: Any) -> dict[str, int]:
+    """The index in state dictionaries, by the parameter's name in the user's module."""
+    indices = optimizer._param_id_to_index()
+    model = state.model
+    named = () if model is None else model.named_parameters()
+    return {name: indices[id(parameter)] for name, parameter in named if id(parameter) in indices}
+
+
+def _param_index_to_param_local(optimizer: Any) -> dict[int, Tensor]:
+    """This rank's parameters, by their index in state dictionaries."""
+    absent = _absent()
+    found: dict[int, Tensor] = {}
+    by_id = {id(parameter): parameter for parameter in _parameters(optimizer)}
+    for identity, index in optimizer._param_id_to_index().items():
+        if identity not in absent and identity in by_id:
+            found[index] = by_id[identity]
+    return found
+
+
+# ---- states --------------------------------------------------------------------------------------
+
+
+def _parameters(optimizer: Any) -> list[Tensor]:
+    """All of them, by index."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _absent() -> set[int]:
+    """`id`s of the model's parameters that are on other ranks."""
+    placement = _placement()
+    if placement is None:
+        return set()
+    named = placement.model.named_parameters()
+    return {id(parameter) for name, parameter in named if not placement.is_here(name)}
+
+
+def _has_nothing_here(optimizer: Any) -> bool:
+    absent = _absent()
+    return bool(absent) and all(id(each) in absent for each in _parameters(optimizer))
+
+
+def _numbering(optimizer: Any) -> list[list[int]]:
+    """By group, which parameters of the model it holds; -1 is none of them."""
+    placement = _placement()
+    assert placement is not None
+    parameters = placement.model.parameters()
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    return [
+        [numbers.get(id(parameter), -1) for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
+
+
+def _original_state(parts: _Parts) -> dict[str, Any]:
+    own: dict[str, Any] = parts.state_dict()
+    return own
+
+
+def _is_known(own: Any) -> bool:
+    """Whether a dictionary is like torch's."""
+    return (
+        isinstance(own, Mapping)
+        and isinstance(own.get("state"), Mapping)
+        and isinstance(own.get("param_groups"), Sequence)
+    )
+
+
+def _local(optimizer: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """Without the states of parameters that are elsewhere."""
+    if not _is_known(own):
+        return own
+    absent = _absent()
+    if not absent:
+        return own
+    elsewhere = {
+        index for identity, index in _param_id_to_index(optimizer).items() if identity in absent
+    }
+    kept = {key: value for key, value in own["state"].items() if key not in elsewhere}
+    return {**own, "state": kept}
+
+
+def _load_now(optimizer: Any, given: Mapping[str, Any]) -> None:
+    """Loads a state, whole or partial, now that it is known what is here."""
+    job = state.require("optimizer.load_state_dict()")
+    plain = {key: value for key, value in given.items() if key != IS_PARTIAL}
+    if given.get(IS_PARTIAL, False) and not _is_whole(job):
+        plain = _merged(optimizer, job, plain)
+    _load_original(_parts_of(optimizer), _local(optimizer, plain))
+
+
+def _load_original(parts: _Parts, plain: dict[str, Any]) -> None:
+    if parts.load is None:
+        raise TypeError(
+            "the optimizer has no load_state_dict; expected one, to load a state. Add it to the"
+            " class."
+        )
+    parts.load(plain)
+
+
+def _merged(optimizer: Any, job: Job, plain: dict[str, Any]) -> dict[str, Any]:
+    """With what other ranks' parts hold of this rank's parameters."""
+
+    def offer() -> tuple[Any, Mapping[Any, Any]]:
+        is_known = _is_known(plain)
+        local = set(_param_index_to_param_local(optimizer))
+        note = plain["param_groups"] if is_known else None, _numbering(optimizer), local
+        return note, plain["state"] if is_known else {}
+
+    def wants(member: int, key: Any, notes: Sequence[Any]) -> bool:
+        if any(numbering != notes[0][1] for _, numbering, _ in notes):
+            return False  # an index is another parameter on each rank
+        return not isinstance(key, int) or key in notes[member][2]
+
+    notes, values = gather(job, offer, wants, copies=False)
+    rank = job.rank_in(GroupKind.MP)
+    if plain and not _is_known(plain):
+        return plain
+    groups = next((groups for groups, _, _ in notes if groups is not None), None)
+    if groups is None:
+        return plain
+    held = {key: value for key, value in values.items() if wants(rank, key, notes)}
+    own = plain.get("state", {})
+    return {"param_groups": groups, **plain, "state": {**held, **own}}
+
+
+def _move_state(optimizer: Any, placement: Placement) -> None:
+    """States that were made before the model was partitioned go where their parameters went."""
+    states = getattr(optimizer, "state", None)
+    if not isinstance(states, dict):
+        return
+    absent = _absent()
+    for parameter in list(states):
+        if id(parameter) in absent:
+            del states[parameter]
+        elif isinstance(parameter, Tensor) and isinstance(states[parameter], dict):
+            for key, value in states[parameter].items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    states[parameter][key] = value.to(parameter.device)
+
+
+def _tell_names(optimizer: Any) -> None:
+    """For scripts that read these tables of `smp.state`."""
+    if state.size_of(GroupKind.TP) > 1:
+        return
+    names: dict[str, int] = optimizer.param_name_to_index()
+    state.param_name_to_index_tp_group = [names]
+    state.param_index_to_name_tp_group = [{index: name for name, index in names.items()}]

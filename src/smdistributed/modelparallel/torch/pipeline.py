@@ -1,0 +1,250 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks that share a model's replica: the channel between them, and the step they are in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from smdistributed._common.settings import process_settings
+from smdistributed.collectives import _native
+from smdistributed.modelparallel.schedule import Schedule
+from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.executor.deferred import Deferred
+from smdistributed.modelparallel.torch.executor.executor import Executor
+from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.state_mod import Job, state
+
+__all__ = ["Pipeline", "current_pipeline", "is_tracing"]
+
+
+class Pipeline:
+    """Of one rank; made at its first step.
+
+    Attributes:
+        is_in_step: user code of a step runs.
+        is_tracing: it is the one that the partition is decided from.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.rank = job.rank_in(GroupKind.PP)
+        self.size = job.size_of(GroupKind.PP)
+        self.is_in_step = False
+        self.is_tracing = False
+        self._channel: _native.Communicator | None = None
+        self._executor: Executor | None = None
+        self.num_microbatches = job.config.microbatches
+        self.peak_microbatches = 0
+        # Of a step of one rank alone, as in the executor.
+        self._arm: Callable[[], None] | None = None
+        self._goes_back_once: bool | None = None
+        self._had_backward = False
+        self._num_left = self._num_backwards = 0
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the step's body runs here."""
+        return self.rank == 0
+
+    def place(self, placement: Placement | None) -> None:
+        """From now on modules run where they have been placed; a collective of the pipeline."""
+        if self._executor is not None:
+            self._executor.close()
+        self._executor = Executor(
+            self.rank,
+            self.size,
+            self._open_channel(),
+            placement.modules if placement else [],
+            placement.paths if placement else [],
+            placement.owners if placement else {},
+            self.job.device,
+            process_settings().timeout_s,
+            self._executor,
+        )
+
+    def executor(self) -> Executor:
+        """What runs steps; without a model there are no modules in it."""
+        if self._executor is None:
+            self.place(None)
+        assert self._executor is not None
+        return self._executor
+
+    def schedule(self, microbatches: int) -> Schedule:
+        """Of a step that has so many."""
+        config = self.job.config
+        bound = config.active_microbatches or microbatches
+        return Schedule.named(config.pipeline, microbatches, bound)
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def step(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Runs a step; a collective of the pipeline, and of all ranks the first time.
+
+        Args:
+            bodies: by microbatch, on the leader; nothing elsewhere.
+
+        Returns: what they return, on all ranks.
+        """
+        model = state.model
+        if model is not None and not model.partitioned:
+            model.partition(self, bodies[0] if bodies else None)
+        arms = model.before_last_backward if model is not None and model.has_replicas else None
+        self.num_microbatches = len(bodies) or self.job.config.microbatches
+        self.is_in_step = True
+        try:
+            if model is not None:
+                model.begin_step()
+            results, had_backward = self._run(bodies, arms)
+            if model is not None:
+                model.end_step(had_backward)
+        except BaseException:
+            if model is not None:
+                model.fail_step()
+            self._tell_replicas()
+            raise
+        finally:
+            self.is_in_step = False
+        return results
+
+    def refuse(self, error: Exception) -> None:
+        """Ends a step on the leader before it begins: the others learn why."""
+        model = state.model
+        if model is not None and not model.partitioned:
+
+            def fail() -> None:
+                raise error
+
+            model.partition(self, fail)
+        if self.size > 1:
+            self.executor().refuse(error)
+
+    def backward(
+        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: float
+    ) -> None:
+        """A backward pass of the microbatch under way, or of anything where there is one rank."""
+        if self.size > 1 and not self.is_in_step:
+            raise RuntimeError(
+                "model.backward() was called outside of a step; expected a call inside a function"
+                " decorated with @smp.step."
+            )
+        scaled = [_scaled(*pair, scale) for pair in zip(tensors, gradients, strict=True)]
+        if self.size > 1:
+            self.executor().backward(tensors, scaled)
+            return
+        self._had_backward = True
+        if self._arm is not None and self._num_left == 1 and self._goes_back_once:
+            self._arm()
+        self._num_backwards += 1
+        torch.autograd.backward(list(tensors), scaled)
+
+    def _run(
+        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None
+    ) -> tuple[list[Any], bool]:
+        if self.size == 1:
+            return self._run_alone(bodies, arm)
+        executor = self.executor()
+        if self.is_leader:
+            results = executor.lead(self.schedule(len(bodies)), bodies, arm)
+            self.peak_microbatches = executor.peak_microbatches
+        else:
+            results = executor.serve(arm)
+        return results, executor.had_backward
+
+    def _run_alone(
+        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None
+    ) -> tuple[list[Any], bool]:
+        self._arm = arm
+        self._had_backward = False
+        results = []
+        for number, body in enumerate(bodies):
+            self._num_left = len(bodies) - number
+            self._num_backwards = 0
+            results.append(body())
+            if self._num_backwards and self._goes_back_once is not False:
+                self._goes_back_once = self._num_backwards == 1
+        self._num_left = 0
+        self._arm = None
+        return results, self._had_backward
+
+    def _tell_replicas(self) -> None:
+        """The step has failed here: replicas of this partition would wait for its gradients."""
+        if self.job.config.ddp and self.job.size_of(GroupKind.DP) > 1:
+            group: Any = self.job.process_group(GroupKind.DP)
+            with contextlib.suppress(Exception):
+                group.abort()
+
+    def close(self) -> None:
+        """Says goodbye to the other ranks."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _open_channel(self) -> _native.Communicator:
+        if self._channel is None:
+            settings = process_settings()
+            group = self.job.cpu_group(GroupKind.PP)
+
+            def exchange(_: str, value: bytes) -> list[bytes]:
+                values: list[Any] = [None] * self.size
+                dist.all_gather_object(values, value, group=group)
+                return values
+
+            self._channel = _native.Communicator(
+                self.rank,
+                self.size,
+                exchange,
+                name=f"smp:pipeline {self.job.members(GroupKind.PP)}",
+                timeout_s=settings.timeout_s,
+                transport=settings.cpu_transport,
+                interfaces=",".join(settings.interfaces) or "auto",
+                token=settings.token,
+                tls=settings.tls,
+                stall_s=settings.stall_s,
+                signal_report=settings.signal_report,
+            )
+        return self._channel
+
+
+_pipeline: Pipeline | None = None
+
+
+def current_pipeline(what: str) -> Pipeline:
+    """The pipeline that this rank is in.
+
+    Args:
+        what: who asks, for the message.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+    """
+    global _pipeline
+    job = state.require(what)
+    if _pipeline is None or _pipeline.job is not job:
+        _pipeline = Pipeline(job)
+        state.call_at_reset(_pipeline.close)
+    return _pipeline
+
+
+def is_tracing() -> bool:
+    """Whether the step's body runs only to be watched, before the model is partitioned."""
+    return _pipeline is not None and _pipeline.is_tracing
+
+
+def _scaled(root: Tensor, gradient: Tensor | None, scale: float) -> Tensor | None:
+    if scale == 1.0:
+        return gradient
+    if gradient is not None:
+        return gradient * scale
+    if isinstance(root, Deferred) and root.is_pending:
+        return torch.full((), scale)  # of a tensor of one element, or its owner refuses it
+    return torch.full_like(root, scale) if root.numel() == 1 else None  # torch refuses the other

@@ -1,0 +1,141 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose parts are on several ranks: what of it is here.
+
+Parameters and buffers stay the objects they were, so that an optimizer or a list made before stays
+valid; what is elsewhere has its data replaced by one element that is shown at every place. Its
+shape and dtype are right, it takes no memory, writing to it raises, and what reads it gets NaN.
+
+Source: modelparallel specification, sections 3.1, 3.8 and 3.10.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.torch.assignment import Decision, module_paths
+
+__all__ = ["Placement", "absent_like"]
+
+
+class Placement:
+    """Where each module, parameter and buffer of a model is, and which of them are here.
+
+    Args:
+        model: the whole model, as every rank has built it.
+        decision: has all its modules.
+        pp_rank: of this rank.
+
+    Attributes:
+        partition_of_module: by module.
+        partition_of: of parameters and buffers, by the first name that the model has for each.
+    """
+
+    def __init__(self, model: nn.Module, decision: Decision, pp_rank: int) -> None:
+        self.model = model
+        self.pp_rank = pp_rank
+        self.decision = decision
+        paths = module_paths(model)
+        self.modules = list(paths)
+        self.paths = list(paths.values())
+        self.partition_of_module: dict[nn.Module, int] = {
+            module: decision.partition_of[path] for module, path in paths.items()
+        }
+        # Whoever holds nothing is run by whoever calls it.
+        self.owners = {
+            module: place
+            for module, place in self.partition_of_module.items()
+            if module is model or _holds_anything(module)
+        }
+        self.partition_of: dict[str, int] = {}
+        homes: dict[int, tuple[str, int]] = {}
+        for prefix, module in model.named_modules():
+            place = self.partition_of_module[module]
+            for name, tensor in _own(module):
+                full = f"{prefix}.{name}" if prefix else name
+                known = homes.setdefault(id(tensor), (full, place))
+                if known[1] != place:
+                    raise ConfigError(
+                        f"{known[0]} and {full} are one parameter, but in partitions {known[1]} and"
+                        f" {place}; expected modules that share to be in one partition. Assign them"
+                        " to the same one."
+                    )
+                if known[0] == full:
+                    self.partition_of[full] = place
+
+    def is_here(self, name: str) -> bool:
+        """Of a parameter or buffer, by its first name."""
+        return self.partition_of[name] == self.pp_rank
+
+    def apply(self, device: torch.device) -> None:
+        """Moves what is here to the device, and lets go of the rest."""
+        for name, tensor in _named_tensors(self.model):
+            here = self.is_here(name)
+            tensor.data = tensor.data.to(device) if here else absent_like(tensor.data)
+            if not here:
+                tensor.grad = None
+                if tensor.requires_grad:  # else nothing tells of its use but NaN
+                    watched: Any = tensor
+                    watched.register_hook(self._refusal(name, tensor))
+
+    def _refusal(self, name: str, tensor: Tensor) -> Callable[[Tensor], None]:
+        place, here = self.partition_of[name], self.pp_rank
+        reference = weakref.ref(tensor)
+
+        def refuse(_: Tensor) -> None:
+            used = reference()
+            if used is None or used.untyped_storage().nbytes() > used.element_size():
+                return  # it has been brought here since
+            raise RuntimeError(
+                f"parameter {name} is on partition {place}, but a module on partition {here} has"
+                " computed with it; expected each module to use its own. Assign both modules to one"
+                " partition, or let auto_partition do so."
+            )
+
+        return refuse
+
+    def local_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """With their names."""
+        for name, module in self.model.named_modules():
+            if self.partition_of_module[module] == self.pp_rank:
+                yield name, module
+
+    def local_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """With their names."""
+        for name, parameter in self.model.named_parameters():
+            if self.is_here(name):
+                yield name, parameter
+
+    def local_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """With their names."""
+        for name, buffer in self.model.named_buffers():
+            if self.is_here(name):
+                yield name, buffer
+
+
+def absent_like(tensor: Tensor) -> Tensor:
+    """What stands for a tensor that is on another rank."""
+    value: Any = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+    return torch.full((), value, dtype=tensor.dtype).expand(tensor.shape)
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    held: Mapping[str, Tensor | None] = {**module._parameters, **module._buffers}
+    for name, tensor in held.items():
+        if tensor is not None:
+            yield name, tensor
+
+
+def _holds_anything(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

@@ -1,0 +1,344 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward pass costs, module by module: the input of the automatic partition.
+
+The first call of the model in the first step runs once more than it would, without gradients, and
+is watched: who calls whom in which order, how much is computed, what passes between modules, and
+whose parameters are used by whom. Times are estimated from operations and bytes, so that all runs
+decide alike, unless they are to be measured.
+
+Source: modelparallel specification, sections 3.7 and 7.
+"""
+
+# torch's modes have no types.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from smdistributed.modelparallel import partition
+from smdistributed.modelparallel.torch.assignment import READS_CHILDREN, ROOT, module_paths
+from smdistributed.modelparallel.torch.structures import flatten
+
+__all__ = ["Trace", "trace", "untraced"]
+
+# A training step needs so many times the parameters' bytes: weight, gradient, two moments.
+_COPIES = 4
+# Of one core, and of a GPU; only their proportions matter, to each other and to the link's.
+_RATES = {"cpu": (30e9, 8e9), "cuda": (30e12, 1e12)}
+_LINKS = {
+    "cpu": partition.Link(call_s=2e-4, bytes_per_s=3e9),
+    "cuda": partition.Link(call_s=2e-4, bytes_per_s=10e9),
+}
+# Backward takes about twice as long as forward.
+_PASSES = 3
+
+
+@dataclasses.dataclass
+class _Cost:
+    """Of a module without what it calls."""
+
+    calls: int = 0
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+    kept_bytes: float = 0.0
+    input_bytes: float = 0.0
+    output_bytes: float = 0.0
+    measured_s: float = 0.0
+    called: dict[nn.Module, None] = dataclasses.field(default_factory=dict)  # in order, once each
+    uses: set[int] = dataclasses.field(default_factory=set)  # parameters, by id
+
+
+class Trace:
+    """The costs of a model's modules.
+
+    Args:
+        model: which was traced, or will not be.
+        is_measured: times were measured instead of estimated.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, is_measured: bool) -> None:
+        self.model = model
+        self.costs = {module: _Cost() for module in model.modules()}
+        self._device = "cuda" if device.type == "cuda" else "cpu"
+        self._is_measured = is_measured
+        self._parameters = {id(p): number for number, p in enumerate(model.parameters())}
+
+    @property
+    def link(self) -> partition.Link:
+        """What messages between partitions cost."""
+        return _LINKS[self._device]
+
+    def tree(self, microbatches: int) -> partition.Module:
+        """The modules as the partition wants them.
+
+        Args:
+            microbatches: that may be under way at a time: so often are activations kept.
+        """
+        paths = module_paths(self.model)
+        callers: dict[nn.Module, nn.Module] = {}
+        for module, cost in self.costs.items():
+            for called in cost.called:
+                callers.setdefault(called, module)
+        below: dict[nn.Module, list[nn.Module]] = {module: [] for module in self.costs}
+        placed = {self.model}
+        # Who was called goes below its first caller, in order; a cycle of callers cannot be, as the
+        # first call of each came from one that was under way.
+        order = [self.model]
+        for module in order:
+            for called in self.costs[module].called:
+                if callers.get(called) is module and called not in placed:
+                    placed.add(called)
+                    below[module].append(called)
+                    order.append(called)
+        for module in self.costs:
+            for child in module.children():
+                if child not in placed:  # never called: who holds it uses what it holds
+                    placed.add(child)
+                    below[self._nearest(module, placed)].append(child)
+        return self._node(self.model, below, paths, microbatches)
+
+    def _nearest(self, module: nn.Module, placed: set[nn.Module]) -> nn.Module:
+        return module if module in placed else self.model
+
+    def _node(
+        self,
+        module: nn.Module,
+        below: dict[nn.Module, list[nn.Module]],
+        paths: dict[nn.Module, str],
+        microbatches: int,
+    ) -> partition.Module:
+        cost = self.costs[module]
+        own = list(module.parameters(recurse=False))
+        num_bytes = sum(p.numel() * p.element_size() for p in own)
+        was_called = cost.calls > 0 or module is self.model
+        has_any = next(module.parameters(), None) is not None
+        return partition.Module(
+            name=paths[module],
+            memory_bytes=_COPIES * num_bytes + microbatches * cost.kept_bytes,
+            seconds=self._seconds(cost, num_bytes),
+            input_bytes=cost.input_bytes,
+            output_bytes=cost.output_bytes,
+            has_parameters=has_any and was_called,
+            shares=frozenset(str(number) for number in self._shared(module, own)),
+            children=tuple(self._node(each, below, paths, microbatches) for each in below[module]),
+        )
+
+    def _shared(self, module: nn.Module, own: list[nn.Parameter]) -> set[int]:
+        """Parameters that it holds, or uses though others hold them, by a number of the model's."""
+        numbers = self._parameters
+        mine = {id(parameter) for parameter in own}
+        if isinstance(module, READS_CHILDREN):
+            mine.update(id(parameter) for parameter in module.parameters())
+        foreign = {p for p in self.costs[module].uses if p in numbers and p not in mine}
+        return {numbers[p] for p in mine | foreign if p in numbers}
+
+    def _seconds(self, cost: _Cost, num_bytes: float) -> float:
+        if self._is_measured:
+            return _PASSES * cost.measured_s
+        flops_per_s, bytes_per_s = _RATES[self._device]
+        if cost.calls == 0 and not cost.flops:
+            return num_bytes / bytes_per_s  # nothing is known of it but its size
+        return _PASSES * (cost.flops / flops_per_s + cost.moved_bytes / bytes_per_s)
+
+
+def untraced(model: nn.Module, device: torch.device) -> Trace:
+    """What sizes of parameters alone tell (`skip_tracing`): called in the order of definition."""
+    found = Trace(model, device, is_measured=False)
+    for module, cost in found.costs.items():
+        for child in module.children():
+            cost.called[child] = None
+            found.costs[child].calls = 1
+            num_bytes = sum(p.numel() * p.element_size() for p in child.parameters(recurse=False))
+            found.costs[child].moved_bytes = num_bytes
+    return found
+
+
+def trace(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: torch.device,
+    is_measured: bool,
+) -> Trace:
+    """Runs `model(*args, **kwargs)` once and watches. Leaves model and random state as they were.
+
+    Args:
+        device: where it runs; the model comes back to where it was.
+        is_measured: measure the times of modules, in a second run.
+    """
+    found = Trace(model, device, is_measured)
+    with _unchanged(model), torch.no_grad():
+        homes = {p: p.device for p in (*model.parameters(), *model.buffers())}
+        is_elsewhere = any(home.type != device.type for home in homes.values())
+        if is_elsewhere:
+            model.to(device)
+        args, kwargs = _moved((args, kwargs), device)
+        try:
+            with _Watch(found):
+                model(*args, **kwargs)
+            if is_measured:
+                _measure(found, args, kwargs)
+        finally:
+            if is_elsewhere:
+                for tensor, home in homes.items():
+                    tensor.data = tensor.data.to(home)
+    return found
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    leaves, structure = flatten(value)
+    return structure.unflatten(
+        [leaf.to(device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    )
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    held = [(module, dict(module._buffers)) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for module, own in held:
+                module._buffers.update(own)
+            for buffer, before in buffers:
+                buffer.data.copy_(before)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes each operation with the module whose forward it is in."""
+
+    def __init__(self, found: Trace) -> None:
+        super().__init__()
+        self._costs = found.costs
+        self._stack: list[nn.Module] = []
+        self._parameters = {id(parameter) for parameter in found.model.parameters()}
+        self._handles: list[Any] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, which takes seconds
+
+    def __enter__(self) -> _Watch:
+        self._handles = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(self._end, with_kwargs=True, always_call=True),
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        for handle in self._handles:
+            handle.remove()
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        if module not in self._costs:
+            return
+        if self._stack:
+            self._costs[self._stack[-1]].called.setdefault(module)
+        self._costs[module].calls += 1
+        self._stack.append(module)
+
+    def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._stack or self._stack[-1] is not module:
+            return
+        self._stack.pop()
+        cost = self._costs[module]
+        cost.input_bytes += _num_bytes((args, kwargs), self._parameters)
+        cost.output_bytes += _num_bytes(output, self._parameters)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._stack:
+            self._note(self._costs[self._stack[-1]], func, args, kwargs, result)
+        return result
+
+    def _note(self, cost: _Cost, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        tensors = [leaf for leaf in flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        cost.uses.update(id(tensor) for tensor in tensors if id(tensor) in self._parameters)
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            cost.flops += count(*args, **kwargs, out_val=result)
+        if _is_view(func):
+            return
+        made = [leaf for leaf in flatten(result)[0] if isinstance(leaf, Tensor)]
+        out = sum(tensor.nbytes for tensor in made)
+        cost.kept_bytes += out
+        cost.moved_bytes += out + sum(tensor.nbytes for tensor in tensors)
+
+
+def _is_view(func: Any) -> bool:
+    return any(
+        argument.alias_info is not None and not argument.alias_info.is_write
+        for argument in func._schema.arguments
+    )
+
+
+def _num_bytes(value: Any, parameters: set[int]) -> int:
+    return sum(
+        leaf.nbytes
+        for leaf in flatten(value)[0]
+        if isinstance(leaf, Tensor) and id(leaf) not in parameters
+    )
+
+
+def _measure(found: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Times each module, without those it calls."""
+    stack: list[list[Any]] = []  # module, begin, seconds of those it has called
+
+    def now() -> float:
+        if found.link is _LINKS["cuda"]:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def begin(module: nn.Module, _: Any) -> None:
+        stack.append([module, now(), 0.0])
+
+    def end(module: nn.Module, *_: Any) -> None:
+        if not stack or stack[-1][0] is not module:
+            return
+        _, begun, inner_s = stack.pop()
+        whole_s = now() - begun
+        if module in found.costs:
+            found.costs[module].measured_s += whole_s - inner_s
+        if stack:
+            stack[-1][2] += whole_s
+
+    handles = [
+        register_module_forward_pre_hook(begin),
+        register_module_forward_hook(end, always_call=True),
+    ]
+    try:
+        found.model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def decide(found: Trace, partitions: int, memory_weight: float, microbatches: int) -> Any:
+    """The automatic partition: `partition.assign` on what the trace has found.
+
+    Returns:
+        Its `Assignment`; names are paths.
+    """
+    tree = found.tree(microbatches)
+    assert tree.name == ROOT
+    return partition.assign(tree, partitions, memory_weight, found.link)
