@@ -62,5 +62,7 @@ class Activity:
         for program in self.programs:
             program.token = program.error = program.answer = None
             program.slots.clear()
+            program.held.clear()
             program.gradients.clear()
         self.programs.clear()
+        self.open = None
