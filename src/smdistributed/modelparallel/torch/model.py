@@ -33,6 +33,7 @@ from smdistributed.modelparallel.torch.assignment import (
     module_paths,
 )
 from smdistributed.modelparallel.torch.optimizer import settle_optimizers
+from smdistributed.modelparallel.torch.original_forwards import offer_original_forwards
 from smdistributed.modelparallel.torch.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.replicas import Replicas
@@ -118,6 +119,7 @@ class DistributedModel(_Wrapper):
                 " to it), or call smp.reset()."
             )
         super().__init__(_Wrapper(module) if job.config.ddp else module)
+        offer_original_forwards(module)
         self._job = job
         self._inner = [module]  # in a list: it is registered below `module` already
         self._trace_device = trace_device
@@ -411,6 +413,18 @@ class DistributedModel(_Wrapper):
             self._replicas.register_comm_hook(state, hook)
 
     _register_comm_hook = register_comm_hook
+
+    def hvd_average_grads(self) -> None:
+        """Of the oldest scripts, which average gradients with Horovod.
+
+        Raises:
+            RuntimeError: always; says what to do.
+        """
+        raise RuntimeError(
+            "hvd_average_grads() averages with Horovod, which is not used here; expected replicas"
+            " of the library. Set ddp: True in the configuration, and leave the call out: when a"
+            " step returns, gradients are averages."
+        )
 
     def _require_ddp(self, what: str) -> None:
         if not self._job.config.ddp:
