@@ -181,8 +181,10 @@ class Pipeline:
                 group.abort()
 
     def close(self) -> None:
-        """Says goodbye to the other ranks."""
+        """Says goodbye to the other ranks; they have a moment to end their last step."""
         if self._executor is not None:
+            if not self.is_in_step:
+                self._executor.part()
             self._executor.close()
             self._executor = None
         if self._channel is not None:

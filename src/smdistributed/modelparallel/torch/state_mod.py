@@ -203,8 +203,8 @@ class State:
     def call_at_reset(self, callback: Callable[[], None]) -> None:
         """Let `reset` call this while the groups still exist; the last one registered comes first.
 
-        It must not wait for other ranks: they may be gone. What it raises, `reset` raises after it
-        has done all else.
+        It must not wait long for other ranks: they may be gone. What it raises, `reset` raises
+        after it has done all else.
         """
         self._leaving.callback(callback)
 

@@ -55,6 +55,8 @@ _log = get_logger()
 # How often a rank that waits looks whether it has waited too long, and after how long it says so.
 _LOOK_S = 5.0
 _STALL_S = 30.0
+# How long a rank that leaves waits for those who do not.
+_PARTING_S = 1.0
 
 _NO_CHANGE = contextlib.nullcontext()
 
@@ -115,6 +117,7 @@ class Executor:
         self._step: int = predecessor._step if predecessor else 0
         # Of steps that this rank has not begun.
         self._early: list[Letter] = predecessor._early if predecessor else []
+        self._left: set[int] = set()
         self._end: Letter | None = None
         self._abort_reason = ""
         self._schedule = Schedule(True, 1, 1)
@@ -133,6 +136,26 @@ class Executor:
         self.had_backward = False
         self.peak_microbatches = 0
         interception.install(self, owners, rank)
+
+    def part(self) -> None:
+        """Waits a moment for the others to end their last step, before the channel is closed.
+
+        Who has not heard of the end yet would take this rank for lost. One that has, but does not
+        leave, is not waited for longer.
+        """
+        self._step += 1  # whatever else may come is of an earlier one
+        end = time.monotonic() + _PARTING_S
+        try:
+            for rank in range(self._size):
+                if rank != self._rank:
+                    self._post(rank, Kind.LEAVE, [])
+            while len(self._left) < self._size - 1:
+                message = self._channel.next_message(max(0.0, end - time.monotonic()))
+                if message is None:
+                    return
+                self._open(message)
+        except Exception as error:  # they are gone, which is what was waited for
+            _log.debug("left the pipeline without the others: %s", error)
 
     def close(self) -> None:
         """Gives module calls back to torch. Not inside a step."""
@@ -512,7 +535,9 @@ class Executor:
             self._handle(unpack(message, self._device))
 
     def _handle(self, letter: Letter) -> None:
-        if letter.step == self._step:
+        if letter.kind is Kind.LEAVE:
+            self._left.add(letter.source)
+        elif letter.step == self._step:
             self._handlers[letter.kind](letter)
         elif letter.step > self._step:
             self._early.append(letter)  # its sender has heard of the step's end before this rank

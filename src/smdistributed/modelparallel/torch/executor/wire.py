@@ -40,6 +40,7 @@ class Kind(enum.IntEnum):
     FORWARDS_DONE = 9  # of all microbatches
     END = 10  # of the step; with its results
     ABORT = 11  # of the step
+    LEAVE = 12  # the sender has ended its last step
 
 
 class Incoming(Protocol):
