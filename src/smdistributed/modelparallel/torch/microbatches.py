@@ -57,7 +57,7 @@ from smdistributed.modelparallel.torch.structures import (
     is_container,
 )
 
-__all__ = ["ArgumentSplitter", "Call"]
+__all__ = ["ArgumentSplitter", "Call", "weights_of"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
@@ -125,7 +125,7 @@ class ArgumentSplitter:
         ragged: let the number of microbatches not divide a batch (our extension). Pieces then
             differ by at most one in size, larger ones first, and a batch that is smaller than the
             number of microbatches makes fewer, of size one. Whoever averages over microbatches
-            must know that their sizes differ.
+            weighs them by their sizes, see `weights_of`.
 
     Raises:
         TypeError: `non_split_inputs` is one string, or an axis is not an integer.
@@ -181,16 +181,7 @@ class ArgumentSplitter:
             TypeError: the function cannot be called like this, or an argument is an iterator, a
                 `DataLoader` or a `PackedSequence`.
         """
-        plan = self._plans.get((len(args), *kwargs))
-        if plan is None:
-            plan = self._make_plan(args, kwargs)
-        positional = list(zip(args, plan.positional, strict=True))
-        keyword = list(zip(kwargs.values(), plan.keyword, strict=True))
-        keys = list(kwargs)
-        if plan.more_positional or plan.more_keyword:
-            positional += plan.more_positional
-            keyword += [(value, rule) for _, value, rule in plan.more_keyword]
-            keys += [key for key, _, _ in plan.more_keyword]
+        keys, positional, keyword = self._with_rules(args, kwargs)
         if self._ragged:
             microbatches = self._count_pieces([*positional, *keyword], microbatches)
 
@@ -206,6 +197,30 @@ class ArgumentSplitter:
             (row, dict(zip(keys, keyword_row, strict=True)))
             for row, keyword_row in zip(rows, keyword_rows, strict=True)
         ]
+
+    def batch_size(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """The size of the first tensor that `split` cuts, along its axis; None if there is none."""
+        _, positional, keyword = self._with_rules(args, kwargs)
+        return next((size for size, *_ in self._cut_sizes([*positional, *keyword])), None)
+
+    def _with_rules(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[str], list[tuple[Any, _Rule]], list[tuple[Any, _Rule]]]:
+        """Names of the keyword arguments; and arguments, by position and by name, with their rules.
+
+        Defaults that are cut are among them.
+        """
+        plan = self._plans.get((len(args), *kwargs))
+        if plan is None:
+            plan = self._make_plan(args, kwargs)
+        positional = list(zip(args, plan.positional, strict=True))
+        keyword = list(zip(kwargs.values(), plan.keyword, strict=True))
+        keys = list(kwargs)
+        if plan.more_positional or plan.more_keyword:
+            positional += plan.more_positional
+            keyword += [(value, rule) for _, value, rule in plan.more_keyword]
+            keys += [key for key, _, _ in plan.more_keyword]
+        return keys, positional, keyword
 
     # ---- names -----------------------------------------------------------------------------------
 
@@ -383,6 +398,24 @@ class ArgumentSplitter:
         """How many pieces batches of any size make: the same number for all tensors."""
         found: int | None = None
         first = ""
+        for size, rule, structure, index in self._cut_sizes(values):
+            pieces = min(microbatches, max(1, size))
+            if found is None:
+                found = pieces
+                first = f"{self._where(rule, structure, index)} has size {size}, {found} pieces"
+            elif found != pieces:
+                raise ValueError(
+                    f"{self._where(rule, structure, index)} has size {size}, which makes"
+                    f" {pieces} pieces with {microbatches} microbatches; expected as many as of"
+                    f" other tensors ({first}). Give all of them one batch size, or name those"
+                    " that are not a batch in non_split_inputs."
+                )
+        return microbatches if found is None else found
+
+    def _cut_sizes(
+        self, values: list[tuple[Any, _Rule]]
+    ) -> Iterator[tuple[int, _Rule, Structure, int]]:
+        """Of each tensor that is cut: its size along its axis, and where it is."""
         for value, rule in values:
             if rule.is_whole or _treatment_of(type(value)) not in ("cut", "open"):
                 continue
@@ -394,19 +427,7 @@ class ArgumentSplitter:
                     continue
                 if not -leaf.dim() <= rule.axis < leaf.dim():
                     raise self._no_axis(leaf, rule, structure, index)
-                size = leaf.shape[rule.axis]
-                pieces = min(microbatches, max(1, size))
-                if found is None:
-                    found = pieces
-                    first = f"{self._where(rule, structure, index)} has size {size}, {found} pieces"
-                elif found != pieces:
-                    raise ValueError(
-                        f"{self._where(rule, structure, index)} has size {size}, which makes"
-                        f" {pieces} pieces with {microbatches} microbatches; expected as many as of"
-                        f" other tensors ({first}). Give all of them one batch size, or name those"
-                        " that are not a batch in non_split_inputs."
-                    )
-        return microbatches if found is None else found
+                yield leaf.shape[rule.axis], rule, structure, index
 
     def _no_axis(self, tensor: Tensor, rule: _Rule, structure: Structure, index: int) -> ValueError:
         dims = tensor.dim()
@@ -418,6 +439,14 @@ class ArgumentSplitter:
 
     def _where(self, rule: _Rule, structure: Structure, index: int) -> str:
         return f"Argument {structure.paths(rule.name)[index]} of {self._name}"
+
+
+def weights_of(size: int, pieces: int) -> list[float]:
+    """What each piece of a batch counts in a mean over the batch: its share of the rows."""
+    if size == 0:
+        return [1.0 / pieces] * pieces
+    rows, more = divmod(size, pieces)
+    return [(rows + (number < more)) / size for number in range(pieces)]
 
 
 _treatments: dict[type, _Treatment] = {}

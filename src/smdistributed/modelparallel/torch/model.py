@@ -194,7 +194,7 @@ class DistributedModel(_Wrapper):
     ) -> None:
         """As `torch.autograd.backward`, for the microbatch under way; instead of `loss.backward()`.
 
-        Gradients are scaled so that `.grad` gets the average over microbatches. The tensors
+        Gradients are scaled so that `.grad` gets the mean over the batch. The tensors
         themselves may be changed after the call.
 
         Raises:
@@ -215,7 +215,7 @@ class DistributedModel(_Wrapper):
     def _gradient_scale(self) -> float:
         if not self.averages_microbatches or self._comm_hook is not None:
             return 1.0
-        return 1.0 / current_pipeline("model.backward()").num_microbatches
+        return current_pipeline("model.backward()").weight
 
     # --- partition -------------------------------------------------------------------------------
 

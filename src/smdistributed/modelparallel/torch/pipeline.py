@@ -40,13 +40,13 @@ class Pipeline:
         self.is_tracing = False
         self._channel: _native.Communicator | None = None
         self._executor: Executor | None = None
-        self.num_microbatches = job.config.microbatches
         self.peak_microbatches = 0
         # Of a step of one rank alone, as in the executor.
         self._arm: Callable[[], None] | None = None
         self._goes_back_once: bool | None = None
         self._had_backward = False
-        self._num_left = self._num_backwards = 0
+        self._number = self._num_backwards = 0
+        self._weights: Sequence[float] = ()
 
     @property
     def is_leader(self) -> bool:
@@ -84,24 +84,27 @@ class Pipeline:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def step(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
+    def step(
+        self, bodies: Sequence[Callable[[], Any]], weights: Sequence[float] | None = None
+    ) -> tuple[list[Any], Sequence[float] | None]:
         """Runs a step; a collective of the pipeline, and of all ranks the first time.
 
         Args:
             bodies: by microbatch, on the leader; nothing elsewhere.
+            weights: of the microbatches in a mean over the batch; None: all the same.
 
-        Returns: what they return, on all ranks.
+        Returns: what they return, and the weights; on all ranks.
         """
         model = state.model
         if model is not None and not model.partitioned:
             model.partition(self, bodies[0] if bodies else None)
         arms = model.before_last_backward if model is not None and model.has_replicas else None
-        self.num_microbatches = len(bodies) or self.job.config.microbatches
+        self._weights = weights or [1.0 / max(1, len(bodies))] * len(bodies)
         self.is_in_step = True
         try:
             if model is not None:
                 model.begin_step()
-            results, had_backward = self._run(bodies, arms)
+            results, weights, had_backward = self._run(bodies, weights, arms)
             if model is not None:
                 model.end_step(had_backward)
         except BaseException:
@@ -111,7 +114,14 @@ class Pipeline:
             raise
         finally:
             self.is_in_step = False
-        return results
+        return results, weights
+
+    @property
+    def weight(self) -> float:
+        """Of the microbatch whose body runs now, in a mean over the batch; outside of a step 1."""
+        if not self.is_in_step:
+            return 1.0
+        return self._weights[self.executor().microbatch if self.size > 1 else self._number]
 
     def refuse(self, error: Exception) -> None:
         """Ends a step on the leader before it begins: the others learn why."""
@@ -139,23 +149,28 @@ class Pipeline:
             self.executor().backward(tensors, scaled)
             return
         self._had_backward = True
-        if self._arm is not None and self._num_left == 1 and self._goes_back_once:
+        is_last = self._number == len(self._weights) - 1
+        if self._arm is not None and is_last and self._goes_back_once:
             self._arm()
         self._num_backwards += 1
         torch.autograd.backward(list(tensors), scaled)
 
     def _run(
-        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None
-    ) -> tuple[list[Any], bool]:
+        self,
+        bodies: Sequence[Callable[[], Any]],
+        weights: Sequence[float] | None,
+        arm: Callable[[], None] | None,
+    ) -> tuple[list[Any], Sequence[float] | None, bool]:
         if self.size == 1:
-            return self._run_alone(bodies, arm)
+            results, had_backward = self._run_alone(bodies, arm)
+            return results, weights, had_backward
         executor = self.executor()
         if self.is_leader:
-            results = executor.lead(self.schedule(len(bodies)), bodies, arm)
+            results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights)
             self.peak_microbatches = executor.peak_microbatches
         else:
             results = executor.serve(arm)
-        return results, executor.had_backward
+        return results, executor.note, executor.had_backward
 
     def _run_alone(
         self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None
@@ -164,12 +179,11 @@ class Pipeline:
         self._had_backward = False
         results = []
         for number, body in enumerate(bodies):
-            self._num_left = len(bodies) - number
+            self._number = number
             self._num_backwards = 0
             results.append(body())
             if self._num_backwards and self._goes_back_once is not False:
                 self._goes_back_once = self._num_backwards == 1
-        self._num_left = 0
         self._arm = None
         return results, self._had_backward
 

@@ -8,10 +8,10 @@ Source: modelparallel specification, sections 3.2 to 3.5 and 4.2.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter, Call
+from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter, Call, weights_of
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.step_output import detach, gather_outputs
 
@@ -35,6 +35,7 @@ class StepFunction:
         functools.update_wrapper(self, function)
         self._function = function
         self._detaches = detach_outputs
+        self._is_ragged = ragged
         self._splitter = ArgumentSplitter(
             function,
             non_split_inputs=non_split_inputs,
@@ -65,14 +66,21 @@ class StepFunction:
                 " after the other. Call the plain function there: its __wrapped__."
             )
         calls: list[Call] = []
+        weights: Sequence[float] | None = None
         if pipeline.is_leader:
             try:
                 calls = self._splitter.split(args, kwargs, pipeline.job.config.microbatches)
+                size = self._splitter.batch_size(args, kwargs) if self._is_ragged else None
             except Exception as error:
                 pipeline.refuse(error)
                 raise
-        results = pipeline.step([functools.partial(self._run, call) for call in calls])
-        return gather_outputs([detach(each) for each in results] if self._detaches else results)
+            if size is not None and size % len(calls):
+                weights = weights_of(size, len(calls))
+        bodies = [functools.partial(self._run, call) for call in calls]
+        results, weights = pipeline.step(bodies, weights)
+        if self._detaches:
+            results = [detach(each) for each in results]
+        return gather_outputs(results, weights)
 
     def _run(self, call: Call) -> Any:
         args, kwargs = call

@@ -20,6 +20,7 @@ Source: modelparallel specification, sections 3.4 and 4.3.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -39,6 +40,8 @@ class StepOutput:
     Attributes:
         outputs: the list of tensors. They need the same shape for `reduce_mean`, `reduce_sum` and
             `stack`, and the same but for dimension 0 for `concat`.
+        weights: what each counts in `reduce_mean`, where a batch did not divide; they add up to 1.
+            None: all the same.
 
     Raises:
         ValueError: there are no outputs.
@@ -47,12 +50,16 @@ class StepOutput:
     Source: modelparallel specification, section 4.3.
     """
 
-    __slots__ = ("outputs",)
+    __slots__ = ("outputs", "weights")
 
     outputs: list[Tensor]
+    weights: tuple[float, ...] | None
 
-    def __init__(self, outputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, outputs: Sequence[Tensor], weights: Sequence[builtins.float] | None = None
+    ) -> None:
         self.outputs = list(outputs)
+        self.weights = None if weights is None else tuple(weights)
         if not self.outputs:
             raise ValueError(
                 "A StepOutput was made from no outputs; expected a tensor for each microbatch. Pass"
@@ -68,12 +75,19 @@ class StepOutput:
     def reduce_mean(self) -> Tensor:
         """The mean over microbatches, element by element; of the shape of one output.
 
-        Integers and booleans are averaged in float32, other dtypes stay.
+        Integers and booleans are averaged in float32, other dtypes stay. Microbatches of a batch
+        that did not divide count by their sizes.
 
         Raises:
             RuntimeError: shapes or devices differ.
         """
         stacked = self._stacked("reduce_mean")
+        if self.weights is not None:
+            is_inexact = stacked.is_floating_point() or stacked.is_complex()
+            dtype = stacked.dtype if is_inexact else torch.float32
+            weights = torch.tensor(self.weights, dtype=dtype, device=stacked.device)
+            mean: Tensor = torch.tensordot(weights, stacked.to(dtype), 1)
+            return mean
         if stacked.is_floating_point() or stacked.is_complex():
             return stacked.mean(0)
         # Summed as integers, which is exact; only the result is rounded.
@@ -114,19 +128,22 @@ class StepOutput:
 
     def detach(self) -> StepOutput:
         """The outputs without their history."""
-        return StepOutput([output.detach() for output in self.outputs])
+        return self._of([output.detach() for output in self.outputs])
 
     def to(self, *args: Any, **kwargs: Any) -> StepOutput:
         """`Tensor.to` of each output."""
-        return StepOutput([output.to(*args, **kwargs) for output in self.outputs])
+        return self._of([output.to(*args, **kwargs) for output in self.outputs])
 
     def cpu(self) -> StepOutput:
         """The outputs in the memory of the CPU."""
-        return StepOutput([output.cpu() for output in self.outputs])
+        return self._of([output.cpu() for output in self.outputs])
 
     def float(self) -> StepOutput:
         """The outputs in float32."""
-        return StepOutput([output.float() for output in self.outputs])
+        return self._of([output.float() for output in self.outputs])
+
+    def _of(self, outputs: list[Tensor]) -> StepOutput:
+        return StepOutput(outputs, self.weights)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -154,7 +171,7 @@ class StepOutput:
         raise AttributeError(f"'StepOutput' object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StepOutput, (self.outputs,)
+        return StepOutput, (self.outputs, self.weights)
 
     def __repr__(self) -> str:
         if all(output.dim() == 0 for output in self.outputs):
@@ -187,13 +204,14 @@ def detach(value: Any) -> Any:
     return map_leaves(_detach_leaf, value)
 
 
-def gather_outputs(values: Sequence[Any]) -> Any:
+def gather_outputs(values: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
     """What the step function returns, from what its body returned in each microbatch.
 
     Tensors are passed on as they are: `detach` the values before if they should not carry history.
 
     Args:
         values: by microbatch; at least one.
+        weights: of the microbatches in a mean; None: all the same.
 
     Returns:
         The containers of the values around `StepOutput`s, lists and None, as the module says.
@@ -213,15 +231,15 @@ def gather_outputs(values: Sequence[Any]) -> Any:
         if other != structure:
             raise RuntimeError(_differing([each for _, each in taken_apart]))
     columns = zip(*(leaves for leaves, _ in taken_apart), strict=True)
-    gathered = [_gather_leaf(column) for column in columns]
+    gathered = [_gather_leaf(column, weights) for column in columns]
     for index in structure.attribute_leaves:
         gathered[index] = taken_apart[0][0][index]
     return structure.unflatten(gathered)
 
 
-def _gather_leaf(column: tuple[Any, ...]) -> Any:
+def _gather_leaf(column: tuple[Any, ...], weights: Sequence[float] | None) -> Any:
     if all(isinstance(value, Tensor) for value in column):
-        return StepOutput(column)
+        return StepOutput(column, weights)
     if all(value is None for value in column):
         return None
     return list(column)

@@ -121,6 +121,30 @@ def test_gradients_are_means_over_microbatches(averages: bool) -> None:
     torch.testing.assert_close(net.weight.grad, plain.weight.grad)
 
 
+@pytest.mark.parametrize("size", [8, 7, 5, 3, 1])
+def test_a_ragged_batch_counts_row_by_row(size: int) -> None:
+    smp.init({"microbatches": 4})
+    net = nn.Linear(3, 1)
+    plain = copy.deepcopy(net)
+    model = smp.DistributedModel(net)
+    x, y = torch.randn(size, 3), torch.randn(size, 1)
+
+    @smp.step(ragged=True)
+    def train(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, int]:
+        loss = _mse(model(x), y)
+        model.backward(loss)
+        return loss, model(x).argmax(1) + 1, len(x)
+
+    loss, ones, sizes = train(x, y)
+    expected = _mse(plain(x), y)
+    expected.backward()
+    assert sum(sizes) == size
+    torch.testing.assert_close(loss.reduce_mean(), expected.detach())
+    torch.testing.assert_close(loss.cpu().detach().reduce_mean(), expected.detach())
+    torch.testing.assert_close(net.weight.grad, plain.weight.grad)
+    assert ones.concat().tolist() == [1] * size
+
+
 def test_backward_of_several_tensors_with_gradients() -> None:
     smp.init({"microbatches": 2})
     model = smp.DistributedModel(nn.Linear(2, 2, bias=False))

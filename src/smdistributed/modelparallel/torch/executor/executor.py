@@ -134,6 +134,7 @@ class Executor:
         # Whether bodies were seen to call backward once, and none more often.
         self._goes_back_once: bool | None = None
         self.had_backward = False
+        self.note: Any = None
         self.peak_microbatches = 0
         interception.install(self, owners, rank)
 
@@ -169,6 +170,7 @@ class Executor:
         schedule: Schedule,
         bodies: Sequence[Callable[[], Any]],
         before_last_backward: Callable[[], None] | None = None,
+        note: Any = None,
     ) -> list[Any]:
         """Runs a step on the leader.
 
@@ -177,6 +179,7 @@ class Executor:
             bodies: the user's function with its arguments, for each microbatch.
             before_last_backward: called when all gradients of this rank but those of one backward
                 pass are there. Not in every step: who needs the moment must do without, too.
+            note: what the others are to know when the step ends; then it is `note` everywhere.
 
         Returns: what they return.
 
@@ -185,6 +188,7 @@ class Executor:
             StepAborted: this rank is not at fault.
         """
         self._begin(schedule, before_last_backward)
+        self.note = note
         self._bodies = bodies
         self._results = [None] * len(bodies)
         self._seed = self._random.draw()
@@ -221,6 +225,7 @@ class Executor:
             StepAborted: the step failed; says where, and how.
         """
         self._begin(Schedule(True, 1, 1), before_last_backward)
+        self._random.draw()  # as the leader does: outside of steps all ranks draw the same
         outside = self._random.save()
         try:
             self._take_early()
@@ -229,7 +234,8 @@ class Executor:
                 raise StepAborted(self._abort_reason)
             assert self._end is not None
             template: Template = pickle.loads(self._end.pickled)
-            results: list[Any] = template.fill(t for t in self._end.tensors if t is not None)
+            results: list[Any]
+            results, self.note = template.fill(t for t in self._end.tensors if t is not None)
             return results
         except StepAborted:
             raise
@@ -268,7 +274,7 @@ class Executor:
         self._turned = []
 
     def _tell_end(self, results: list[Any]) -> None:
-        template, tensors = without_tensors(results)
+        template, tensors = without_tensors((results, self.note))
         tensors = [tensor.detach() for tensor in tensors]
         try:
             pickled = pickle.dumps(template)
@@ -415,6 +421,11 @@ class Executor:
                 " function decorated with @smp.step, on the leader alone."
             )
         return activity
+
+    @property
+    def microbatch(self) -> int:
+        """The one whose body runs now."""
+        return self.activity().task.microbatch
 
     def submit(self, activity: Activity, run: Callable[[], None]) -> None:
         """Has it done when it is the most urgent."""
