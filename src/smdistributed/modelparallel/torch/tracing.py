@@ -41,6 +41,10 @@ _LINKS = {
     "cpu": partition.Link(call_s=2e-4, bytes_per_s=3e9),
     "cuda": partition.Link(call_s=2e-4, bytes_per_s=10e9),
 }
+# What a further message must save, as a share of the model's cost, to be worth its wait.
+_LEAST_GAIN = 0.005
+# Of the parameter `memory_weight`: else messages would count for nothing.
+_MOST_MEMORY = 0.999
 # Backward takes about twice as long as forward.
 _PASSES = 3
 
@@ -341,4 +345,29 @@ def decide(found: Trace, partitions: int, memory_weight: float, microbatches: in
     """
     tree = found.tree(microbatches)
     assert tree.name == ROOT
-    return partition.assign(tree, partitions, memory_weight, found.link)
+    memory_weight = min(memory_weight, _MOST_MEMORY)
+    return partition.assign(
+        tree, partitions, memory_weight, _worth_crossing(found.link, tree, memory_weight)
+    )
+
+
+def _worth_crossing(
+    link: partition.Link, tree: partition.Module, memory_weight: float
+) -> partition.Link:
+    """A link whose messages cost each side `_LEAST_GAIN` of the model's cost at least.
+
+    A microbatch that crosses once more waits once more, which no load shows: a cut through a block
+    must be worth it. Where memory decides, the time of messages alone would hardly count.
+    """
+    seconds = _total_seconds(tree)
+    call_s = _LEAST_GAIN * seconds / (1 - memory_weight)
+    return dataclasses.replace(link, call_s=max(link.call_s, call_s))
+
+
+def _total_seconds(tree: partition.Module) -> float:
+    seconds, left = 0.0, [tree]
+    while left:
+        module = left.pop()
+        seconds += module.seconds
+        left.extend(module.children)
+    return seconds

@@ -120,6 +120,28 @@ def test_the_same_model_is_cut_the_same_way() -> None:
     assert cut() == cut()
 
 
+class Block(nn.Module):
+    """Norm and two layers, residual: small and large parts, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+@pytest.mark.parametrize("memory_weight", [0.2, 0.8, 1.0])
+def test_blocks_are_not_cut_for_little(memory_weight: float) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), *(Block() for _ in range(4)), nn.Linear(16, 24))
+    found = _traced(model, torch.randn(64, 16))
+    places = decide(found, 4, memory_weight, 4).partition_of
+    for number in range(1, 5):
+        inside = {place for path, place in places.items() if path.startswith(f"main/{number}")}
+        assert len(inside) == 1, places
+
+
 def test_measured_times_are_of_each_module_alone() -> None:
     class Slow(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
