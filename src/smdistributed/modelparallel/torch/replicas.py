@@ -94,8 +94,11 @@ class Replicas:
         return self._ddp
 
     def sync_buffers(self) -> None:
-        """At the start of a step: those of the group's first rank, on all."""
-        if self._broadcasts_buffers:
+        """At the start of a step: those of the group's first rank, on all.
+
+        Not in a join: who has no more batches takes part in DDP's collectives alone.
+        """
+        if self._broadcasts_buffers and not self._is_joining:
             for _, buffer in self._placement.local_buffers():  # forward passes may replace them
                 dist.broadcast(buffer, self._root, group=self._group)
 
