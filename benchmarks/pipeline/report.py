@@ -98,8 +98,7 @@ ideal. Measured on {content["date"]} with
 
 How much a rank's peak grows over what it held before the first step: gradients, and what is kept
 for backward passes ({SHAPES["gpt-8"]}, 16 microbatches, 2 ranks). Rank 0 keeps as many
-microbatches as may be under way. In the first step modules wait for their first results, so rank 1
-keeps some too; later it goes back at once.
+microbatches as may be under way, if it comes to that; rank 1 goes back at once.
 
 {memory_table(content["memory"])}"""
         )
