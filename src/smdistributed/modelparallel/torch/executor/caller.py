@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -264,8 +264,7 @@ class Caller:
             activity, lambda: program.error is not None or is_there(), what
         )
         if program.error is not None:
-            program.has_raised = True
-            raise program.error
+            self._show(program)
 
     def _send(self, activity: Activity, program: Program, wanted: list[int]) -> None:
         try:
@@ -320,6 +319,8 @@ class Caller:
         Returns: the gradients of its inputs that require one.
         """
         activity = self._surroundings.activity()
+        if program.error is not None:  # heard of since it was called: nobody would answer
+            self._show(program)
         numbers = sorted(program.gradients)
         gradients = [program.gradients[number] for number in numbers]
         program.gradients = {}
@@ -370,8 +371,15 @@ class Caller:
         """Raises what has been raised elsewhere and user code has not seen."""
         for program in activity.programs:
             if program.error is not None and not program.has_raised:
-                program.has_raised = True
-                raise program.error
+                self._show(program)
+
+    @staticmethod
+    def _show(program: Program) -> NoReturn:
+        """Raises a program's error, once for all that have failed by it."""
+        assert program.error is not None
+        for other in program.activity.programs:
+            other.has_raised |= other.error is program.error
+        raise program.error
 
     # --- answers ---------------------------------------------------------------------------------
 
