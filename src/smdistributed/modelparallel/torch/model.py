@@ -138,7 +138,6 @@ class DistributedModel(_Wrapper):
         self._replicas: Replicas | None = None
         self._comm_hook: tuple[object, Callable[..., Any]] | None = None
         self._syncs = True
-        self._was_backward_called = False
         self._deferred_loads: list[tuple[Mapping[str, Any], bool, bool]] = []
         self._partition_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
@@ -210,7 +209,6 @@ class DistributedModel(_Wrapper):
         else:
             given = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors)
         pipeline.backward(roots, given, self._gradient_scale())
-        self._was_backward_called = True
 
     def _gradient_scale(self) -> float:
         if not self.averages_microbatches or self._comm_hook is not None:
@@ -320,7 +318,6 @@ class DistributedModel(_Wrapper):
 
     def begin_step(self) -> None:
         """Before the microbatches; on every rank."""
-        self._was_backward_called = False
         self._leave_home()
         if self._replicas is not None and self.training and torch.is_grad_enabled():
             self._replicas.sync_buffers()
