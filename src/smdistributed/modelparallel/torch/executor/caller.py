@@ -159,6 +159,8 @@ class Caller:
         letter = self._fetch(activity, program, [WHOLE_RESULT])
         template: Template = pickle.loads(letter.pickled)
         if is_lasting:
+            if template == ONE_TENSOR:
+                template = ONE_TENSOR
             self._learned[number] = template if template.is_plain else None
         first, program.num_values = program.num_values, program.num_values + template.num_tensors
         numbers = list(range(first, program.num_values))
@@ -217,8 +219,8 @@ class Caller:
         assert placeholder.tensor is not None
         return placeholder.tensor
 
-    def root_of(self, placeholder: Deferred, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """What a backward pass from a placeholder begins with: a tensor here, and its gradient.
+    def root_of(self, placeholder: Deferred, gradient: Tensor) -> tuple[Tensor, None]:
+        """What a backward pass from a placeholder begins with: a tensor of one number here.
 
         Raises:
             RuntimeError: there are no gradients for it.
@@ -232,7 +234,7 @@ class Caller:
                 " depends on parameters, outside of torch.no_grad()."
             )
         program.add_gradient(placeholder.number, gradient)
-        return program.token, torch.empty(0)
+        return program.token, None
 
     def send_open(self, activity: Activity) -> None:
         """Nothing can join the program that is open any more: its owner may begin."""
@@ -318,6 +320,31 @@ class Caller:
 
         Returns: the gradients of its inputs that require one.
         """
+        if program.is_sent_back:
+            program.is_sent_back = False
+        else:
+            self._send_back(program)
+        if num_inputs == 0:
+            return []
+        what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
+        self._wait(program.activity, program, lambda: program.input_gradients is not None, what)
+        returned, program.input_gradients = program.input_gradients, None
+        assert returned is not None
+        return returned
+
+    def send_back_root(self, roots: Sequence[Tensor]) -> None:
+        """Asks for the backward pass of the program that a backward pass begins with, if it is one.
+
+        Nothing else adds to its gradients. So its owner, which most often is the last rank, can go
+        on at once, and not when this rank comes to it.
+        """
+        programs = {root.program for root in roots if type(root) is Deferred and root.is_pending}
+        if len(programs) == 1 and all(type(root) is Deferred and root.is_pending for root in roots):
+            program = programs.pop()
+            self._send_back(program)
+            program.is_sent_back = True
+
+    def _send_back(self, program: Program) -> None:
         activity = self._surroundings.activity()
         if program.error is not None:  # heard of since it was called: nobody would answer
             self._show(program)
@@ -344,13 +371,6 @@ class Caller:
         )
         program.has_gone_back = program.is_going_back = True
         program.activity = activity
-        if num_inputs == 0:
-            return []
-        what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
-        self._wait(activity, program, lambda: program.input_gradients is not None, what)
-        returned, program.input_gradients = program.input_gradients, None
-        assert returned is not None
-        return returned
 
     def finish(self, activity: Activity) -> None:
         """Waits until all that an activity has asked for is done.

@@ -372,6 +372,7 @@ class Executor:
     def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """The microbatch turns back: runs its backward pass when that is the most urgent."""
         activity = self.activity()
+        roots = [self._root(*pair) for pair in zip(tensors, gradients, strict=True)]
         if activity.task.phase is Phase.FORWARD:
             self._caller.send_open(activity)
             activity.turn_back()
@@ -383,13 +384,13 @@ class Executor:
                     lambda: self._schedule.may_turn_back(self._num_forwards_done),
                     "the forward passes of the other microbatches",
                 )
+            self._caller.send_back_root(tensors)
             self._scheduler.yield_to_more_urgent(activity.task)
         self.had_backward = True
         activity.num_backwards += 1
         is_last_body = self._num_finished == self._schedule.microbatches - 1
         if is_last_body and self._goes_back_once:
             self.going_back(0)
-        roots = [self._root(*pair) for pair in zip(tensors, gradients, strict=True)]
         torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
         what = "the end of backward passes on other ranks"
         self.wait_until(activity, lambda: activity.num_going_back == 0, what)

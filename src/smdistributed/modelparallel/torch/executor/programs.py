@@ -42,6 +42,9 @@ __all__ = ["Call", "Program", "with_history"]
 # As many are copied in a few microseconds.
 _COPIED_BYTES = 64 << 10
 
+# Torch's own: no placeholders come to the nodes here.
+_apply = Function.__dict__["apply"]
+
 
 class Call:
     """One call of a program: a signature's number, and where its tensors come from.
@@ -77,6 +80,7 @@ class Program:
         has_raised: user code has seen the error.
         has_gone_back: its backward pass has been asked for.
         is_going_back: and has not come to its end.
+        is_sent_back: it has been asked for before autograd came to its node.
         is_answered: its owner has said something after it was through.
         is_closed: its owner keeps nothing of it after it is through.
     """
@@ -101,6 +105,7 @@ class Program:
         "is_going_back",
         "is_grad",
         "is_sent",
+        "is_sent_back",
         "name",
         "num_returning",
         "num_values",
@@ -143,7 +148,7 @@ class Program:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.has_raised = False
-        self.has_gone_back = self.is_going_back = False
+        self.has_gone_back = self.is_going_back = self.is_sent_back = False
         self.token: Tensor | None = None
         self.gradients: dict[int, Tensor] = {}
         self.num_returning = 0
@@ -266,6 +271,8 @@ class Program:
 class ProgramNode(Function):
     """A program in its caller's graph. Its backward pass waits inside the engine's."""
 
+    apply = _apply
+
     @staticmethod
     def forward(
         ctx: Any, program: Program, dummy: Tensor, num_inputs: int, *edges: Tensor
@@ -274,7 +281,7 @@ class ProgramNode(Function):
         ctx.program = program
         ctx.num_inputs = num_inputs
         ctx.num_tokens = len(edges) - num_inputs
-        return torch.empty(0)
+        return torch.empty(())
 
     @staticmethod
     @once_differentiable
@@ -285,6 +292,8 @@ class ProgramNode(Function):
 
 class ValuesNode(Function):
     """Values of a program that came to its caller: new tensors, that users may change in place."""
+
+    apply = _apply
 
     @staticmethod
     def forward(
