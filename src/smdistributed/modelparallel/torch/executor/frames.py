@@ -12,6 +12,7 @@ tensor, also where it was made on this rank, so each piece of graph runs once.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -26,11 +27,12 @@ from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.caller import WHOLE_RESULT, Post
 from smdistributed.modelparallel.torch.executor.deferred import arrived
 from smdistributed.modelparallel.torch.executor.lazy_functions import FUNCTIONS
-from smdistributed.modelparallel.torch.executor.modes import RandomState, applied, mixed
+from smdistributed.modelparallel.torch.executor.modes import Modes, RandomState, applied, mixed
 from smdistributed.modelparallel.torch.executor.remote_errors import pickled_error
 from smdistributed.modelparallel.torch.executor.signatures import (
     ONE_TENSOR,
     KnownSignatures,
+    Signature,
     Template,
     without_tensors,
 )
@@ -40,6 +42,9 @@ __all__ = ["Frame", "Owner"]
 
 # What a caller may still look at travels with the gradients if it is no larger.
 _SMALL_BYTES = 4096
+
+# Torch's own: no placeholders come to the nodes here.
+_apply = Function.__dict__["apply"]
 
 _Key = tuple[int, int]  # rank of the caller, number of the program
 _Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
@@ -105,6 +110,8 @@ class Frame:
 class ArrivalNode(Function):
     """What came in, as results of the graph's first node: so modules may change it in place."""
 
+    apply = _apply
+
     @staticmethod
     def forward(
         ctx: Any, frame: Frame, dummy: Tensor, box: list[list[Tensor]]
@@ -118,6 +125,25 @@ class ArrivalNode(Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
         ctx.frame.input_gradients = gradients
         return (None, None, None)
+
+
+class EndNode(Function):
+    """Where a backward pass begins, with given gradients.
+
+    torch.autograd.backward() takes them too, but imports sympy to look at them: a second, once.
+    """
+
+    apply = _apply
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Tensor], *roots: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return torch.empty(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.gradients)
 
 
 class Surroundings(Protocol):
@@ -359,23 +385,27 @@ class Owner:
         inputs = self._received(frame)
         results: list[Tensor] = []
         template = None
-        for number, is_expected, seed, sources in frame.calls:
-            signature = self._signatures.get(frame.key[0], number)
-            frame.called.append(signature.module)
-            arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
-            if seed:  # that is, for modules
-                self._random.seed(seed)
-            with applied(signature.modes):
-                args, kwargs = signature.arguments(arguments)
-                result = self._target(signature.module)(*args, **kwargs)
-                template, tensors = without_tensors(arrived(result))
-                tensors = [arrived(tensor) for tensor in tensors]
-            told = frame.key[0], number
-            if is_expected:
-                self._check_as_told(signature.module, self._returned.get(told), template)
-            elif number >= 0:
-                self._returned[told] = template
-            results += tensors
+        calls = [(self._signatures.get(frame.key[0], call[0]), call) for call in frame.calls]
+        for modes, group in itertools.groupby(calls, key=_modes_of):
+            with applied(modes):
+                for signature, (number, is_expected, seed, sources) in group:
+                    frame.called.append(signature.module)
+                    arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
+                    if seed:  # that is, for modules
+                        self._random.seed(seed)
+                    args, kwargs = signature.arguments(arguments)
+                    result = self._target(signature.module)(*args, **kwargs)
+                    if type(result) is Tensor:
+                        template = ONE_TENSOR
+                        results.append(result)
+                    else:
+                        template, tensors = without_tensors(arrived(result))
+                        results += [arrived(tensor) for tensor in tensors]
+                    told = frame.key[0], number
+                    if is_expected:
+                        self._check_as_told(signature.module, self._returned.get(told), template)
+                    elif number >= 0:
+                        self._returned[told] = template
         if frame.wanted == [WHOLE_RESULT]:
             assert template is not None
             frame.wanted = list(range(len(results) - template.num_tensors, len(results)))
@@ -413,7 +443,7 @@ class Owner:
 
     def _check_as_told(self, module: int, told: Template | None, template: Template) -> None:
         told = told or ONE_TENSOR  # so it is with functions
-        if template == told:
+        if template is told or template == told:
             return
         raise RuntimeError(
             f"{self._name(module)} returned something else than at earlier calls with such"
@@ -533,7 +563,13 @@ class Owner:
         frame.gradients = []
         frame.backward = None
         if roots:
-            torch.autograd.backward(roots, given)
+            with torch.enable_grad():
+                end = EndNode.apply(given, *roots)
+            torch.autograd.backward(end)
+
+
+def _modes_of(call: tuple[Signature, Any]) -> Modes:
+    return call[0].modes
 
 
 def _as_of(root: Tensor, gradient: Tensor) -> Tensor:

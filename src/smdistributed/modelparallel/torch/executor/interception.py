@@ -78,7 +78,10 @@ def uninstall(executor: _Executor) -> None:
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     route = _routes.get(id(self))
     if route is None:  # all of it runs here
-        args, kwargs = force_arguments(args, kwargs)
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if type(value) is Deferred:
+                args, kwargs = force_arguments(args, kwargs)
+                break
         return _original(self, *args, **kwargs)
     if route == _HERE_IN_PART or _executor is None:
         return _original(self, *args, **kwargs)

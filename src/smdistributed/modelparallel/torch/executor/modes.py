@@ -81,6 +81,7 @@ class RandomState:
         self._generators = [torch.default_generator]
         if device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[device.index])
+        self._drawn = torch.empty((), dtype=torch.int64)
 
     def save(self) -> list[Tensor]:
         """The state, to be restored."""
@@ -98,7 +99,7 @@ class RandomState:
 
     def draw(self) -> int:
         """A seed, from the CPU's generator, which moves on."""
-        return int(torch.randint(0, 1 << 62, (), dtype=torch.int64))
+        return int(self._drawn.random_().item())
 
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import enum
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.executor.modes import Modes
-from smdistributed.modelparallel.torch.structures import Structure, flatten
+from smdistributed.modelparallel.torch.structures import Structure, flatten, is_container
 
 __all__ = [
     "ONE_TENSOR",
@@ -75,6 +75,8 @@ class Template(NamedTuple):
     def fill(self, tensors: Iterable[Tensor]) -> Any:
         """The object, with tensors in their places."""
         following = iter(tensors)
+        if self is ONE_TENSOR:
+            return next(following)
         return self.structure.unflatten(
             [next(following) if leaf is Place.TENSOR else leaf for leaf in self.leaves]
         )
@@ -82,13 +84,22 @@ class Template(NamedTuple):
 
 def without_tensors(obj: Any) -> tuple[Template, list[Tensor]]:
     """An object's template, and its tensors."""
+    if type(obj) is Tensor:
+        return ONE_TENSOR, [obj]
     leaves, structure = flatten(obj)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     places = (Place.TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     return Template(structure, tuple(places)), tensors
 
 
-ONE_TENSOR = without_tensors(torch.empty(0))[0]
+# What most modules return, and what most are given: arguments without names, none a container. Told
+# by identity.
+ONE_TENSOR = Template(flatten(0)[1], (Place.TENSOR,))
+_ROWS = [flatten(((0,) * length, {}))[1] for length in range(8)]
+
+
+def _is_row(structure: Structure, length: int) -> bool:
+    return length < len(_ROWS) and structure is _ROWS[length]
 
 
 class Signature(NamedTuple):
@@ -111,9 +122,10 @@ class Signature(NamedTuple):
     def arguments(self, tensors: Iterable[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with tensors in their places."""
         following = iter(tensors)
-        args, kwargs = self.structure.unflatten(
-            [next(following) if c is Place.TENSOR else c[1] for c in self.constants]
-        )
+        leaves = [next(following) if c is Place.TENSOR else c[1] for c in self.constants]
+        if _is_row(self.structure, len(leaves)):
+            return tuple(leaves), {}
+        args, kwargs = self.structure.unflatten(leaves)
         return args, kwargs
 
 
@@ -125,7 +137,11 @@ def signature_of(
     modes: Modes,
 ) -> tuple[Signature, list[Tensor], bool]:
     """The signature of a call, its tensors, and whether the signature can serve again."""
-    leaves, structure = flatten((args, kwargs))
+    leaves: Sequence[Any]
+    if not kwargs and len(args) < len(_ROWS) and not any(map(is_container, map(type, args))):
+        leaves, structure = args, _ROWS[len(args)]
+    else:
+        leaves, structure = flatten((args, kwargs))
     tensors = []
     constants: list[Any] = []
     is_lasting = True
@@ -184,6 +200,9 @@ class KnownSignatures:
     def learn(self, caller: int, definitions: dict[int, Signature]) -> None:
         """What numbers of `caller` mean."""
         for number, signature in definitions.items():
+            length = len(signature.constants)
+            if length < len(_ROWS) and signature.structure == _ROWS[length]:
+                signature = signature._replace(structure=_ROWS[length])
             self._by_number[caller, number] = signature
 
     def get(self, caller: int, number: int) -> Signature:

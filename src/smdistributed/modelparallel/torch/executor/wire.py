@@ -43,6 +43,9 @@ class Kind(enum.IntEnum):
     LEAVE = 12  # the sender has ended its last step
 
 
+_KINDS = tuple(Kind)
+
+
 class Incoming(Protocol):
     """A message as a channel delivers it: also a writable buffer, the segments."""
 
@@ -204,4 +207,4 @@ def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
         if flags & _REQUIRES_GRAD:
             tensor.requires_grad_()
         tensors.append(tensor)
-    return Letter(Kind(kind), step, message.source, ints, tensors, header[8 * position :])
+    return Letter(_KINDS[kind], step, message.source, ints, tensors, header[8 * position :])
