@@ -1,8 +1,10 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which models torch.distributed.pipelining can run in two processes: a Markdown table.
+"""Which models torch.distributed.pipelining can run in two processes.
 
-    python benchmarks/pipeline/can_run.py [architecture ...]
+    python benchmarks/pipeline/can_run.py [architecture ...] [--out FILE.json]
+
+Some 20 minutes. report.py makes a table of the file.
 
 For each architecture of tests/multiprocess/modelparallel/architectures.py, in two processes, each
 try with a deadline:
@@ -32,6 +34,7 @@ sys.path[:0] = [str(ROOT / "tests/multiprocess/modelparallel"), str(ROOT / "test
 
 DEADLINE_S = 90
 MICROBATCHES = 4
+MOST = 160  # characters of a reason
 WAYS = ("traced, GPipe", "traced, 1F1B", "by hand, GPipe", "by hand, 1F1B")
 
 
@@ -154,7 +157,8 @@ def child(rank: int, port: int, name: str, way: str, file: str) -> None:
     try:
         try_it(rank, name, way)
         told = ""
-    except BaseException as error:
+    except BaseException as caught:
+        error = caught.__cause__ or caught  # torch wraps what a stage raises
         lines = traceback.format_exception_only(error)
         told = f"{type(error).__name__}: " + " ".join("".join(lines).split(": ", 1)[-1].split())
     Path(file).write_text(json.dumps(told))
@@ -195,30 +199,29 @@ def attempt(name: str, way: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("architectures", nargs="*")
+    parser.add_argument("--out", type=Path, help="where the findings go, as JSON")
     parser.add_argument("--child", nargs=5, metavar=("RANK", "PORT", "NAME", "WAY", "FILE"))
     arguments = parser.parse_args()
     if arguments.child:
         rank, port, name, way, file = arguments.child
         child(int(rank), int(port), name, way, file)
+    import torch
     from architectures import ARCHITECTURES
 
-    print(f"| model | {' | '.join(WAYS)} | reason |", flush=True)
-    print("| --- |" + " --- |" * (len(WAYS) + 1), flush=True)
+    found: dict[str, dict[str, str]] = {}
     for name in arguments.architectures or ARCHITECTURES:
-        results: dict[str, str] = {}
+        reasons = found[name] = {}
         for way in WAYS:
             kind = way.split(",")[0]
-            before = [results[w] for w in results if w.startswith(kind)]
+            before = [reasons[w] for w in reasons if w.startswith(kind)]
             # What cannot be built cannot be scheduled in another order either.
-            results[way] = before[0] if before and before[0] else attempt(name, way)
-        marks = ["no" if results[way] else "yes" for way in WAYS]
-        reasons = list(
-            dict.fromkeys(
-                f"{way.split(',')[0]}: {reason[:160]}" for way, reason in results.items() if reason
-            )
-        )
-        text = "; ".join(reasons).replace("|", "\\|")
-        print(f"| {name} | {' | '.join(marks)} | {text} |", flush=True)
+            reasons[way] = before[0] if before and before[0] else attempt(name, way)[:MOST]
+        told = "; ".join(f"{way}: {reason or 'yes'}" for way, reason in reasons.items())
+        print(f"{name}: {told}", flush=True)
+    if arguments.out:
+        content = {"torch": torch.__version__, "why_not": found}
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Usage: python benchmarks/pipeline/report.py [RESULT.json] [--docs FOLDER]
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shared import page_parts, result_files
 
 HERE = Path(__file__).resolve().parent
 PAGE = "pipeline.md"
+CAN_RUN = HERE / "results/can_run/torch-2.13.0.json"
 # Median speed against 1F1B that is promised on 2 ranks, by shape; and share of the ideal.
 TARGETS = {"gpt-4": 1.0, "gpt-8": 1.0, "tiny": 1.15}
 SHAPES = {
@@ -65,6 +67,50 @@ def memory_table(records: list[dict[str, Any]]) -> str:
     return page_parts.table(["`active_microbatches`", "Rank 0, MB", "Rank 1, MB"], lines)
 
 
+def can_run_table(why_not: dict[str, dict[str, str]]) -> str:
+    """Per architecture whether torch's pipelining runs it, traced and by hand, and what it says."""
+    lines = []
+    for name, ways in why_not.items():
+        cells = [f"`{name}`"]
+        for kind in ("traced", "by hand"):
+            reasons = [reason for way, reason in ways.items() if way.startswith(kind)]
+            cells.append(next((_brief(each) for each in reasons if each), "**yes**"))
+        lines.append(cells)
+    return page_parts.table(["Architecture", "Traced", "By hand, as a chain"], lines)
+
+
+def _brief(reason: str) -> str:
+    text = reason.removeprefix("AssertionError: wrong: ")
+    if text != reason:
+        return f"wrong: {text}"
+    text = text.partition(": ")[2]
+    return "no: " + (text if len(text) <= 70 else text[:70].rstrip() + " …").replace("|", "\\|")
+
+
+def _can_run() -> str:
+    content = json.loads(CAN_RUN.read_text())
+    found = content["why_not"]
+    counts = [
+        sum(not any(r for w, r in ways.items() if w.startswith(kind)) for ways in found.values())
+        for kind in ("traced", "by hand")
+    ]
+    return f"""
+## What it can run
+
+The architectures that the tests of `smp.DistributedModel` train, each with losses and gradients as
+the whole model's: all {len(found)} here. torch.distributed.pipelining (torch {content["torch"]}),
+two processes, four microbatches, runs {counts[0]} of them traced by its `pipeline()` and split in
+the middle, and {counts[1]} as a chain of the model's children, cut in the middle by hand. GPipe and
+1F1B run the same ones. Whoever writes each stage as a module of its own can run more by hand: a
+chain is what comes for free.
+
+{can_run_table(found)}
+What it says is torch's own text. Run again by
+
+    python benchmarks/pipeline/can_run.py --out {CAN_RUN.relative_to(HERE.parents[1])}
+"""
+
+
 def page(content: dict[str, Any]) -> str:
     """The text of the page."""
     cores = content["environment"]["cpus"]
@@ -110,11 +156,12 @@ microbatches as may be under way, if it comes to that; rank 1 goes back at once.
 
 A call whose result is looked at before the next one, there and back, without gradients:
 {small["median"]:.0f} µs for 32 bytes each way (best {small["best"]:.0f}),
-{large["median"]:.0f} µs for 256 KiB (best {large["best"]:.0f}). The rank that is called sleeps in
-between. Calls whose results are only passed on wait for nobody
-([architecture](../architecture.md)).
+{large["median"]:.0f} µs for 256 KiB (best {large["best"]:.0f}). Most of it is Python's, on
+both ranks; a message between them takes a microsecond. Calls whose results are only passed on wait
+for nobody ([architecture](../architecture.md)).
 """
         )
+    parts.append(_can_run())
     return "".join(parts)
 
 
