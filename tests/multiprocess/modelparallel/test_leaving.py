@@ -21,17 +21,17 @@ def leaves_at_once(rank: int, world_size: int) -> float:
     from torch import nn
 
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.torch.executor.executor import Executor
+    from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
     from smdistributed.modelparallel.torch.executor.wire import Kind
 
-    post = Executor._post
+    post = Mailbox.post
 
-    def late(self: Executor, to: int, kind: Kind, *args: Any) -> None:
+    def late(self: Mailbox, to: int, kind: Kind, *args: Any) -> None:
         if kind is Kind.END and to == RANKS - 1:
             time.sleep(LATE_S)
         post(self, to, kind, *args)
 
-    Executor._post = late  # type: ignore[method-assign, assignment]
+    Mailbox.post = late  # type: ignore[method-assign, assignment]
     smp.init({"partitions": world_size, "auto_partition": False, "default_partition": 0})
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(world_size)))

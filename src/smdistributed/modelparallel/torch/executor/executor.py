@@ -12,9 +12,7 @@ Source: modelparallel specification, sections 3.2, 3.5, 3.6 and 3.12.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,7 +28,7 @@ from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.caller import Caller
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.executor.fibers import Scheduler
-from smdistributed.modelparallel.torch.executor.frames import Owner
+from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
 from smdistributed.modelparallel.torch.executor.modes import (
     Modes,
     RandomState,
@@ -38,27 +36,13 @@ from smdistributed.modelparallel.torch.executor.modes import (
     current_modes,
     mixed,
 )
+from smdistributed.modelparallel.torch.executor.owner import Owner
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
-from smdistributed.modelparallel.torch.executor.wire import (
-    Channel,
-    Incoming,
-    Kind,
-    Letter,
-    pack,
-    unpack,
-)
+from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter
 
 __all__ = ["Executor"]
 
 _log = get_logger()
-
-# How often a rank that waits looks whether it has waited too long, and after how long it says so.
-_LOOK_S = 5.0
-_STALL_S = 30.0
-# How long a rank that leaves waits for those who do not.
-_PARTING_S = 1.0
-
-_NO_CHANGE = contextlib.nullcontext()
 
 
 class Executor:
@@ -89,16 +73,16 @@ class Executor:
     ) -> None:
         self._rank = rank
         self._size = size
-        self._channel = channel
         self._modules = modules
         self._numbers = {module: number for number, module in enumerate(modules)}
-        self._device = None if device.type == "cpu" else device
-        self._timeout_s = timeout_s
+        previous = predecessor._mailbox if predecessor else None
+        self._mailbox: Mailbox = Mailbox(rank, size, channel, device, timeout_s, previous)
+        self._post = self._mailbox.post
         self._random = RandomState(device)
         self._scheduler = Scheduler(self)
         self._caller = Caller(self._post, self, names)
         self._owner = Owner(rank, self._post, self, modules, names, self._random)
-        self._handlers: dict[Kind, Callable[[Letter], None]] = {
+        self._mailbox.handlers = {
             Kind.CALL: self._owner.called,
             Kind.RETURN: self._caller.returned,
             Kind.VALUE: self._owner.value_came,
@@ -112,12 +96,9 @@ class Executor:
             Kind.END: self._ended,
             Kind.ABORT: self._was_aborted,
         }
-        # Messages that were sent before are told from later ones by the number of their step.
+        self._mailbox.of_ended_step = self._owner.learn
         self._is_learning = True  # until the first step is over
-        self._step: int = predecessor._step if predecessor else 0
-        # Of steps that this rank has not begun.
-        self._early: list[Letter] = predecessor._early if predecessor else []
-        self._left: set[int] = set()
+        self._num_steps = 0
         self._end: Letter | None = None
         self._abort_reason = ""
         self._schedule = Schedule(True, 1, 1)
@@ -139,24 +120,8 @@ class Executor:
         interception.install(self, owners, rank)
 
     def part(self) -> None:
-        """Waits a moment for the others to end their last step, before the channel is closed.
-
-        Who has not heard of the end yet would take this rank for lost. One that has, but does not
-        leave, is not waited for longer.
-        """
-        self._step += 1  # whatever else may come is of an earlier one
-        end = time.monotonic() + _PARTING_S
-        try:
-            for rank in range(self._size):
-                if rank != self._rank:
-                    self._post(rank, Kind.LEAVE, [])
-            while len(self._left) < self._size - 1:
-                message = self._channel.next_message(max(0.0, end - time.monotonic()))
-                if message is None:
-                    return
-                self._open(message)
-        except Exception as error:  # they are gone, which is what was waited for
-            _log.debug("left the pipeline without the others: %s", error)
+        """Waits a moment for the others to end their last step, before the channel is closed."""
+        self._mailbox.part()
 
     def close(self) -> None:
         """Gives module calls back to torch. Not inside a step."""
@@ -195,7 +160,7 @@ class Executor:
         outside = self._random.save()
         self._modes = current_modes()
         try:
-            self._take_early()
+            self._mailbox.take_early()
             self._scheduler.run(lambda: self._num_finished >= schedule.microbatches)
             if self._failure is not None:
                 raise self._failure
@@ -228,7 +193,7 @@ class Executor:
         self._random.draw()  # as the leader does: outside of steps all ranks draw the same
         outside = self._random.save()
         try:
-            self._take_early()
+            self._mailbox.take_early()
             self._scheduler.run(lambda: self._end is not None)
             if self._abort_reason:
                 raise StepAborted(self._abort_reason)
@@ -247,7 +212,8 @@ class Executor:
             self._random.restore(outside)
 
     def _begin(self, schedule: Schedule, before_last_backward: Callable[[], None] | None) -> None:
-        self._step += 1
+        self._num_steps += 1
+        self._mailbox.begin_step()
         self._before_last_backward = before_last_backward
         self._are_forwards_done = False
         self.had_backward = False
@@ -258,11 +224,6 @@ class Executor:
         self._failure = None
         self._num_started = self._num_forwards_done = self._num_finished = 0
         self._turned = []
-
-    def _take_early(self) -> None:
-        early, self._early = self._early, []
-        for letter in early:
-            self._handle(letter)
 
     def _finish_step(self) -> None:
         self._owner.drop_all()
@@ -463,7 +424,7 @@ class Executor:
         # rank that they have ever called cannot tell which of its backward passes is the last.
         if self._rank == 0:
             return num_programs == 0 and not self._owner.callers
-        return num_programs == 1 and self._step > 1 and self._owner.callers == {0}
+        return num_programs == 1 and self._num_steps > 1 and self._owner.callers == {0}
 
     def wait_until(self, activity: Activity, is_there: Callable[[], bool], what: str) -> None:
         """Suspends the running activity until that holds."""
@@ -502,38 +463,14 @@ class Executor:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def _post(
-        self,
-        rank: int,
-        kind: Kind,
-        ints: Sequence[int],
-        tensors: Sequence[Tensor | None] = (),
-        pickled: bytes = b"",
-    ) -> None:
-        header, segments, kept = pack(kind, self._step, ints, tensors, pickled)
-        self._channel.post_message(rank, header, segments)
-        del kept
-
     def poll(self) -> None:
         """Deals with the messages that have come; after the step's end its leader may be gone."""
-        while self._end is None and (message := self._channel.next_message(0.0)) is not None:
-            self._open(message)
+        while self._end is None and self._mailbox.take():
+            pass
 
     def wait(self) -> None:
         """Waits for a message, and deals with it."""
-        begin = time.monotonic()
-        has_told = False
-        while (message := self._channel.next_message(_LOOK_S)) is None:
-            waited_s = time.monotonic() - begin
-            if waited_s >= self._timeout_s and self._scheduler.waiting():
-                raise SMPError(
-                    f"nothing has come for {waited_s:.0f} s; expected {self._awaited()}. Look at"
-                    " what that rank does, or allow more time."
-                )
-            if waited_s >= _STALL_S and not has_told and self._scheduler.waiting():
-                has_told = True
-                _log.warning("nothing has come for %.0f s; expected %s", waited_s, self._awaited())
-        self._open(message)
+        self._mailbox.wait(self._awaited)
 
     def _awaited(self) -> str:
         return "; ".join(
@@ -541,24 +478,9 @@ class Executor:
             for activity in self._scheduler.waiting()
         )
 
-    def _open(self, message: Incoming) -> None:
-        # Whoever is suspended may be in inference mode; whom the message is for may be not.
-        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NO_CHANGE:
-            self._handle(unpack(message, self._device))
-
-    def _handle(self, letter: Letter) -> None:
-        if letter.kind is Kind.LEAVE:
-            self._left.add(letter.source)
-        elif letter.step == self._step:
-            self._handlers[letter.kind](letter)
-        elif letter.step > self._step:
-            self._early.append(letter)  # its sender has heard of the step's end before this rank
-        elif letter.kind is Kind.CALL:  # of a step that was aborted; what it defines may be used
-            self._owner.learn(letter)
-
     def interrupted(self) -> None:
         """Ctrl-C came, while another thread works or waits."""
-        self._channel.abort("interrupted by its user")
+        self._mailbox.abort("interrupted by its user")
 
     def leave(self) -> Any:
         """What belongs to a microbatch but lies in the process."""

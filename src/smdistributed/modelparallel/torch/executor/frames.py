@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The owning side: programs that others called here, from their forward to their backward pass.
+"""What the owning side keeps of a program that was called here.
 
 A frame holds the two ends of a piece of autograd graph: what came in, and those results that may be
 asked for. Everything between is the graph's. Frames are joined at values: what comes in is a new
@@ -12,42 +12,28 @@ tensor, also where it was made on this rank, so each piece of graph runs once.
 
 from __future__ import annotations
 
-import itertools
-import pickle
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from smdistributed.modelparallel.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
-from smdistributed.modelparallel.torch.executor.caller import WHOLE_RESULT, Post
-from smdistributed.modelparallel.torch.executor.deferred import arrived
-from smdistributed.modelparallel.torch.executor.lazy_functions import FUNCTIONS
-from smdistributed.modelparallel.torch.executor.modes import Modes, RandomState, applied, mixed
-from smdistributed.modelparallel.torch.executor.remote_errors import pickled_error
-from smdistributed.modelparallel.torch.executor.signatures import (
-    ONE_TENSOR,
-    KnownSignatures,
-    Signature,
-    Template,
-    without_tensors,
-)
-from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
+from smdistributed.modelparallel.torch.executor.wire import Letter
 
-__all__ = ["Frame", "Owner"]
-
-# What a caller may still look at travels with the gradients if it is no larger.
-_SMALL_BYTES = 4096
+__all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "received"]
 
 # Torch's own: no placeholders come to the nodes here.
 _apply = Function.__dict__["apply"]
 
-_Key = tuple[int, int]  # rank of the caller, number of the program
-_Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
+Key = tuple[int, int]  # rank of the caller, number of the program
+Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
+
+# So that a node with no other input that requires grad is one.
+_EDGE = torch.empty(0, requires_grad=True)
 
 
 class Frame:
@@ -85,7 +71,7 @@ class Frame:
         "wanted",
     )
 
-    def __init__(self, key: _Key, activity: Activity) -> None:
+    def __init__(self, key: Key, activity: Activity) -> None:
         self.key = key
         self.activity = activity
         self.is_grad = False
@@ -97,7 +83,7 @@ class Frame:
         self.called: list[int] = []
         self.wanted: list[int] = []
         self.kept: set[int] = set()
-        self.pushes: list[_Push] = []
+        self.pushes: list[Push] = []
         self.requests: list[Letter] = []
         self.results: dict[int, Tensor] = {}
         self.has_run = self.is_running = self.is_going_back = False
@@ -146,430 +132,73 @@ class EndNode(Function):
         return (None, *ctx.gradients)
 
 
-class Surroundings(Protocol):
-    """What the owning side needs of the executor around it."""
+def frame_of(letter: Letter) -> tuple[Frame, dict[int, tuple[int, int, int]]]:
+    """Of a CALL; and of each slot that has yet to come, from where: owner, number, value."""
+    take = iter(letter.ints).__next__
+    key = letter.source, take()
+    microbatch, is_backward = take(), take()
+    task = Task(Phase.BACKWARD if is_backward else Phase.FORWARD, microbatch)
+    frame = Frame(key, Activity(task, take()))
+    frame.is_grad = bool(take())
+    tensors = iter(letter.tensors)
+    missing: dict[int, tuple[int, int, int]] = {}
+    for slot in range(take()):
+        owner = take()
+        if owner < 0:
+            frame.origins.append(None)
+            frame.inputs.append(next(tensors))
+        else:
+            missing[slot] = origin = owner, take(), take()
+            frame.origins.append(origin)
+            frame.inputs.append(None)
+    frame.calls = [
+        (take(), bool(take()), take(), [take() for _ in range(take())]) for _ in range(take())
+    ]
+    frame.wanted = [take() for _ in range(take())]
+    frame.kept = {take() for _ in range(take())}
+    frame.pushes = [(take(), take(), take(), take()) for _ in range(take())]
+    frame.num_missing = len(missing)
+    return frame, missing
 
-    def submit(self, activity: Activity, run: Callable[[], None]) -> None:
-        """Has it done when it is the most urgent."""
 
-    def finish(self, activity: Activity) -> None:
-        """Waits until all that the running activity has asked for is done."""
-
-    def forget(self, activity: Activity) -> None:
-        """An activity is over."""
-
-    def going_back(self, num_programs: int) -> None:
-        """A backward pass begins; so many programs here have one to come or under way."""
-
-
-class Owner:
-    """The owning side of one rank."""
-
-    def __init__(
-        self,
-        rank: int,
-        post: Post,
-        surroundings: Surroundings,
-        modules: Sequence[nn.Module],
-        names: Sequence[str],
-        random: RandomState,
-    ) -> None:
-        self._rank = rank
-        self._post = post
-        self._surroundings = surroundings
-        self._modules = modules
-        self._names = names
-        self._random = random
-        self._signatures = KnownSignatures()
-        self._returned: dict[_Key, Template] = {}  # by caller and signature: what it was told
-        self._frames: dict[_Key, Frame] = {}
-        # What came for a program whose call has not come yet: ranks do not wait for one another.
-        self._early: dict[_Key, list[tuple[int, Tensor]]] = {}
-        # Programs that are gone before their time, to which messages may still be on the way.
-        self._gone: set[_Key] = set()
-        self._callers: set[int] = set()
-        self._dummy = torch.empty(0, requires_grad=True)
-
-    @property
-    def callers(self) -> set[int]:
-        """The ranks that have called programs here, in any step."""
-        return self._callers
-
-    @property
-    def num_awaiting_backward(self) -> int:
-        """Programs that may be asked to go back, or are under way."""
-        return sum(frame.is_grad for frame in self._frames.values())
-
-    @property
-    def num_frames(self) -> int:
-        """Programs of which something is kept."""
-        return len(self._frames)
-
-    # --- messages --------------------------------------------------------------------------------
-
-    def called(self, letter: Letter) -> None:
-        """CALL: a program begins as soon as all that it uses is here."""
-        self.learn(letter)
-        self._callers.add(letter.source)
-        take = iter(letter.ints).__next__
-        key = letter.source, take()
-        microbatch, is_backward = take(), take()
-        task = Task(Phase.BACKWARD if is_backward else Phase.FORWARD, microbatch)
-        frame = Frame(key, Activity(task, take()))
-        frame.is_grad = bool(take())
-        tensors = iter(letter.tensors)
-        missing: dict[int, tuple[int, int, int]] = {}
-        for slot in range(take()):
-            owner = take()
-            if owner < 0:
-                frame.origins.append(None)
-                frame.inputs.append(next(tensors))
-            else:
-                missing[slot] = origin = owner, take(), take()
-                frame.origins.append(origin)
-                frame.inputs.append(None)
-        frame.calls = [
-            (take(), bool(take()), take(), [take() for _ in range(take())]) for _ in range(take())
+def received(frame: Frame) -> list[Tensor]:
+    """What came in, as the modules get it."""
+    inputs = [tensor for tensor in frame.inputs if tensor is not None]
+    frame.requires_grad = [frame.is_grad and tensor.requires_grad for tensor in inputs]
+    frame.inputs = [None] * len(inputs)
+    for tensor in inputs:
+        tensor.requires_grad_(False)
+    if any(frame.requires_grad):
+        with torch.enable_grad():
+            box = [t for t, needs in zip(inputs, frame.requires_grad, strict=True) if needs]
+            new = iter(ArrivalNode.apply(frame, _EDGE, [box]))
+        inputs = [
+            next(new) if needs else t for t, needs in zip(inputs, frame.requires_grad, strict=True)
         ]
-        frame.wanted = [take() for _ in range(take())]
-        frame.kept = {take() for _ in range(take())}
-        frame.pushes = [(take(), take(), take(), take()) for _ in range(take())]
-        frame.num_missing = len(missing)
-        self._frames[key] = frame
-        for slot, (owner, number, value) in missing.items():
-            if owner == self._rank and (maker := self._find((letter.source, number))):
-                self._hand_over(maker, (value, self._rank, key[1], slot))
-        for slot, tensor in self._early.pop(key, ()):
-            self._take_in(frame, slot, tensor)
-        if not missing:
-            self._surroundings.submit(frame.activity, lambda: self._run(frame))
-
-    def learn(self, letter: Letter) -> None:
-        """What a CALL defines."""
-        if letter.pickled:
-            self._signatures.learn(letter.source, pickle.loads(letter.pickled))
-
-    def _hand_over(self, frame: Frame, push: _Push) -> None:
-        """Gives a value to a program that uses it, now or when there is one."""
-        if frame.has_run:
-            self._push(frame, push)
-        else:
-            frame.pushes.append(push)
-
-    def value_came(self, letter: Letter) -> None:
-        """VALUE: of a program on another rank, for a program here."""
-        caller, number, slot = letter.ints
-        tensor = letter.tensors[0]
-        assert tensor is not None
-        frame = self._frames.get((caller, number))
-        if (caller, number) in self._gone:
-            return
-        if frame is None:
-            self._early.setdefault((caller, number), []).append((slot, tensor))
-        else:
-            self._take_in(frame, slot, tensor)
-
-    def _take_in(self, frame: Frame, slot: int, tensor: Tensor) -> None:
-        frame.inputs[slot] = tensor
-        frame.num_missing -= 1
-        if frame.num_missing == 0:
-            self._surroundings.submit(frame.activity, lambda: self._run(frame))
-
-    def fetched(self, letter: Letter) -> None:
-        """FETCH: values that the caller wants now, or that another program uses."""
-        frame = self._find((letter.source, letter.ints[0]))
-        if frame is None:
-            return
-        if not frame.has_run:
-            frame.requests.append(letter)
-            return
-        try:
-            self._answer(frame, letter)
-        except TypeError as error:  # it cannot travel
-            self._raise(frame, error)
-
-    def _answer(self, frame: Frame, letter: Letter) -> None:
-        _, num_wanted, num_pushes, *rest = letter.ints
-        if num_pushes:
-            value, rank, number, slot = rest[num_wanted:]
-            self._push(frame, (value, rank, number, slot))
-        else:
-            self._return(frame, rest)
-
-    def going_back(self, letter: Letter) -> None:
-        """BACKWARD: begins as soon as every program that used a value has sent its gradient."""
-        frame = self._find((letter.source, letter.ints[0]))
-        if frame is not None:
-            frame.backward = letter
-            self._maybe_go_back(frame)
-
-    def gradient_came(self, letter: Letter) -> None:
-        """GRADIENT: of a value, from a program that used it."""
-        caller, number, value = letter.ints
-        self._add_gradient((caller, number), value, letter.tensors[0])
-
-    def _add_gradient(self, key: _Key, value: int, gradient: Tensor | None) -> None:
-        frame = self._find(key)
-        if frame is not None:
-            frame.gradients.append((value, gradient))
-            self._maybe_go_back(frame)
-
-    def _maybe_go_back(self, frame: Frame) -> None:
-        letter = frame.backward
-        if letter is None or not frame.has_run or len(frame.gradients) < letter.ints[3]:
-            return
-        _, microbatch, is_backward, *_ = letter.ints
-        phase = Phase.BACKWARD if is_backward else Phase.FORWARD
-        frame.activity.task = Task(phase, microbatch)
-        self._surroundings.submit(frame.activity, lambda: self._run_back(frame))
-
-    def dropped(self, letter: Letter) -> None:
-        """DROP: programs of which nobody will ask for anything any more."""
-        for number in letter.ints:
-            frame = self._frames.get((letter.source, number))
-            if frame is not None:
-                self._gone.add(frame.key)
-                if not frame.is_running:  # else it would wait forever for what it has called
-                    self._forget(frame.key, frame)
-
-    def drop_all(self) -> None:
-        """The step is over."""
-        for frame in self._frames.values():  # so it is on the ranks that they have called
-            frame.results.clear()
-            frame.activity.end()
-        self._frames.clear()
-        self._early.clear()
-        self._gone.clear()
-
-    def _find(self, key: _Key) -> Frame | None:
-        """A program's frame; None if it is gone before its time."""
-        return None if key in self._gone else self._frames[key]
-
-    def _forget(self, key: _Key, frame: Frame) -> None:
-        self._frames.pop(key, None)
-        frame.results.clear()
-        self._surroundings.forget(frame.activity)
-
-    # --- forward ---------------------------------------------------------------------------------
-
-    def _run(self, frame: Frame) -> None:
-        if frame.key in self._gone:
-            return
-        frame.is_running = True
-        try:
-            template = self._forward(frame)
-            self._surroundings.finish(frame.activity)
-            frame.has_run = True
-            for push in frame.pushes:
-                self._push(frame, push)
-            if frame.wanted:
-                self._return(frame, frame.wanted, template)
-            for letter in frame.requests:
-                self._answer(frame, letter)
-        except Exception as error:
-            self._raise(frame, error)
-            return
-        frame.is_running = False
-        frame.requests.clear()
-        if frame.key in self._gone:
-            self._forget(frame.key, frame)
-            return
-        if not frame.is_grad:
-            if frame.wanted and not frame.kept:
-                self._forget(frame.key, frame)  # the caller knows: see Program.is_closed
-            else:
-                self._surroundings.forget(frame.activity)
-        self._maybe_go_back(frame)  # it may have been asked to already
-
-    def _forward(self, frame: Frame) -> Template | None:
-        inputs = self._received(frame)
-        results: list[Tensor] = []
-        template = None
-        calls = [(self._signatures.get(frame.key[0], call[0]), call) for call in frame.calls]
-        for modes, group in itertools.groupby(calls, key=_modes_of):
-            with applied(modes):
-                for signature, (number, is_expected, seed, sources) in group:
-                    frame.called.append(signature.module)
-                    arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
-                    if seed:  # that is, for modules
-                        self._random.seed(seed)
-                    args, kwargs = signature.arguments(arguments)
-                    result = self._target(signature.module)(*args, **kwargs)
-                    if type(result) is Tensor:
-                        template = ONE_TENSOR
-                        results.append(result)
-                    else:
-                        template, tensors = without_tensors(arrived(result))
-                        results += [arrived(tensor) for tensor in tensors]
-                    told = frame.key[0], number
-                    if is_expected:
-                        self._check_as_told(signature.module, self._returned.get(told), template)
-                    elif number >= 0:
-                        self._returned[told] = template
-        if frame.wanted == [WHOLE_RESULT]:
-            assert template is not None
-            frame.wanted = list(range(len(results) - template.num_tensors, len(results)))
-        else:
-            template = None
-        needed = frame.kept.union(frame.wanted, (push[0] for push in frame.pushes))
-        for letter in frame.requests:
-            _, num_wanted, _, *rest = letter.ints
-            needed.update(rest[: num_wanted or 1])
-        frame.results = {number: results[number] for number in needed}
-        return template
-
-    def _received(self, frame: Frame) -> list[Tensor]:
-        """What came in, as the modules get it."""
-        inputs = [tensor for tensor in frame.inputs if tensor is not None]
-        frame.requires_grad = [frame.is_grad and tensor.requires_grad for tensor in inputs]
-        frame.inputs = [None] * len(inputs)
-        for tensor in inputs:
-            tensor.requires_grad_(False)
-        if any(frame.requires_grad):
-            with torch.enable_grad():
-                box = [t for t, needs in zip(inputs, frame.requires_grad, strict=True) if needs]
-                new = iter(ArrivalNode.apply(frame, self._dummy, [box]))
-            inputs = [
-                next(new) if needs else t
-                for t, needs in zip(inputs, frame.requires_grad, strict=True)
-            ]
-        return inputs
-
-    def _target(self, number: int) -> Callable[..., Any]:
-        return self._modules[number] if number >= 0 else FUNCTIONS[-1 - number][1]
-
-    def _name(self, number: int) -> str:
-        return self._names[number] if number >= 0 else FUNCTIONS[-1 - number][0]
-
-    def _check_as_told(self, module: int, told: Template | None, template: Template) -> None:
-        told = told or ONE_TENSOR  # so it is with functions
-        if template is told or template == told:
-            return
-        raise RuntimeError(
-            f"{self._name(module)} returned something else than at earlier calls with such"
-            f" arguments: now {_shown(template)}, before {_shown(told)}. Its caller had been given"
-            " placeholders already; expected the same structure every time. Return the same"
-            " structure always, or put the module on the rank that calls it:"
-            " smp.set_partition(module, 0)."
-        )
-
-    def _push(self, frame: Frame, push: _Push) -> None:
-        value, rank, number, slot = push
-        tensor = frame.results[value]
-        if rank != self._rank:
-            self._post(rank, Kind.VALUE, [frame.key[0], number, slot], [tensor])
-            return
-        # A tensor of its own, on the same memory.
-        same = tensor.detach()
-        same.requires_grad_(frame.is_grad and tensor.requires_grad)
-        user = self._find((frame.key[0], number))
-        if user is not None:
-            self._take_in(user, slot, same)
-
-    def _return(
-        self, frame: Frame, numbers: Sequence[int], template: Template | None = None
-    ) -> None:
-        self._post(
-            frame.key[0],
-            Kind.RETURN,
-            [frame.key[1]],
-            [frame.results[number] for number in numbers],
-            b"" if template is None else pickle.dumps(template),
-        )
-
-    def _raise(self, frame: Frame, error: Exception) -> None:
-        names = self._names_of(frame)
-        where = f"rank {self._rank} of the pipeline, in {names}"
-        where += f", microbatch {frame.activity.task.microbatch}"
-        data = pickled_error(error, where)
-        self._gone.add(frame.key)
-        self._forget(frame.key, frame)
-        self._post(frame.key[0], Kind.RAISE, [frame.key[1], frame.is_going_back], (), data)
-
-    def _names_of(self, frame: Frame) -> str:
-        if not frame.is_going_back:
-            return self._name(frame.called[-1]) if frame.called else "a module"
-        return "the backward pass of " + ", ".join(self._name(each) for each in frame.called[:3])
-
-    # --- backward --------------------------------------------------------------------------------
-
-    def _run_back(self, frame: Frame) -> None:
-        letter = frame.backward
-        if frame.key in self._gone or letter is None:
-            return
-        frame.is_running = frame.is_going_back = True
-        try:
-            self._random.seed(mixed(frame.activity.seed, 1))
-            self._surroundings.going_back(self.num_awaiting_backward)
-            values = self._values_after(frame, letter)
-            self._backward(frame, letter)
-            self._surroundings.finish(frame.activity)
-        except Exception as error:
-            self._raise(frame, error)
-            return
-        frame.is_running = False
-        if frame.key in self._gone:
-            self._forget(frame.key, frame)
-            return
-        gradients = iter(frame.input_gradients or [None] * sum(frame.requires_grad))
-        returned = []
-        for origin, needs in zip(frame.origins, frame.requires_grad, strict=True):
-            gradient = next(gradients) if needs else None
-            if origin is None:
-                if needs:
-                    returned.append(gradient)
-                continue
-            owner, number, value = origin
-            caller = frame.key[0]
-            if owner == self._rank:
-                self._add_gradient((caller, number), value, gradient)
-            else:
-                self._post(owner, Kind.GRADIENT, [caller, number, value], [gradient])
-        small = {number: t for number, t in values.items() if t.nbytes <= _SMALL_BYTES}
-        is_closed = len(small) == len(values)
-        self._post(
-            frame.key[0],
-            Kind.GRADIENTS,
-            [frame.key[1], is_closed, len(returned), *small],
-            [*returned, *small.values()],
-        )
-        if is_closed:
-            self._forget(frame.key, frame)
-        else:  # until the caller looks at them, or says that it will not
-            frame.is_grad = False
-            frame.results = values
-            self._surroundings.forget(frame.activity)
-
-    @staticmethod
-    def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
-        """The values that the caller may still look at when the backward pass is over."""
-        awaited = letter.ints[5 + letter.ints[4] :]
-        return {number: frame.results[number].detach() for number in awaited}
-
-    def _backward(self, frame: Frame, letter: Letter) -> None:
-        num_values = letter.ints[4]
-        gradients = dict(zip(letter.ints[5 : 5 + num_values], letter.tensors, strict=True))
-        for value, gradient in frame.gradients:
-            known = gradients.get(value)
-            if gradient is not None:
-                gradients[value] = gradient if known is None else known + gradient
-        roots, given = [], []
-        for value, gradient in gradients.items():
-            root = frame.results[value]
-            if gradient is not None and root.requires_grad:
-                roots.append(root)
-                given.append(_as_of(root, gradient))
-        frame.results = {}
-        frame.gradients = []
-        frame.backward = None
-        if roots:
-            with torch.enable_grad():
-                end = EndNode.apply(given, *roots)
-            torch.autograd.backward(end)
+    return inputs
 
 
-def _modes_of(call: tuple[Signature, Any]) -> Modes:
-    return call[0].modes
+def go_back(frame: Frame, letter: Letter) -> None:
+    """The backward pass, from the gradients that came with BACKWARD and with GRADIENT."""
+    num_values = letter.ints[4]
+    gradients = dict(zip(letter.ints[5 : 5 + num_values], letter.tensors, strict=True))
+    for value, gradient in frame.gradients:
+        known = gradients.get(value)
+        if gradient is not None:
+            gradients[value] = gradient if known is None else known + gradient
+    roots, given = [], []
+    for value, gradient in gradients.items():
+        root = frame.results[value]
+        if gradient is not None and root.requires_grad:
+            roots.append(root)
+            given.append(_as_of(root, gradient))
+    frame.results = {}
+    frame.gradients = []
+    frame.backward = None
+    if roots:
+        with torch.enable_grad():
+            end = EndNode.apply(given, *roots)
+        torch.autograd.backward(end)
 
 
 def _as_of(root: Tensor, gradient: Tensor) -> Tensor:
@@ -582,7 +211,3 @@ def _as_of(root: Tensor, gradient: Tensor) -> Tensor:
             " expected the same. Only for a tensor of one element it can be left out."
         )
     return gradient.reshape(root.shape).to(root.dtype)
-
-
-def _shown(template: Template) -> str:
-    return f"{template.num_tensors} tensors in {template.structure}"
