@@ -33,10 +33,9 @@ from smdistributed.modelparallel.torch.executor.signatures import (
     CalledSignatures,
     Template,
     pickled_definitions,
-    signature_of,
 )
 from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
-from smdistributed.modelparallel.torch.structures import flatten
+from smdistributed.modelparallel.torch.structures import flatten, is_container
 
 __all__ = ["WHOLE_RESULT", "Caller", "Post", "Surroundings"]
 
@@ -105,7 +104,8 @@ class Caller:
         if is_loss(function):
             return True
         num_bytes = 0
-        for leaf in flatten((args, kwargs))[0]:
+        is_flat = not kwargs and not any(is_container(type(value)) for value in args)
+        for leaf in args if is_flat else flatten((args, kwargs))[0]:
             if isinstance(leaf, Tensor) and type(leaf) is not Deferred:
                 if leaf.layout is not torch.strided:
                     return False
@@ -134,8 +134,9 @@ class Caller:
         """
         activity = self._surroundings.activity()
         modes = current_modes()
-        signature, tensors, is_lasting = signature_of(module, is_training, args, kwargs, modes)
-        number = self._signatures.number(signature, is_lasting)
+        signature, number, tensors, is_lasting = self._signatures.find(
+            module, is_training, args, kwargs, modes
+        )
         learned = self._learned.get(number) if module >= 0 else ONE_TENSOR
         if not may_defer():
             learned = None
@@ -143,7 +144,7 @@ class Caller:
         if program is None or program.owner != owner or program.is_grad != modes.is_grad:
             name = self._names[module] if module >= 0 else FUNCTIONS[-1 - module][0]
             program = self._open(activity, owner, modes.is_grad, name)
-        sources = [self._source(program, tensor) for tensor in tensors]
+        sources = [self._source(activity, program, tensor) for tensor in tensors]
         # Drawn, not counted: where a checkpoint recomputes, it is what it was.
         seed = self._surroundings.draw_seed() if module >= 0 else 0
         call = Call(number, sources, learned is not None, seed)
@@ -155,6 +156,8 @@ class Caller:
             program.definitions[number] = signature
         program.calls.append(call)
         if learned is not None:
+            if learned is ONE_TENSOR:
+                return program.defer(call, 1)[0]
             return learned.fill(program.defer(call, learned.num_tensors))
         letter = self._fetch(activity, program, [WHOLE_RESULT])
         template: Template = pickle.loads(letter.pickled)
@@ -172,13 +175,14 @@ class Caller:
         activity.programs.append(program)
         return program
 
-    def _source(self, program: Program, tensor: Tensor) -> int:
+    def _source(self, activity: Activity, program: Program, tensor: Tensor) -> int:
         if type(tensor) is not Deferred:
             return program.slot_for(tensor)
         if not tensor.is_pending:
             return program.slot_for(tensor.arrive())
         made_by = tensor.program
-        self._check_is_mine(made_by)
+        if made_by.activity is not activity:
+            self._refuse(made_by)
         if made_by.error is not None:
             made_by.has_raised = True
             raise made_by.error
@@ -193,10 +197,8 @@ class Caller:
                 made_by.pushes.append(push)
         return slot
 
-    def _check_is_mine(self, program: Program) -> None:
-        around = self._surroundings
-        if around.is_active() and program.activity is around.activity():
-            return
+    @staticmethod
+    def _refuse(program: Program) -> NoReturn:
         raise SMPError(
             f"a result of {program.name} on rank {program.owner} was kept beyond its microbatch and"
             " looked at there for the first time; expected that no microbatch uses what another one"
@@ -208,7 +210,9 @@ class Caller:
         # Who touches one result of a call touches the others soon.
         numbers = program.siblings(placeholder.number)
         placeholders = [program.deferred[number]() for number in numbers]
-        self._check_is_mine(program)
+        around = self._surroundings
+        if not around.is_active() or program.activity is not around.activity():
+            self._refuse(program)
         letter = self._fetch(program.activity, program, numbers)
         tensors = _present(letter)
         if not program.has_gone_back:

@@ -32,19 +32,26 @@ class Modes(NamedTuple):
     is_autocast_cached: bool
 
 
+# Those without autocast, so that equal ones are mostly the same one.
+_plain: dict[tuple[bool, bool, torch.dtype], Modes] = {}
+
+
 def current_modes() -> Modes:
     """Of the running thread."""
+    is_grad, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    dtype = torch.get_default_dtype()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     for device in _AUTOCAST_DEVICES:
         if torch.is_autocast_enabled(device):
             autocast += ((device, torch.get_autocast_dtype(device)),)
-    return Modes(
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        autocast,
-        torch.is_autocast_cache_enabled(),
-    )
+    if autocast:
+        is_cached = torch.is_autocast_cache_enabled()
+        return Modes(is_grad, is_inference, dtype, autocast, is_cached)
+    modes = _plain.get((is_grad, is_inference, dtype))
+    if modes is None:
+        modes = Modes(is_grad, is_inference, dtype, (), True)
+        _plain[is_grad, is_inference, dtype] = modes
+    return modes
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.executor.modes import Modes
-from smdistributed.modelparallel.torch.structures import Structure, flatten, is_container
+from smdistributed.modelparallel.torch.structures import Structure, flatten
 
 __all__ = [
     "ONE_TENSOR",
@@ -137,11 +137,7 @@ def signature_of(
     modes: Modes,
 ) -> tuple[Signature, list[Tensor], bool]:
     """The signature of a call, its tensors, and whether the signature can serve again."""
-    leaves: Sequence[Any]
-    if not kwargs and len(args) < len(_ROWS) and not any(map(is_container, map(type, args))):
-        leaves, structure = args, _ROWS[len(args)]
-    else:
-        leaves, structure = flatten((args, kwargs))
+    leaves, structure = flatten((args, kwargs))
     tensors = []
     constants: list[Any] = []
     is_lasting = True
@@ -158,6 +154,10 @@ def signature_of(
     return signature, tensors, is_lasting
 
 
+# What may be looked up by type and value; not floats, as 0.0 is -0.0.
+_SIMPLE = frozenset({type(None), bool, int, str, torch.dtype})
+
+
 # Of a number in the arguments that is another one in each step there is no end.
 _MOST = 20_000
 
@@ -167,12 +167,35 @@ class CalledSignatures:
 
     def __init__(self) -> None:
         self._numbers: dict[Signature, int] = {}
+        # Of most calls, whose arguments are tensors and simple values: what is found quickly.
+        self._by_key: dict[tuple[Any, ...], tuple[Signature, int]] = {}
         self._told: dict[int, set[int]] = {}
         self._next = 0
         self._next_once = -1
 
-    def number(self, signature: Signature, is_lasting: bool) -> int:
-        """Of a signature; negative if it serves once."""
+    def find(
+        self,
+        module: int,
+        is_training: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+    ) -> tuple[Signature, int, Sequence[Tensor], bool]:
+        """Of a call: its signature and the number of that, its tensors, and whether it lasts.
+
+        The number of one that serves once is negative.
+        """
+        key, tensors = _simple_key(module, is_training, args, modes) if not kwargs else (None, ())
+        known = self._by_key.get(key) if key is not None else None
+        if known is not None:
+            return *known, tensors, True
+        signature, tensors, is_lasting = signature_of(module, is_training, args, kwargs, modes)
+        number = self._number(signature, is_lasting)
+        if key is not None and number >= 0:
+            self._by_key[key] = signature, number
+        return signature, number, tensors, is_lasting
+
+    def _number(self, signature: Signature, is_lasting: bool) -> int:
         number = self._numbers.get(signature) if is_lasting else None
         if number is None and (not is_lasting or len(self._numbers) >= _MOST):
             self._next_once -= 1
@@ -184,11 +207,28 @@ class CalledSignatures:
 
     def is_untold(self, owner: int, number: int) -> bool:
         """Whether `owner` has yet to be told what the number means."""
-        return number < 0 or number not in self._told.setdefault(owner, set())
+        return number < 0 or number not in self._told.get(owner, ())
 
     def note_told(self, owner: int, numbers: Iterable[int]) -> None:
         """`owner` has been told."""
         self._told.setdefault(owner, set()).update(numbers)
+
+
+def _simple_key(
+    module: int, is_training: bool, args: tuple[Any, ...], modes: Modes
+) -> tuple[tuple[Any, ...] | None, Sequence[Tensor]]:
+    """What finds a call's signature, if the arguments are simple; and its tensors."""
+    key: list[Any] = [module, is_training, modes]
+    tensors = []
+    for value in args:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            key.append(Place.TENSOR)
+        elif type(value) in _SIMPLE:
+            key += (type(value), value)
+        else:
+            return None, ()
+    return tuple(key), tensors
 
 
 class KnownSignatures:
