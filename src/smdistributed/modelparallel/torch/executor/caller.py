@@ -223,8 +223,8 @@ class Caller:
         assert placeholder.tensor is not None
         return placeholder.tensor
 
-    def root_of(self, placeholder: Deferred, gradient: Tensor) -> tuple[Tensor, None]:
-        """What a backward pass from a placeholder begins with: a tensor of one number here.
+    def root_of(self, placeholder: Deferred, gradient: Tensor) -> Tensor:
+        """The token that a backward pass from a placeholder begins with.
 
         Raises:
             RuntimeError: there are no gradients for it.
@@ -238,7 +238,7 @@ class Caller:
                 " depends on parameters, outside of torch.no_grad()."
             )
         program.add_gradient(placeholder.number, gradient)
-        return program.token, None
+        return program.token
 
     def send_open(self, activity: Activity) -> None:
         """Nothing can join the program that is open any more: its owner may begin."""

@@ -25,6 +25,7 @@ from smdistributed.modelparallel.exceptions import SMPError, StepAborted
 from smdistributed.modelparallel.schedule import Phase, Schedule, Task
 from smdistributed.modelparallel.torch.executor import interception
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.executor.caller import Caller
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.executor.fibers import Scheduler
@@ -43,6 +44,9 @@ from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Lette
 __all__ = ["Executor"]
 
 _log = get_logger()
+
+# The gradient of a program's token, at which nobody looks.
+_OF_TOKEN = torch.ones(())
 
 
 class Executor:
@@ -352,7 +356,10 @@ class Executor:
         is_last_body = self._num_finished == self._schedule.microbatches - 1
         if is_last_body and self._goes_back_once:
             self.going_back(0)
-        torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
+        if all(given is _OF_TOKEN for _, given in roots):
+            run_backward([root for root, _ in roots], [_OF_TOKEN] * len(roots))
+        else:
+            torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
         what = "the end of backward passes on other ranks"
         self.wait_until(activity, lambda: activity.num_going_back == 0, what)
         self._caller.check(activity)
@@ -362,7 +369,8 @@ class Executor:
             return tensor, gradient
         if not tensor.is_pending:
             return tensor.arrive(), gradient
-        return self._caller.root_of(tensor, torch.ones(()) if gradient is None else gradient)
+        given = torch.ones(()) if gradient is None else gradient
+        return self._caller.root_of(tensor, given), _OF_TOKEN
 
     # --- what the two sides need -----------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from smdistributed.modelparallel.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.executor.wire import Letter
 
 __all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "received"]
@@ -113,25 +114,6 @@ class ArrivalNode(Function):
         return (None, None, None)
 
 
-class EndNode(Function):
-    """Where a backward pass begins, with given gradients.
-
-    torch.autograd.backward() takes them too, but imports sympy to look at them: a second, once.
-    """
-
-    apply = _apply
-
-    @staticmethod
-    def forward(ctx: Any, gradients: list[Tensor], *roots: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return torch.empty(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.gradients)
-
-
 def frame_of(letter: Letter) -> tuple[Frame, dict[int, tuple[int, int, int]]]:
     """Of a CALL; and of each slot that has yet to come, from where: owner, number, value."""
     take = iter(letter.ints).__next__
@@ -196,9 +178,7 @@ def go_back(frame: Frame, letter: Letter) -> None:
     frame.gradients = []
     frame.backward = None
     if roots:
-        with torch.enable_grad():
-            end = EndNode.apply(given, *roots)
-        torch.autograd.backward(end)
+        run_backward(roots, given)
 
 
 def _as_of(root: Tensor, gradient: Tensor) -> Tensor:
