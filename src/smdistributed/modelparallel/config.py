@@ -314,6 +314,12 @@ def _check_together(config: Config, given: Mapping[str, Any], framework: Framewo
             f"default_partition is {config.default_partition}; it must be less than the number of "
             f"partitions, {config.pipeline_parallel_degree}."
         )
+    if config.load_partition and not config.partition_file:
+        raise ConfigError(
+            "load_partition is True, but partition_file is"
+            f" {config.partition_file!r}; expected the file to load from. Set it, or set"
+            " load_partition to False: then the partition is decided."
+        )
     if not config.ddp:
         for key in (key for key in _NEEDS_DDP if given.get(key) is not None):
             raise ConfigError(f"{key} is {given[key]!r}, which needs `ddp` to be set to True.")
@@ -340,6 +346,17 @@ def _notices(config: Config, given: Mapping[str, Any]) -> list[str]:
     notices = []
     if config.fp16_params:
         notices.append("fp16_params is deprecated; use fp16.")
+    if config.deterministic_server:
+        notices.append(
+            "deterministic_server is True, which has no effect yet: replicas do not follow one"
+            " order of requests. Each module that runs once in a microbatch takes the microbatches"
+            " in their order all the same."
+        )
+    if config.partition_file and config.pipeline_parallel_degree == 1:
+        notices.append(
+            "partition_file is neither read nor written with pipeline_parallel_degree 1: there is"
+            " nothing to decide."
+        )
     if given.get("checkpoint_attentions") and not config.checkpoint_attentions:
         notices.append(
             "checkpoint_attentions is ignored with pipeline_parallel_degree above 1; use "

@@ -100,6 +100,8 @@ def test_a_key_that_nobody_knows_is_kept_and_told() -> None:
     [
         ({"fp16_params": True}, "deprecated"),
         ({"checkpoint_attentions": True, "partitions": 2}, "set_activation_checkpointing"),
+        ({"deterministic_server": True}, "deterministic_server is True, which has no effect yet"),
+        ({"partition_file": "f"}, "neither read nor written with pipeline_parallel_degree 1"),
     ],
 )
 def test_what_the_user_should_know(parameters: dict[str, Any], word: str) -> None:
@@ -173,6 +175,10 @@ def test_a_configuration_can_be_copied_and_pickled() -> None:
         ({"tensor_parallel_seed": 0.5}, "must be an integer"),
         ({"sdp_gradient_clipping": 0}, "must be a number above 0"),
         ({"partition_file": 3}, "must be a string"),
+        ({"deterministic_server": 1}, r"must be a value in: \[True, False\]"),
+        ({"load_partition": 1}, r"must be a value in: \[True, False\]"),
+        ({"load_partition": True}, "partition_file is None; expected the file to load from"),
+        ({"load_partition": True, "partition_file": ""}, "partition_file is ''"),
     ],
 )
 def test_values_that_cannot_work(parameters: dict[str, Any], words: str) -> None:

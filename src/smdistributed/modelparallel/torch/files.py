@@ -9,10 +9,8 @@
 | `partial=True`, tensor parallelism | `f_{pp_rank}_{tp_rank}` | v2 |
 | `partial=True, v3=True` | `f_{pp_rank}_{tp_rank}_{rdp_rank}` | v3 |
 
-A file is written under a temporary name in the same directory, flushed to the disk, and renamed.
-Whenever the process or the host dies, the name holds the previous content or the new one. After an
-error in Python the temporary file is gone. After a kill it stays, and the next save of the same
-file by the same rank overwrites and renames it, so restarts do not fill the disk.
+A file is replaced whole (`atomic_files`): whenever the process or the host dies, the name holds the
+previous content or the new one.
 
 Neither function is collective; they know of ranks only what they are told.
 
@@ -21,31 +19,20 @@ Source: modelparallel specification, section 4.8.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import hashlib
-import itertools
 import os
 import pickle
 import re
-import shutil
-import stat
-import threading
-from collections.abc import Callable, Iterator
-from typing import IO, Any, Self, cast
+from typing import IO, Any, cast
 
 import torch
+
+from smdistributed.modelparallel.atomic_files import OpenFile, replace_file
 
 __all__ = ["FileNames", "load", "save"]
 
 _MOST_LISTED = 20
-# Of a name, to which a temporary one adds up to 40; file systems end at 255.
-_LONGEST_STEM_BYTES = 200
-# What a file system without the operation says.
-_UNSUPPORTED = frozenset((errno.EINVAL, errno.ENOSYS, errno.ENOTSUP))
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,12 +116,12 @@ def save(
     module = pickle_module if pickel_module is None else pickel_module
     identity = f"{names.pp_rank}_{names.tp_rank}_{names.rdp_rank}"
 
-    def write(file: _File) -> None:
+    def write(file: OpenFile) -> None:
         torch.save(
             obj, cast(IO[bytes], file), pickle_module=module, pickle_protocol=pickle_protocol
         )
 
-    _replace(path, identity, write)
+    replace_file(path, identity, write)
 
 
 def load(
@@ -149,6 +136,10 @@ def load(
     **pickle_load_args: Any,
 ) -> Any:
     """Reads what `save` wrote, with `torch.load`. Not collective, blocking.
+
+    With `partial`, what the rank of the same place in the mesh has saved. Parts of a model and of
+    its optimizer may go into another number of partitions: their `load_state_dict` sends each rank
+    what it lacks, if the ranks of a pipeline have all parts between them.
 
     Unpickling runs code that the file names, so load only what you trust: payloads hold
     configurations and loaders, hence `weights_only=False`, unless `pickle_load_args` has it.
@@ -204,6 +195,9 @@ def _path(f: object) -> str:
 def _missing(base: str, tried: list[str]) -> str:
     directory = os.path.dirname(base) or "."
     stem = os.path.basename(base)
+    is_part = len(tried) > 1
+    what = "The file of this rank" if is_part else "The file"
+    advice = "Pass the path that was given to smp.save, with the same value of partial."
     try:
         found = [name for name in os.listdir(directory) if name.startswith(stem)]
     except FileNotFoundError:
@@ -213,187 +207,15 @@ def _missing(base: str, tried: list[str]) -> str:
         more = len(found) - _MOST_LISTED
         listed = ", ".join(found[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
         there = f"{directory} holds {listed}" if found else f"nothing in {directory} starts so"
-    what = "The file of this rank" if len(tried) > 1 else "The file"
-    return (
-        f"{what} is missing; expected {' or '.join(tried)}, but {there}. Pass the path that was"
-        " given to smp.save, with the same value of partial; partial files can be loaded only with"
-        " the degrees of parallelism that they were saved with."
-    )
+        if found and is_part:
+            advice += (
+                " If fewer ranks have saved, let one without a file pass {'_smp_is_partial': True}"
+                " to load_state_dict(), which gets its part from the others."
+            )
+    return f"{what} is missing; expected {' or '.join(tried)}, but {there}. {advice}"
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
     """Numbers in a name sort by value."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
-
-
-# ---- Replacing a file ----------------------------------------------------------------------------
-
-_lock = threading.Lock()
-_in_use: set[str] = set()
-
-
-def _replace(path: str, identity: str, write: Callable[[_File], None]) -> None:
-    """Lets `write` fill a file, which takes the place of `path` if nothing was raised.
-
-    Args:
-        path: what to replace.
-        identity: tells this writer from the others of the job.
-        write: takes a file to write to.
-    """
-    target = os.path.realpath(path)  # a link stays, and what it points at is replaced
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        mode = None
-    if mode is not None and stat.S_ISDIR(mode):
-        raise IsADirectoryError(
-            errno.EISDIR, f"{path} is a directory; expected a file. Add the name of one to the path"
-        )
-    failures_of_object: list[BaseException] = []
-
-    def write_object(file: _File) -> None:
-        try:
-            write(file)
-        except BaseException as error:
-            # torch's writer ends the file even after an error, and then raises about that instead.
-            if file.error is not None:
-                raise file.error from None
-            failures_of_object.append(error)
-            raise
-
-    try:
-        if mode is not None and not stat.S_ISREG(mode):
-            _write(os.open(target, os.O_WRONLY | os.O_CLOEXEC), write_object, is_regular=False)
-            return
-        with _temporary_name(target, identity) as temporary:
-            try:
-                descriptor = os.open(temporary, _FLAGS, 0o666)
-                if mode is not None:
-                    with contextlib.suppress(PermissionError):
-                        os.fchmod(descriptor, stat.S_IMODE(mode))
-                _write(descriptor, write_object)
-                os.replace(temporary, target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-        _synchronise_directory(os.path.dirname(target))
-    except OSError as error:
-        if error in failures_of_object:
-            raise
-        raise _could_not_write(path, target, error) from error
-
-
-def _write(descriptor: int, write: Callable[[_File], None], is_regular: bool = True) -> None:
-    """Lets `write` fill an open file, and closes it when all of it is on the disk."""
-    with _File(descriptor) as file:
-        write(file)
-        if is_regular:
-            _synchronise(descriptor)
-
-
-@contextlib.contextmanager
-def _temporary_name(target: str, identity: str) -> Iterator[str]:
-    """A name in the same directory, hidden, and for one thread of one rank at a time.
-
-    It is the same after a restart, so that what a killed writer left is overwritten.
-    """
-    directory, name = os.path.split(target)
-    if len(os.fsencode(name)) > _LONGEST_STEM_BYTES:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    with _lock:
-        for number in itertools.count():
-            temporary = os.path.join(directory, f".{name}.{identity}.{number}.smp-tmp")
-            if temporary not in _in_use:
-                break
-        _in_use.add(temporary)
-    try:
-        yield temporary
-    finally:
-        with _lock:
-            _in_use.discard(temporary)
-
-
-def _synchronise(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-
-
-def _synchronise_directory(directory: str) -> None:
-    """Makes a rename last; the file is whole without it, so a directory that cannot is left."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _could_not_write(path: str, target: str, error: OSError) -> OSError:
-    directory = os.path.dirname(target)
-    if isinstance(error, FileNotFoundError) and not os.path.isdir(directory):
-        text = (
-            f"{path} cannot be written, as the directory {directory} is not there; expected it to"
-            " be, as smp.save makes none. Make it before, with os.makedirs(..., exist_ok=True)"
-        )
-    elif error.errno in _FULL:
-        text = (
-            f"{path} could not be written: {os.strerror(error.errno or 0)}. Without the unfinished"
-            f" file, which is removed, {_free(directory)}; expected room for the whole file beside"
-            " the one that it replaces. Delete old checkpoints, or save elsewhere. What was there"
-            " before is untouched"
-        )
-    else:
-        text = (
-            f"{path} could not be written: {error.strerror or error}; expected to be able to make"
-            f" a file in {directory} and to rename it. Check its permissions and its disk"
-            f" ({_free(directory)}). What was there before is untouched"
-        )
-    return OSError(error.errno or errno.EIO, text)  # Python makes it PermissionError and so on
-
-
-def _free(directory: str) -> str:
-    try:
-        return f"{shutil.disk_usage(directory).free} bytes are free in {directory}"
-    except OSError:
-        return "the free bytes are unknown"
-
-
-class _File:
-    """A file for torch to write, which remembers its first error.
-
-    torch calls it from C++, and may report an error of its own that has lost the cause.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        # Without a buffer: torch writes large blocks, and an error belongs to its write.
-        self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115 (closed by __exit__)
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, data: Any) -> int:
-        """Writes all of it; returns its size in bytes."""
-        view = memoryview(data).cast("B")
-        written = 0
-        try:
-            while written < len(view):
-                written += self._write_some(view[written:])
-        except BaseException as error:
-            self.error = self.error or error
-            raise
-        return written
-
-    def _write_some(self, data: memoryview) -> int:
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Nothing is held back; other pickle modules call it."""

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from smdistributed.modelparallel.torch import files
+from smdistributed.modelparallel import atomic_files
 from smdistributed.modelparallel.torch.files import FileNames, load, save
 
 # Every rank is another number, so that a mixed up name shows.
@@ -111,9 +111,11 @@ class TestNames:
         for part in (
             f"expected {base}_1_0_3 or {base}_1_0 or {base}_7, but",
             f"{tmp_path} holds m.pt_0, m.pt_1, m.pt_2, m.pt_10. ",
-            "degrees of parallelism",
+            "with the same value of partial. If fewer ranks have saved, let one without a file",
         ):
             assert part in str(error.value)
+        with pytest.raises(FileNotFoundError, match=r"same value of partial\.$"):
+            load(tmp_path / "m.pt_3", partial=False, names=PIPELINE)
 
     def test_there_may_be_nothing_or_no_directory_or_very_much(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=f"nothing in {tmp_path} starts so"):
@@ -241,7 +243,7 @@ def after_bytes(
     monkeypatch: pytest.MonkeyPatch, limit: int, happens: Callable[[], NoReturn]
 ) -> None:
     """Lets something happen when `limit` bytes have been written."""
-    write = files._File._write_some
+    write = atomic_files.OpenFile._write_some
     written = 0
 
     def limited(self: Any, data: memoryview) -> int:
@@ -253,7 +255,7 @@ def after_bytes(
             write(self, data[: limit - written])
         return happens()
 
-    monkeypatch.setattr(files._File, "_write_some", limited)
+    monkeypatch.setattr(atomic_files.OpenFile, "_write_some", limited)
 
 
 def in_a_child(work: Callable[[], None]) -> int:
@@ -325,7 +327,7 @@ class TestKilled:
             return result
 
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, function, dying)
+            patch.setattr(atomic_files.os, function, dying)
             assert in_a_child(lambda: save_new(saved)) == 9
         if (function, when) == ("replace", "after"):
             expected = "new"
@@ -354,8 +356,8 @@ class TestKilled:
             steps.append(("replace", os.stat(source).st_ino))
             replace(source, target)
 
-        monkeypatch.setattr(files.os, "fsync", synced)
-        monkeypatch.setattr(files.os, "replace", replaced)
+        monkeypatch.setattr(atomic_files.os, "fsync", synced)
+        monkeypatch.setattr(atomic_files.os, "replace", replaced)
         save_new(saved)
         inode, directory = os.stat(saved / "f_7").st_ino, os.stat(saved).st_ino
         assert steps == [("fsync", inode), ("replace", inode), ("fsync", directory)]
@@ -424,7 +426,9 @@ class TestErrors:
         self, function: str, saved: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, function, lambda *_: _raises(OSError(errno.EIO, "broken"))())
+            patch.setattr(
+                atomic_files.os, function, lambda *_: _raises(OSError(errno.EIO, "broken"))()
+            )
             with pytest.raises(OSError, match=r"f_7 could not be written: broken; expected"):
                 save_new(saved)
         assert listing(saved) == ["f_7"]
@@ -434,13 +438,17 @@ class TestErrors:
         self, saved: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, "fsync", lambda *_: _raises(OSError(errno.EINVAL, "no"))())
+            patch.setattr(
+                atomic_files.os, "fsync", lambda *_: _raises(OSError(errno.EINVAL, "no"))()
+            )
             save_new(saved)
         assert generation(saved) == "new"
 
     def test_short_writes_are_continued(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write = files._File._write_some
-        monkeypatch.setattr(files._File, "_write_some", lambda self, data: write(self, data[:777]))
+        write = atomic_files.OpenFile._write_some
+        monkeypatch.setattr(
+            atomic_files.OpenFile, "_write_some", lambda self, data: write(self, data[:777])
+        )
         save_new(saved)
         assert generation(saved) == "new"
 
@@ -461,7 +469,7 @@ class TestErrors:
     ) -> None:
         with monkeypatch.context() as patch:
             denied = PermissionError(errno.EACCES, "Permission denied")
-            patch.setattr(files.os, "open", lambda *_: _raises(denied)())
+            patch.setattr(atomic_files.os, "open", lambda *_: _raises(denied)())
             with pytest.raises(PermissionError, match="f_7 could not be written: Permission"):
                 save_new(saved)
         assert generation(saved) == "old"
@@ -532,7 +540,7 @@ class TestLikeAnOrdinaryFile:
         assert listing(tmp_path) == ["f_7"]
         found = load(tmp_path / "f", names=PIPELINE)
         assert torch.equal(found, found[:1].expand(2000))
-        assert not files._in_use
+        assert not atomic_files._in_use
 
     def test_ranks_that_save_the_same_file_at_once(self, tmp_path: Path) -> None:
         """A mistake, as `partial=False` is for one rank alone; the last one wins, whole."""
