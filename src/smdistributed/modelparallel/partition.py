@@ -25,10 +25,11 @@ Representation", for d'Hondt's rule.
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from smdistributed.modelparallel.exceptions import ConfigError
 
-__all__ = ["Assignment", "Link", "Module", "assign"]
+__all__ = ["Assignment", "Link", "Module", "Share", "assign"]
 
 # Of the norm of all loads that is minimised: large, so that it is nearly the largest load, yet
 # loads below it count, and the search is led over plateaus.
@@ -75,6 +76,13 @@ class Link:
         return self.call_s + size_bytes / self.bytes_per_s
 
 
+class Share(NamedTuple):
+    """What a module is of the whole model, 0 to 1, without its children."""
+
+    memory: float
+    time: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Assignment:
     """A decision.
@@ -83,12 +91,14 @@ class Assignment:
         partition_of: by name of module; the root is in partition 0.
         loads: by partition, as shares of the model's cost; messages included.
         crossing_bytes: that pass between partitions in one forward pass.
+        shares: by name of module.
         reasons: by name of module, why it is where it is, in words.
     """
 
     partition_of: Mapping[str, int]
     loads: tuple[float, ...]
     crossing_bytes: float
+    shares: Mapping[str, Share]
     reasons: Mapping[str, str]
 
     @property
@@ -160,6 +170,12 @@ class _Problem:
             cost = (1 - memory_weight) * _share(link.seconds(size), time)
             for near, far in ((one, other), (other, one)):
                 self.edges[near][far] = self.edges[near].get(far, 0.0) + cost
+
+    def is_below(self, node: int, ancestor: int) -> bool:
+        """Whether a node is in the tree of another one."""
+        while node > ancestor:  # parents come first
+            node = self.parents[node]
+        return node == ancestor
 
     def _row_pairs(self) -> Iterator[tuple[int, int, float]]:
         """Neighbours in the rows of all callers, and the bytes that pass between them."""
@@ -290,6 +306,8 @@ def _share_out(
         return [(node, own) for node in nodes]
     costs = [totals[node] for node in nodes]
     runs = _cut(costs, min(len(own), len(nodes)))
+    if len(runs) == 1:  # all but one cost nothing
+        return [(node, own) for node in nodes]
     weights = [sum(costs[begin:end]) for begin, end in runs]
     given: list[list[int]] = [[] for _ in runs]
     for partition in own:  # d'Hondt: to who has most for what it already has
@@ -414,52 +432,81 @@ def _try_swaps(placement: _Placement) -> bool:
 
 def _explained(problem: _Problem, placement: _Placement) -> Assignment:
     places = placement.places
-    loads = tuple(placement.loads)
-    members: list[list[str]] = [[] for _ in places]
-    for node, group in enumerate(problem.group_of):
-        members[group].append(problem.modules[node].name)
-    alternatives = [_alternative(placement, group) for group in range(problem.num_groups)]
-    reasons = {}
+    holders: dict[Hashable, list[int]] = {}
     for node, module in enumerate(problem.modules):
-        group = problem.group_of[node]
-        where = f"partition {places[group]}, whose load is {loads[places[group]]:.1%}"
-        costs = (
-            f"{problem.memory_share[node]:.1%} of the model's memory, "
-            f"{problem.time_share[node]:.1%} of its time"
-        )
-        parts = [f"{where}: {costs}"]
-        if group == 0:
-            parts.append("the root runs on partition 0" if node == 0 else "it goes with the root")
-        with_it = [name for name in members[group] if name != module.name]
-        if with_it:
-            more = f" and {len(with_it) - 1} more" if len(with_it) > 1 else ""
-            parts.append(f"together with {with_it[0]}{more}")
-        parts += alternatives[group]
-        reasons[module.name] = "; ".join(parts)
+        for key in module.shares:
+            holders.setdefault(key, []).append(node)
+    movable = _moving_together(problem, places)
+    names = [module.name for module in problem.modules]
+    shares = map(Share, problem.memory_share, problem.time_share)
     return Assignment(
         partition_of={
-            module.name: places[group]
-            for module, group in zip(problem.modules, problem.group_of, strict=True)
+            name: places[group] for name, group in zip(names, problem.group_of, strict=True)
         },
-        loads=loads,
+        loads=tuple(placement.loads),
         crossing_bytes=sum(
             size for one, other, size in problem.messages if places[one] != places[other]
         ),
-        reasons=reasons,
+        shares=dict(zip(names, shares, strict=True)),
+        reasons={
+            name: "; ".join(_bonds(problem, node, holders) + _alternative(placement, movable[node]))
+            for node, name in enumerate(names)
+        },
     )
 
 
-def _alternative(placement: _Placement, group: int) -> list[str]:
-    """What the next best place of a group would do; empty if it has none."""
-    if group == 0 or len(placement.loads) == 1:
+def _bonds(problem: _Problem, node: int, holders: Mapping[Hashable, Sequence[int]]) -> list[str]:
+    """What a module has to be with."""
+    if node == 0:
+        return ["the root runs on partition 0"]
+    module = problem.modules[node]
+    if not module.has_parameters:
+        parent = problem.modules[problem.parents[node]].name
+        return [f"it goes with {parent}, as what has no parameters or is not called does"]
+    bonds = ["it goes with the root"] if problem.group_of[node] == 0 else []
+    others = sorted({each for key in module.shares for each in holders[key]} - {node})
+    others = [each for each in others if not problem.is_below(each, node)]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        bonds.append(f"it shares parameters with {problem.modules[others[0]].name}{more}")
+    return bonds
+
+
+def _moving_together(problem: _Problem, places: Sequence[int]) -> list[frozenset[int]]:
+    """By node, the groups whose next best place is of interest.
+
+    Of a module that is in one place with all below it, while its parent is not: all of them, as
+    that is what one would think of moving. Of others: its own.
+    """
+    num_nodes = len(problem.modules)
+    ends = list(range(1, num_nodes + 1))  # a module's tree is the range from it to its end
+    is_whole = [True] * num_nodes
+    for node in range(num_nodes - 1, 0, -1):
+        parent = problem.parents[node]
+        ends[parent] = max(ends[parent], ends[node])
+        is_same = places[problem.group_of[node]] == places[problem.group_of[parent]]
+        is_whole[parent] &= is_whole[node] and is_same
+    together = [frozenset((group,)) for group in problem.group_of]
+    for node in range(1, num_nodes):
+        if is_whole[node] and not is_whole[problem.parents[node]]:
+            together[node] = frozenset(problem.group_of[node : ends[node]])
+    return together
+
+
+def _alternative(placement: _Placement, groups: frozenset[int]) -> list[str]:
+    """What the next best place of some groups would do; empty if they have none."""
+    if 0 in groups or len(placement.loads) == 1:
         return []
-    home = placement.places[group]
+    homes = {group: placement.places[group] for group in sorted(groups)}
     now = max(placement.loads)
     tried = []
     for target in range(len(placement.loads)):
-        if target != home:
+        if target in homes.values():
+            continue
+        for group in homes:
             placement.move(group, target)
-            tried.append((max(placement.loads), target))
-    placement.move(group, home)
+        tried.append((max(placement.loads), target))
+    for group, home in homes.items():
+        placement.move(group, home)
     largest, target = min(tried)
     return [f"in partition {target} the largest load would be {largest:.1%} instead of {now:.1%}"]

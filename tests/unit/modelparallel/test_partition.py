@@ -78,7 +78,7 @@ def test_modules_that_share_a_parameter_stay_together() -> None:
     for partitions in (2, 4):
         found = assign(_gpt(12, tied=True), partitions, memory_weight=0.8)
         assert found.partition_of["main/wte"] == found.partition_of["main/lm_head"]
-        assert "together with main/lm_head" in found.reasons["main/wte"]
+        assert "it shares parameters with main/lm_head" in found.reasons["main/wte"]
 
 
 def test_modules_without_parameters_run_where_their_parent_does() -> None:
@@ -129,10 +129,57 @@ def test_a_message_that_costs_more_than_it_saves_is_not_sent() -> None:
 
 def test_every_decision_is_explained() -> None:
     found = assign(_gpt(4, tied=True), 2, memory_weight=0.8)
-    assert set(found.reasons) == set(found.partition_of)
-    assert found.reasons["main"].endswith("the root runs on partition 0")
-    assert "of the model's memory" in found.reasons["main/h.0"]
+    assert set(found.reasons) == set(found.shares) == set(found.partition_of)
+    assert found.reasons["main"] == "the root runs on partition 0"
+    assert found.reasons["main/h.0"].startswith("in partition ")
     assert "the largest load would be" in found.reasons["main/h.0"]
+    assert sum(share.memory for share in found.shares.values()) == pytest.approx(1)
+    assert sum(share.time for share in found.shares.values()) == pytest.approx(1)
+
+
+def test_bonds_are_told() -> None:
+    """Of the root, of who has no parameters, of who shares; not with what is below."""
+    attention = Module(
+        "main/attention",
+        1.0,
+        1.0,
+        shares=frozenset("w"),
+        children=(Module("main/attention/out", 1.0, shares=frozenset("w")),),
+    )
+    drop = Module("main/drop", has_parameters=False)
+    embedding = Module("main/embedding", 1.0, 1.0, shares=frozenset("e"))
+    tied = tuple(Module(f"main/{name}", 1.0, 1.0, shares=frozenset("t")) for name in "abc")
+    root = Module(
+        "main", 1.0, 1.0, shares=frozenset("e"), children=(attention, drop, embedding, *tied)
+    )
+    reasons = assign(root, 1, memory_weight=0.5).reasons
+    assert reasons["main"] == "the root runs on partition 0"
+    assert reasons["main/attention"] == ""
+    assert reasons["main/attention/out"] == "it shares parameters with main/attention"
+    assert reasons["main/drop"].startswith("it goes with main, as what has no parameters")
+    assert reasons["main/embedding"] == "it goes with the root; it shares parameters with main"
+    assert reasons["main/b"] == "it shares parameters with main/a and 1 more"
+
+
+def test_the_next_best_place_is_that_of_a_module_with_all_below_it() -> None:
+    blocks = tuple(
+        Module(
+            f"main/{number}",
+            children=tuple(Module(f"main/{number}/{part}", 1.0, 1.0) for part in range(2)),
+        )
+        for number in range(4)
+    )
+    found = assign(Module("main", children=blocks), 2, memory_weight=0.5)
+    assert [found.partition_of[block.name] for block in blocks] == [0, 0, 1, 1]
+    assert found.reasons["main/2"] == (
+        "in partition 0 the largest load would be 75.0% instead of 50.0%"
+    )
+    assert "would be 62.5% instead" in found.reasons["main/2/0"]
+
+
+def test_layers_that_cost_nothing_go_along() -> None:
+    found = assign(_chain([0, 5, 0]), 4, memory_weight=0.8, link=Link(call_s=1e-3))
+    assert found.largest == pytest.approx(1.0, abs=0.01)
 
 
 def test_what_cannot_be_assigned_is_refused() -> None:
@@ -153,14 +200,15 @@ def test_deep_models_are_no_problem() -> None:
 # --- Exhaustive search ---
 
 
-def _random_tree(chance: random.Random, nodes: int) -> Module:
+def _random_tree(chance: random.Random, nodes: int, free: float = 0.0) -> Module:
     parents = [chance.randrange(node) for node in range(1, nodes)]
 
     def build(node: int) -> Module:
+        is_free = free > 0 and node > 0 and chance.random() < free
         return Module(
             f"m{node}",
-            memory_bytes=chance.expovariate(1),
-            seconds=chance.expovariate(1),
+            memory_bytes=0.0 if is_free else chance.expovariate(1),
+            seconds=0.0 if is_free else chance.expovariate(1),
             input_bytes=chance.random(),
             output_bytes=chance.random(),
             has_parameters=chance.random() < 0.85,
@@ -272,9 +320,16 @@ def _runs(counts: Sequence[int]) -> list[int]:
     return [place for place, count in enumerate(counts) for _ in range(count)]
 
 
-@given(seed=st.integers(0, 10**6), nodes=st.integers(1, 60), partitions=st.integers(1, 8))
-def test_what_is_true_of_every_assignment(seed: int, nodes: int, partitions: int) -> None:
-    root = _random_tree(random.Random(seed), nodes)
+@given(
+    seed=st.integers(0, 10**6),
+    nodes=st.integers(1, 60),
+    partitions=st.integers(1, 8),
+    free=st.sampled_from([0.0, 0.3, 0.9]),
+)
+def test_what_is_true_of_every_assignment(
+    seed: int, nodes: int, partitions: int, free: float
+) -> None:
+    root = _random_tree(random.Random(seed), nodes, free)
     found = assign(root, partitions, memory_weight=0.8, link=Link(0.01, 10.0))
     assert found == assign(root, partitions, memory_weight=0.8, link=Link(0.01, 10.0))
     assert _is_allowed(root, dict(found.partition_of))
