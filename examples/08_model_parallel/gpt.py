@@ -64,15 +64,6 @@ def learning_rate(step: int, args: argparse.Namespace) -> float:
     return float(args.lr * (0.1 + 0.9 * 0.5 * (1.0 + math.cos(math.pi * done))))
 
 
-def print_partition(model: Any) -> None:
-    """Where each module is, and why."""
-    decision = model.placement("the partition").decision
-    for line in decision.lines():
-        path = line.partition(": ")[0]
-        print(f"  {path}: {decision.reasons[path]}")
-    sys.stdout.flush()
-
-
 def save(folder: Path, step: int, model: Any, optimizer: Any) -> None:
     """Writes a file for each rank, and then the name of the files. A collective.
 
@@ -188,7 +179,8 @@ def main() -> None:
         loss = train_step(model, inputs.to(device), targets.to(device)).reduce_mean()
         optimizer.step()
         if step == first_step and smp.rank() == 0:
-            print_partition(model)
+            # SMP: where each module is, and why
+            print(model.partition_report())
             print(f"step {step + 1} of {args.steps}: loss {loss:.4f}", flush=True)
 
         if (step + 1) % args.every == 0 or step + 1 == last_step:

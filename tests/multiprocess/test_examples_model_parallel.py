@@ -148,11 +148,14 @@ def _gpt_losses(output: str) -> dict[int, tuple[str, str]]:
 
 def test_gpt_says_why_each_part_is_where_it_is_and_learns() -> None:
     output = _run("gpt", *TINY_GPT)
-    assert re.search(r"main: partition 0, .*the root runs on partition 0", output), output
+    assert re.search(r" 0 .* main  +the root runs on partition 0", output), output
     # The scores are made with the weights of the embedding, so that is with the root.
-    assert re.search(r"main/token: partition 0, .*it goes with the root", output), output
-    places = set(re.findall(r"main/blocks/\d: partition (\d), whose load is [\d.]+%", output))
+    assert re.search(r" 0 .* main/token  +it goes with the root", output), output
+    places = set(
+        re.findall(r" (\d)  +[\d,]+  +[\d.]+%  +[\d.]+%  main/blocks/\d  +in part", output)
+    )
     assert places == {"0", "1"}, output
+    assert re.search(r"partition 1 on rank 1: load [\d.]+%, [\d,]+ parameters", output), output
     losses = _gpt_losses(output)
     assert sorted(losses) == [8, 16, 24], output
     assert float(losses[24][1]) < 5.0 < float(losses[8][1]), output  # ln 512 is 6.2

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.partition import Share
 from smdistributed.modelparallel.torch.state_mod import state
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ROOT",
     "Decision",
     "assign_by_hand",
+    "check_shared",
     "get_partition",
     "module_paths",
     "partition",
@@ -48,14 +50,22 @@ class Decision:
 
     Attributes:
         partition_of: by path of module, `main/...`.
-        reasons: by path, in words; empty where the user has decided.
+        reasons: by path, in words.
+        shares: by path, what the module is of the whole model; empty where no costs are known.
+        loads: by partition, as shares of the model's cost; empty where none are known.
     """
 
     partition_of: Mapping[str, int]
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
+    loads: Sequence[float] = ()
 
     def lines(self) -> list[str]:
-        """For the log: one line for each module, until what is below it is all in one place."""
+        """For the log: one line for each of `shown`."""
+        return [f"{path}: {self.partition_of[path]}" for path in self.shown()]
+
+    def shown(self) -> list[str]:
+        """Paths of modules, down to those below which all is in one place."""
         homogeneous: dict[str, bool] = {}
         for path, place in self.partition_of.items():
             parts = path.split("/")
@@ -64,11 +74,11 @@ class Decision:
                 if self.partition_of.get(above, place) != place:
                     homogeneous[above] = False
         shown = []
-        for path, place in self.partition_of.items():
+        for path in self.partition_of:
             parts = path.split("/")
             ancestors = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
             if all(not homogeneous.get(each, True) for each in ancestors):
-                shown.append(f"{path}: {place}")
+                shown.append(path)
         return shown
 
 
@@ -176,24 +186,40 @@ def assign_by_hand(model: nn.Module, default: int) -> Decision:
     """
     paths = module_paths(model)
     decided: dict[str, int] = {}
+    reasons: dict[str, str] = {}
 
-    def descend(module: nn.Module, inherited: int) -> None:
-        place = module.__dict__.get(_NOTE, inherited)
+    def descend(module: nn.Module, inherited: int, reason: str) -> None:
         path = paths[module]
         if path in decided:
             return
+        place = inherited
+        if _NOTE in module.__dict__:
+            place, reason = module.__dict__[_NOTE], "assigned by hand"
         decided[path] = 0 if path == ROOT else place
+        reasons[path] = "the root runs on partition 0" if path == ROOT else reason
+        if _NOTE in module.__dict__:
+            reason = f"as {path}, which was assigned by hand"
         for child in module.children():
-            descend(child, place)
+            descend(child, place, reason)
 
-    descend(model, default)
-    _check_shared(model, paths, decided)
-    return Decision(decided)
+    descend(model, default, "default_partition")
+    check_shared(model, paths, decided)
+    return Decision(decided, reasons)
 
 
-def _check_shared(
+def check_shared(
     model: nn.Module, paths: Mapping[nn.Module, str], decided: Mapping[str, int]
 ) -> None:
+    """Whether modules that share parameters are in one partition.
+
+    Args:
+        model: the user's module.
+        paths: of its modules.
+        decided: partitions, by path.
+
+    Raises:
+        ConfigError: they are not; names both.
+    """
     holders: dict[int, tuple[str, str]] = {}
     for module, path in paths.items():
         for name, parameter in module.named_parameters(recurse=False):

@@ -66,8 +66,9 @@ def load(
 ) -> Any:
     """Reads what `smp.save` wrote for this rank, with `torch.load`. Not collective, blocking.
 
-    Tensors go into CPU memory unless `map_location` says otherwise. Load only what you trust. The
-    arguments and the errors are those of `files.load`.
+    Parts may go into another number of partitions, see `files.load`. Tensors go into CPU memory
+    unless `map_location` says otherwise. Load only what you trust. The arguments and the errors are
+    those of `files.load`.
 
     Raises:
         SMPNotInitialized: before `smp.init()`.

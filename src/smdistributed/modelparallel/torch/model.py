@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from smdistributed._common.log import get_logger
@@ -27,17 +25,21 @@ from smdistributed.modelparallel.exceptions import (
 )
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
-from smdistributed.modelparallel.torch.assignment import (
-    Decision,
-    assign_by_hand,
-    module_paths,
-)
+from smdistributed.modelparallel.torch.assignment import Decision
+from smdistributed.modelparallel.torch.gradient_reduction import GradientReduction
+from smdistributed.modelparallel.torch.model_device import ModelDevice
 from smdistributed.modelparallel.torch.optimizer import settle_optimizers
 from smdistributed.modelparallel.torch.original_forwards import offer_original_forwards
+from smdistributed.modelparallel.torch.partition_report import partition_report
+from smdistributed.modelparallel.torch.partitioner import (
+    agree_on_partition,
+    in_one_partition,
+    log_placement,
+)
 from smdistributed.modelparallel.torch.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
-from smdistributed.modelparallel.torch.replicas import Replicas
 from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.wrapping import Wrapper, check_module
 
 __all__ = ["DistributedModel", "Traced"]
 
@@ -50,26 +52,7 @@ class Traced(BaseException):
     """Leaves the step's body once the model's first call has been watched."""
 
 
-class _Wrapper(nn.Module):
-    """Shows what it wraps."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-            return getattr(super().__getattr__("module"), name)
-
-
-class DistributedModel(_Wrapper):
+class DistributedModel(Wrapper):
     """Wraps a module whose parts run on the ranks of a pipeline.
 
     Every rank builds the whole module and wraps it. With one partition it is placed at once;
@@ -109,7 +92,8 @@ class DistributedModel(_Wrapper):
         find_unused_parameters: bool = False,
     ) -> None:
         job = state.require("smp.DistributedModel()")
-        _check_arguments(module, trace_device, trace_execution_times, backward_passes_per_step)
+        check_module(module)
+        _check_options(trace_device, trace_execution_times, backward_passes_per_step)
         if state.model is not None:
             gc.collect()  # a model and its hooks may hold each other
         if state.model is not None:
@@ -118,32 +102,31 @@ class DistributedModel(_Wrapper):
                 " model per process. Wrap both in one module, or delete the first (and what refers"
                 " to it), or call smp.reset()."
             )
-        super().__init__(_Wrapper(module) if job.config.ddp else module)
+        super().__init__(Wrapper(module) if job.config.ddp else module)
         offer_original_forwards(module)
         self._job = job
         self._inner = [module]  # in a list: it is registered below `module` already
         self._trace_device = trace_device
         self._is_measured = trace_execution_times
-        overlaps = job.config.overlapping_allreduce
-        self._overlaps = overlaps if overlapping_allreduce is None else overlapping_allreduce
-        self._passes_per_step = backward_passes_per_step
-        self._passes = 0
-        self.averages_microbatches = average_grads_across_microbatches
-        self._bucket_cap_mb = bucket_cap_mb
-        self._broadcast_buffers = broadcast_buffers
-        self._gradient_as_bucket_view = gradient_as_bucket_view
         self._trace: tracing.Trace | None = None
         self._placement: Placement | None = None
-        self._is_home = False  # all of it is here, since `cpu()`
-        self._replicas: Replicas | None = None
-        self._comm_hook: tuple[object, Callable[..., Any]] | None = None
-        self._syncs = True
+        self._model_device = ModelDevice(module, job)
+        self.averages_microbatches = average_grads_across_microbatches
+        overlaps = job.config.overlapping_allreduce
+        self._gradient_reduction = GradientReduction(
+            job,
+            overlaps=overlaps if overlapping_allreduce is None else overlapping_allreduce,
+            passes_per_step=backward_passes_per_step,
+            broadcast_buffers=broadcast_buffers,
+            bucket_cap_mb=bucket_cap_mb,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+        )
         self._deferred_loads: list[tuple[Mapping[str, Any], bool, bool]] = []
         self._partition_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
         state.model = weakref.proxy(self, _forget_model)
         if job.config.partitions == 1:
-            self._place(Decision(dict.fromkeys(module_paths(module).values(), 0)))
+            self._place(in_one_partition(module))
 
     # --- what it wraps ---------------------------------------------------------------------------
 
@@ -170,20 +153,48 @@ class DistributedModel(_Wrapper):
             )
         return self._placement
 
+    def partition_report(self) -> str:
+        """Where the modules are, what they cost, and why they are there: a table to print (ours).
+
+        Each line of it is a module with all below it that has no line of its own. The same on all
+        ranks, and not collective.
+
+        Raises:
+            ModelNotPartitionedError: that is not decided yet.
+        """
+        placement = self.placement("partition_report()")
+        topology = self._job.topology
+        ranks: list[list[int]] = [[] for _ in range(topology.pipeline_degree)]
+        for rank in range(topology.size):
+            ranks[topology.coordinates(rank).pp].append(rank)
+        return partition_report(placement, ranks)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns; inside a step, or anywhere if there is one partition."""
+        """What the module returns; inside a step, or anywhere if there is one partition.
+
+        Tensors among the arguments, also in containers, go to the device of the model first; a
+        model in CPU memory is called with what is given.
+
+        Raises:
+            RuntimeError: outside of a step, if there are several partitions.
+        """
         pipeline = current_pipeline("the model's call")
         if pipeline.is_tracing:
             device = self._job.device if self._trace_device == "gpu" else torch.device("cpu")
             inner = self.get_module()
             self._trace = tracing.trace(inner, args, kwargs, device, self._is_measured)
             raise Traced
-        if self._job.config.partitions > 1 and not pipeline.is_in_step and not self._is_home:
+        if (
+            self._job.config.partitions > 1
+            and not pipeline.is_in_step
+            and not self._model_device.is_home
+        ):
             raise RuntimeError(
                 "the model was called outside of a step; expected a call inside a function"
                 " decorated with @smp.step, as its parts are on several ranks. Move the call into"
                 " such a function, or use one partition."
             )
+        args, kwargs = self._model_device.arguments(args, kwargs)
         return self.get_module()(*args, **kwargs)
 
     def backward(
@@ -211,7 +222,7 @@ class DistributedModel(_Wrapper):
         pipeline.backward(roots, given, self._gradient_scale())
 
     def _gradient_scale(self) -> float:
-        if not self.averages_microbatches or self._comm_hook is not None:
+        if not self.averages_microbatches or self._gradient_reduction.has_hook:
             return 1.0
         return current_pipeline("model.backward()").weight
 
@@ -223,80 +234,32 @@ class DistributedModel(_Wrapper):
         Args:
             run_body: on a leader, runs the step's body on the first microbatch.
         """
-        config = self._job.config
-        inner = self.get_module()
-        if not config.auto_partition:
-            assert config.default_partition is not None
-            self._place(assign_by_hand(inner, config.default_partition))
-            return
-        message: list[Any] = [None, None]
-        if self._job.rank == self._deciding_rank():
-            try:
-                message[0] = self._decide(pipeline, run_body)
-            except Exception as error:
-                message[1] = f"{type(error).__name__}: {error}"
-                self._tell(message)
-                raise
-        self._tell(message)
-        decision, failure = message
-        if failure is not None:
-            raise RuntimeError(
-                f"rank {self._deciding_rank()} could not watch the step's first microbatch, so the"
-                f" model was not partitioned: {failure}. Read the log of that rank."
-            )
-        self._place(decision)
 
-    def _deciding_rank(self) -> int:
-        return self._job.topology.members(GroupKind.PP, 0)[0]
-
-    def _tell(self, message: list[Any]) -> None:
-        dist.broadcast_object_list(
-            message, self._deciding_rank(), group=self._job.cpu_group(GroupKind.WORLD)
-        )
-
-    def _decide(self, pipeline: Pipeline, run_body: Callable[[], Any] | None) -> Decision:
-        config = self._job.config
-        inner = self.get_module()
-        found = None
-        if not config.skip_tracing and run_body is not None:
+        def watch() -> tracing.Trace | None:
+            assert run_body is not None
             pipeline.is_tracing = True
             try:
                 run_body()
             except Traced:
-                found = self._trace
+                return self._trace
             finally:
                 pipeline.is_tracing = False
                 self._trace = None
-        if found is None:
-            found = tracing.untraced(inner, self._job.device)
-        active = config.active_microbatches or config.microbatches
-        assignment = tracing.decide(
-            found, config.partitions, config.memory_weight, min(active, config.microbatches)
-        )
-        return Decision(dict(assignment.partition_of), dict(assignment.reasons))
+            return None
+
+        self._place(agree_on_partition(self._job, self.get_module(), run_body and watch))
 
     def _place(self, decision: Decision) -> None:
         job = self._job
-        inner = self.get_module()
-        placement = Placement(inner, decision, job.rank_in(GroupKind.PP))
-        placement.apply(job.device)
+        placement = Placement(self.get_module(), decision, job.rank_in(GroupKind.PP))
+        self._model_device.place(placement)
         self._placement = placement
         if job.config.partitions > 1:
-            _tell_of(placement, job.rank)
+            log_placement(job, placement)
             current_pipeline("the model").place(placement)
             gradient_norms.install()
             state.call_at_reset(gradient_norms.uninstall)
-        if job.config.ddp and job.size_of(GroupKind.DP) > 1:
-            self._replicas = Replicas(
-                placement,
-                job.process_group(GroupKind.DP),
-                job.device,
-                broadcast_buffers=self._broadcast_buffers,
-                bucket_cap_mb=self._bucket_cap_mb,
-                gradient_as_bucket_view=self._gradient_as_bucket_view,
-            )
-            if self._comm_hook is not None:
-                self._replicas.register_comm_hook(*self._comm_hook)
+        self._gradient_reduction.place(placement)
         if job.rank_in(GroupKind.DP) == 0 and job.config.partitions > 1:
             get_logger().info(
                 "Broadcasted parameters and buffers for partition %d", placement.pp_rank
@@ -309,58 +272,28 @@ class DistributedModel(_Wrapper):
             hook(self, state.optimizer)
         self._partition_hooks.clear()
 
-    @property
-    def has_replicas(self) -> bool:
-        """Whether gradients are reduced."""
-        return self._replicas is not None
-
     # --- steps -----------------------------------------------------------------------------------
 
     def begin_step(self) -> None:
         """Before the microbatches; on every rank."""
-        self._leave_home()
-        if self._replicas is not None and self.training and torch.is_grad_enabled():
-            self._replicas.sync_buffers()
+        self._model_device.leave_home()
+        self._gradient_reduction.begin_step(self.training)
 
     def before_last_backward(self) -> None:
         """Of a step, on this rank."""
-        if self._replicas is not None and self._overlaps and self._reduces_now():
-            self._replicas.arm()
+        self._gradient_reduction.before_last_backward()
 
     def end_step(self, was_backward_called: bool) -> None:
         """After the microbatches; on every rank. Gradients are final when it returns."""
         if was_backward_called:
-            reduces = self._reduces_now()
-            if self._syncs:
-                self._passes = (self._passes + 1) % self._passes_per_step
-            if self._replicas is not None and reduces:
-                self._replicas.finish()
+            self._gradient_reduction.end_step()
         hooks, self._step_hooks = self._step_hooks, OrderedDict()
         for hook in hooks.values():
             hook(self, state.optimizer)
 
     def fail_step(self) -> None:
         """The step has raised."""
-        if self._replicas is not None:
-            self._replicas.forget_step()
-
-    def reduce_pending(self) -> None:
-        """Averages gradients of steps that did not; every replica must call it."""
-        if self._passes and self._replicas is not None:
-            self._passes = 0
-            self._replicas.finish()
-
-    def _reduces_now(self) -> bool:
-        return self._syncs and self._passes == self._passes_per_step - 1
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Steps in this block leave gradients of this replica alone (ours)."""
-        before, self._syncs = self._syncs, False
-        try:
-            yield
-        finally:
-            self._syncs = before
+        self._gradient_reduction.fail_step()
 
     def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
         """Calls `hook(model, optimizer)` once the model is partitioned; at once if it is."""
@@ -377,7 +310,20 @@ class DistributedModel(_Wrapper):
         self._step_hooks[handle.id] = hook
         return handle
 
-    # --- data parallelism ------------------------------------------------------------------------
+    # --- gradients over replicas and ranks -------------------------------------------------------
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether gradients are reduced."""
+        return self._gradient_reduction.has_replicas
+
+    def reduce_pending(self) -> None:
+        """Averages gradients of steps that did not; every replica must call it."""
+        self._gradient_reduction.reduce_pending()
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Steps in this block leave gradients of this replica alone (ours)."""
+        return self._gradient_reduction.no_sync()
 
     def join(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """As of torch's DDP: replicas may run different numbers of steps in this block.
@@ -385,11 +331,9 @@ class DistributedModel(_Wrapper):
         Raises:
             RuntimeError: without `ddp`; before the model is partitioned.
         """
-        self._require_ddp("join()")
+        joined = self._gradient_reduction.join(*args, **kwargs)
         self.placement("join()")
-        if self._replicas is None:
-            return contextlib.nullcontext()
-        return self._replicas.join(*args, **kwargs)
+        return joined
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """As of torch's DDP. The hook averages, over replicas and over microbatches.
@@ -397,17 +341,7 @@ class DistributedModel(_Wrapper):
         Raises:
             RuntimeError: without `ddp` or `overlapping_allreduce`; a second one.
         """
-        self._require_ddp("register_comm_hook()")
-        if not self._overlaps:
-            raise RuntimeError(
-                "register_comm_hook() needs overlapping_allreduce, which is False; expected True."
-                " Make the model with overlapping_allreduce=True."
-            )
-        if self._comm_hook is not None:
-            raise RuntimeError("register_comm_hook() was called twice; expected one hook.")
-        self._comm_hook = (state, hook)
-        if self._replicas is not None:
-            self._replicas.register_comm_hook(state, hook)
+        self._gradient_reduction.register_comm_hook(state, hook)
 
     _register_comm_hook = register_comm_hook
 
@@ -422,13 +356,6 @@ class DistributedModel(_Wrapper):
             " of the library. Set ddp: True in the configuration, and leave the call out: when a"
             " step returns, gradients are averages."
         )
-
-    def _require_ddp(self, what: str) -> None:
-        if not self._job.config.ddp:
-            raise RuntimeError(
-                f"{what} is about replicas, but there are none; expected data parallelism. Set"
-                " ddp: True in the configuration."
-            )
 
     def clip_grad_norm_(
         self,
@@ -510,7 +437,7 @@ class DistributedModel(_Wrapper):
 
         Before the model is partitioned, a partial one waits until it is.
         """
-        self._leave_home()
+        self._model_device.leave_home()
         if self._placement is None and state_dict.get(state_dicts.IS_PARTIAL, False):
             self._deferred_loads.append((state_dict, strict, same_partition_load))
             return nn.modules.module._IncompatibleKeys([], [])
@@ -524,15 +451,7 @@ class DistributedModel(_Wrapper):
         """Dtypes change at once; devices are chosen by the partition, which ignores this one."""
         parsed: Any = torch._C._nn._parse_to(*args, **kwargs)
         device, dtype, *_ = parsed
-        if device is not None and self._placement is None:
-            get_logger().warning(
-                "Model has not been partitioned yet, ignoring move of params and buffers to devices"
-            )
-        if dtype is not None:
-            self._cast(dtype)
-        if device is not None and self._placement is not None:
-            for tensor in (*self.local_parameters(), *self.local_buffers()):
-                tensor.data = tensor.data.to(device)
+        self._model_device.move(device, dtype)
         return self
 
     def cuda(self, device: Any = None) -> DistributedModel:
@@ -561,40 +480,15 @@ class DistributedModel(_Wrapper):
         A collective of the MP group, once the model is partitioned. The next step, or
         `load_state_dict`, first puts its parts back where they were.
         """
-        state_dicts.bring_home(self.get_module(), self._placement, self._job)
-        if self._placement is not None:
-            self._is_home = True
-            if self._job.config.partitions > 1:
-                current_pipeline("model.cpu()").executor().close()
+        self._model_device.bring_home()
         return self
-
-    def _leave_home(self) -> None:
-        if not self._is_home or self._placement is None:
-            return
-        self._is_home = False
-        self._placement.apply(self._job.device)
-        if self._job.config.partitions > 1:
-            current_pipeline("the model").place(self._placement)
-
-    def _cast(self, dtype: torch.dtype) -> None:
-        for tensor in (*self.parameters(), *self.buffers()):
-            if tensor.is_floating_point():
-                is_absent = tensor.numel() > 1 and not any(tensor.stride())
-                data = tensor.data.flatten()[:1].to(dtype) if is_absent else tensor.data.to(dtype)
-                tensor.data = data.expand(tensor.shape) if is_absent else data
 
 
 def _forget_model(_: object) -> None:
     state.model = None
 
 
-def _check_arguments(
-    module: nn.Module, trace_device: str, is_measured: bool, passes_per_step: int
-) -> None:
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"smp.DistributedModel got {type(module).__name__}; expected a torch.nn.Module."
-        )
+def _check_options(trace_device: str, is_measured: bool, passes_per_step: int) -> None:
     if trace_device not in _TRACE_DEVICES:
         raise ValueError(f"trace_device is {trace_device!r}; expected one of {_TRACE_DEVICES}.")
     if is_measured and trace_device == "cpu":
@@ -604,31 +498,3 @@ def _check_arguments(
         )
     if type(passes_per_step) is not int or passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step is {passes_per_step!r}; expected 1 or more.")
-    for name, part in module.named_modules():
-        if isinstance(part, (DistributedDataParallel, nn.DataParallel)) or _is_fully_sharded(part):
-            raise TypeError(
-                f"{name or 'the module'} is a {type(part).__name__}; expected modules that no other"
-                " library distributes. Wrap the plain module, and set ddp: True for replicas."
-            )
-        if isinstance(part, DistributedModel):
-            raise TypeError("a DistributedModel was wrapped again; expected the plain module.")
-
-
-def _is_fully_sharded(module: nn.Module) -> bool:
-    kinds = {kind.__name__ for kind in type(module).__mro__}
-    return bool(kinds & {"FullyShardedDataParallel", "FSDPModule"})
-
-
-def _tell_of(placement: Placement, rank: int) -> None:
-    if rank == 0:
-        get_logger().info("Partition assignments:")
-        for line in placement.decision.lines():
-            get_logger().info("  %s", line)
-    parameters = [parameter for _, parameter in placement.local_parameters()]
-    get_logger().info(
-        "Number of parameters on partition %d are %d. %d require grads",
-        placement.pp_rank,
-        sum(parameter.numel() for parameter in parameters),
-        sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-    )
-    get_logger().info("Finished partitioning the model")

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`smp.DistributedOptimizer`: any optimizer, with a state that is spread over ranks.
 
-Every rank's optimizer holds all parameters of the model, in one order. Those of other ranks never
-get a gradient, so optimizers skip them and make no state for them; an index means the same
-parameter on every rank. What has to be different is replaced in the object itself, as bound
-methods, so that it stays what LR schedulers, gradient scalers and trainers expect.
+What has to be different in an optimizer is replaced in the object itself, as bound methods, so that
+it stays what LR schedulers, gradient scalers and trainers expect. How its state is spread, and put
+together, is in `optimizer_states`.
 
 The object may be made before the model is partitioned or even wrapped. Its parameters stay the same
 objects; a state that is loaded so early waits until it is known which part of it belongs here.
@@ -19,7 +18,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +28,17 @@ from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
-from smdistributed.modelparallel.torch.gathering import gather
+from smdistributed.modelparallel.torch.optimizer_states import (
+    gathered_state,
+    has_nothing_here,
+    indices_by_id,
+    is_like_torchs,
+    local_state,
+    merged_state,
+    move_state,
+    parameters_here,
+    parameters_of,
+)
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
@@ -169,7 +178,7 @@ class _Parts:
             return
         self._is_settled = True
         _tell_names(optimizer)
-        _move_state(optimizer, placement)
+        move_state(optimizer, placement)
         if self.waiting is not None:
             waiting, self.waiting = self.waiting, None
             if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in waiting:
@@ -234,7 +243,8 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         args = (_reducing(args[0]), *args[1:])
     elif callable(kwargs.get("closure")):
         kwargs["closure"] = _reducing(kwargs["closure"])
-    if not isinstance(optimizer, torch.optim.Optimizer) and _has_nothing_here(optimizer):
+    is_torchs = isinstance(optimizer, torch.optim.Optimizer)
+    if not is_torchs and has_nothing_here(optimizer, _placement()):
         return None  # torch's find that out themselves
     return parts.step(*args, **kwargs)
 
@@ -270,7 +280,7 @@ def _zero_grad(
     if original is not None:
         original()
         return
-    for parameter in _parameters(optimizer):
+    for parameter in parameters_of(optimizer):
         if to_none:
             parameter.grad = None
         elif parameter.grad is not None:
@@ -291,38 +301,17 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
     parts = _parts_of(optimizer)
     if _is_whole(job):
         return _original_state(parts)
-    if _placement() is None:
+    placement = _placement()
+    if placement is None:
         own = _original_state(parts)
         if parts.waiting is None:
             return own
         return {
             **parts.waiting,
-            **({"param_groups": own["param_groups"]} if _is_known(own) else {}),
+            **({"param_groups": own["param_groups"]} if is_like_torchs(own) else {}),
         }
     parts.settle()
-    own = {}
-
-    def offer() -> tuple[Any, Mapping[Any, Any]]:
-        nonlocal own
-        own = _local(optimizer, _original_state(parts))
-        if not _is_known(own):
-            raise UnsupportedError(
-                f"{type(optimizer).__name__}.state_dict() does not return `state` and"
-                " `param_groups`; expected both, as of torch.optim, to merge those of all ranks."
-                " Save each rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
-            )
-        return _numbering(optimizer), own["state"]
-
-    numberings, values = gather(job, offer, lambda *_: True, copies=True)
-    if any(each != numberings[0] for each in numberings):
-        raise UnsupportedError(
-            "the optimizers of the ranks hold different parameters, so their states have no common"
-            " order; expected each to be made from model.parameters(). Make it so, or save each"
-            " rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
-        )
-    indices = sorted(key for key in values if isinstance(key, int))
-    others = [key for key in values if not isinstance(key, int)]
-    return {**own, "state": {key: values[key] for key in (*indices, *others)}}
+    return gathered_state(optimizer, placement, job, lambda: _original_state(parts))
 
 
 def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str, Any]:
@@ -346,7 +335,7 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
                 " or use state_dict()."
             )
         parts.settle()
-    return {**_local(optimizer, _original_state(parts)), IS_PARTIAL: True}
+    return {**local_state(optimizer, _placement(), _original_state(parts)), IS_PARTIAL: True}
 
 
 def _load_state_dict(optimizer: Any, state_dict: Mapping[str, Any]) -> None:
@@ -377,10 +366,7 @@ def _orig_state_dict(optimizer: Any) -> Any:
 
 def _param_id_to_index(optimizer: Any) -> dict[int, int]:
     """The index in state dictionaries, by `id` of the parameter."""
-    indices: dict[int, int] = {}
-    for index, parameter in enumerate(_parameters(optimizer)):
-        indices.setdefault(id(parameter), index)
-    return indices
+    return indices_by_id(optimizer)
 
 
 def _param_name_to_index(optimizer: Any) -> dict[str, int]:
@@ -393,47 +379,10 @@ def _param_name_to_index(optimizer: Any) -> dict[str, int]:
 
 def _param_index_to_param_local(optimizer: Any) -> dict[int, Tensor]:
     """This rank's parameters, by their index in state dictionaries."""
-    absent = _absent()
-    found: dict[int, Tensor] = {}
-    by_id = {id(parameter): parameter for parameter in _parameters(optimizer)}
-    for identity, index in optimizer._param_id_to_index().items():
-        if identity not in absent and identity in by_id:
-            found[index] = by_id[identity]
-    return found
+    return parameters_here(optimizer, _placement())
 
 
-# ---- states --------------------------------------------------------------------------------------
-
-
-def _parameters(optimizer: Any) -> list[Tensor]:
-    """All of them, by index."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _absent() -> set[int]:
-    """`id`s of the model's parameters that are on other ranks."""
-    placement = _placement()
-    if placement is None:
-        return set()
-    named = placement.model.named_parameters()
-    return {id(parameter) for name, parameter in named if not placement.is_here(name)}
-
-
-def _has_nothing_here(optimizer: Any) -> bool:
-    absent = _absent()
-    return bool(absent) and all(id(each) in absent for each in _parameters(optimizer))
-
-
-def _numbering(optimizer: Any) -> list[list[int]]:
-    """By group, which parameters of the model it holds; -1 is none of them."""
-    placement = _placement()
-    assert placement is not None
-    parameters = placement.model.parameters()
-    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
-    return [
-        [numbers.get(id(parameter), -1) for parameter in group["params"]]
-        for group in optimizer.param_groups
-    ]
+# ---- what it was --------------------------------------------------------------------------------
 
 
 def _original_state(parts: _Parts) -> dict[str, Any]:
@@ -441,36 +390,15 @@ def _original_state(parts: _Parts) -> dict[str, Any]:
     return own
 
 
-def _is_known(own: Any) -> bool:
-    """Whether a dictionary is like torch's."""
-    return (
-        isinstance(own, Mapping)
-        and isinstance(own.get("state"), Mapping)
-        and isinstance(own.get("param_groups"), Sequence)
-    )
-
-
-def _local(optimizer: Any, own: dict[str, Any]) -> dict[str, Any]:
-    """Without the states of parameters that are elsewhere."""
-    if not _is_known(own):
-        return own
-    absent = _absent()
-    if not absent:
-        return own
-    elsewhere = {
-        index for identity, index in _param_id_to_index(optimizer).items() if identity in absent
-    }
-    kept = {key: value for key, value in own["state"].items() if key not in elsewhere}
-    return {**own, "state": kept}
-
-
 def _load_now(optimizer: Any, given: Mapping[str, Any]) -> None:
     """Loads a state, whole or partial, now that it is known what is here."""
     job = state.require("optimizer.load_state_dict()")
+    placement = _placement()
     plain = {key: value for key, value in given.items() if key != IS_PARTIAL}
     if given.get(IS_PARTIAL, False) and not _is_whole(job):
-        plain = _merged(optimizer, job, plain)
-    _load_original(_parts_of(optimizer), _local(optimizer, plain))
+        assert placement is not None
+        plain = merged_state(optimizer, placement, job, plain)
+    _load_original(_parts_of(optimizer), local_state(optimizer, placement, plain))
 
 
 def _load_original(parts: _Parts, plain: dict[str, Any]) -> None:
@@ -480,47 +408,6 @@ def _load_original(parts: _Parts, plain: dict[str, Any]) -> None:
             " class."
         )
     parts.load(plain)
-
-
-def _merged(optimizer: Any, job: Job, plain: dict[str, Any]) -> dict[str, Any]:
-    """With what other ranks' parts hold of this rank's parameters."""
-
-    def offer() -> tuple[Any, Mapping[Any, Any]]:
-        is_known = _is_known(plain)
-        local = set(_param_index_to_param_local(optimizer))
-        note = plain["param_groups"] if is_known else None, _numbering(optimizer), local
-        return note, plain["state"] if is_known else {}
-
-    def wants(member: int, key: Any, notes: Sequence[Any]) -> bool:
-        if any(numbering != notes[0][1] for _, numbering, _ in notes):
-            return False  # an index is another parameter on each rank
-        return not isinstance(key, int) or key in notes[member][2]
-
-    notes, values = gather(job, offer, wants, copies=False)
-    rank = job.rank_in(GroupKind.MP)
-    if plain and not _is_known(plain):
-        return plain
-    groups = next((groups for groups, _, _ in notes if groups is not None), None)
-    if groups is None:
-        return plain
-    held = {key: value for key, value in values.items() if wants(rank, key, notes)}
-    own = plain.get("state", {})
-    return {"param_groups": groups, **plain, "state": {**held, **own}}
-
-
-def _move_state(optimizer: Any, placement: Placement) -> None:
-    """States that were made before the model was partitioned go where their parameters went."""
-    states = getattr(optimizer, "state", None)
-    if not isinstance(states, dict):
-        return
-    absent = _absent()
-    for parameter in list(states):
-        if id(parameter) in absent:
-            del states[parameter]
-        elif isinstance(parameter, Tensor) and isinstance(states[parameter], dict):
-            for key, value in states[parameter].items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    states[parameter][key] = value.to(parameter.device)
 
 
 def _tell_names(optimizer: Any) -> None:

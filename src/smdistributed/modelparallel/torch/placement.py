@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.torch.assignment import Decision, module_paths
 
-__all__ = ["Placement", "absent_like"]
+__all__ = ["Placement", "absent_like", "is_absent"]
 
 
 class Placement:
@@ -123,6 +123,15 @@ def absent_like(tensor: Tensor) -> Tensor:
     """What stands for a tensor that is on another rank."""
     value: Any = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
     return torch.full((), value, dtype=tensor.dtype).expand(tensor.shape)
+
+
+def is_absent(tensor: Tensor) -> bool:
+    """Whether a parameter or buffer of the model is such a stand-in.
+
+    One element shown at several places is; tensors of no or one element cannot be told apart.
+    """
+    is_plain = tensor.layout is torch.strided
+    return is_plain and tensor.numel() > 1 and not any(tensor.stride())
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -29,6 +29,7 @@ from torch.utils.flop_counter import flop_registry
 
 from smdistributed.modelparallel import partition
 from smdistributed.modelparallel.torch.assignment import READS_CHILDREN, ROOT, module_paths
+from smdistributed.modelparallel.torch.devices import arguments_on
 from smdistributed.modelparallel.torch.structures import flatten
 
 __all__ = ["Trace", "trace", "untraced"]
@@ -188,7 +189,7 @@ def trace(
         is_elsewhere = any(home.type != device.type for home in homes.values())
         if is_elsewhere:
             model.to(device)
-        args, kwargs = _moved((args, kwargs), device)
+        args, kwargs = arguments_on(device, args, kwargs)
         try:
             with _Watch(found):
                 model(*args, **kwargs)
@@ -199,13 +200,6 @@ def trace(
                 for tensor, home in homes.items():
                     tensor.data = tensor.data.to(home)
     return found
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    leaves, structure = flatten(value)
-    return structure.unflatten(
-        [leaf.to(device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    )
 
 
 @contextlib.contextmanager

@@ -49,6 +49,21 @@ def test_children_go_with_the_nearest_that_was_assigned() -> None:
     }
 
 
+def test_reasons_name_who_was_assigned() -> None:
+    with smp.partition(2):
+        inner = nn.Sequential(nn.Linear(1, 1))
+    outer = nn.ModuleDict({"a": inner, "b": nn.Linear(1, 1), "c": nn.Sequential(nn.Linear(1, 1))})
+    smp.set_partition(outer["c"], 0)
+    assert assign_by_hand(outer, 1).reasons == {
+        "main": "the root runs on partition 0",
+        "main/a": "assigned by hand",
+        "main/a/0": "assigned by hand",
+        "main/b": "default_partition",
+        "main/c": "assigned by hand",
+        "main/c/0": "as main/c, which was assigned by hand",
+    }
+
+
 def test_the_innermost_block_decides_and_ends() -> None:
     with smp.partition(0):
         first = nn.Linear(1, 1)

@@ -272,9 +272,25 @@ def test_parts_are_known_after_the_partition_only() -> None:
     smp.init({"partitions": 1})
     model = smp.DistributedModel(nn.Linear(2, 2))
     model._placement = None  # as with several partitions, before the first step
-    for call in (model.local_parameters, model.local_buffers, model.local_state_dict):
+    for call in (
+        model.local_parameters,
+        model.local_buffers,
+        model.local_state_dict,
+        model.partition_report,
+    ):
         with pytest.raises(ModelNotPartitionedError, match="before the model was partitioned"):
             list(call())
+
+
+def test_the_report_of_one_partition() -> None:
+    smp.init({})
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    assert model.partition_report().splitlines() == [
+        "partition 0 on rank 0: 12 parameters",
+        "",
+        "partition  parameters  module  why",
+        "        0          12  main    there is one partition",
+    ]
 
 
 def test_the_original_name_of_forward() -> None:

@@ -1,0 +1,190 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The state of an optimizer whose parameters are on several ranks: which of it is here, and whole.
+
+Every rank's optimizer holds all parameters of the model, in one order. Those of other ranks never
+get a gradient, so optimizers skip them and make no state for them; an index means the same
+parameter on every rank. So the whole state is the union of those of the ranks, and a rank's part is
+what has its indices.
+
+Source: modelparallel specification, section 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from smdistributed._common.errors import UnsupportedError
+from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.gathering import gather
+from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.state_mod import Job
+
+__all__ = [
+    "gathered_state",
+    "has_nothing_here",
+    "indices_by_id",
+    "is_like_torchs",
+    "local_state",
+    "merged_state",
+    "move_state",
+    "parameters_here",
+    "parameters_of",
+]
+
+
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """All of them, by index."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def indices_by_id(optimizer: Any) -> dict[int, int]:
+    """The index in state dictionaries, by `id` of the parameter."""
+    indices: dict[int, int] = {}
+    for index, parameter in enumerate(parameters_of(optimizer)):
+        indices.setdefault(id(parameter), index)
+    return indices
+
+
+def parameters_here(optimizer: Any, placement: Placement | None) -> dict[int, Tensor]:
+    """This rank's, by index; all of them where nothing is placed yet."""
+    absent = _absent(placement)
+    found: dict[int, Tensor] = {}
+    by_id = {id(parameter): parameter for parameter in parameters_of(optimizer)}
+    for identity, index in optimizer._param_id_to_index().items():
+        if identity not in absent and identity in by_id:
+            found[index] = by_id[identity]
+    return found
+
+
+def has_nothing_here(optimizer: Any, placement: Placement | None) -> bool:
+    """Whether all its parameters are on other ranks."""
+    absent = _absent(placement)
+    return bool(absent) and all(id(each) in absent for each in parameters_of(optimizer))
+
+
+def is_like_torchs(own: Any) -> bool:
+    """Whether a state dictionary is one as torch's optimizers make it."""
+    return (
+        isinstance(own, Mapping)
+        and isinstance(own.get("state"), Mapping)
+        and isinstance(own.get("param_groups"), Sequence)
+    )
+
+
+def local_state(optimizer: Any, placement: Placement | None, own: dict[str, Any]) -> dict[str, Any]:
+    """A state dictionary without what is of parameters on other ranks."""
+    absent = _absent(placement)
+    if not is_like_torchs(own) or not absent:
+        return own
+    elsewhere = {
+        index for identity, index in indices_by_id(optimizer).items() if identity in absent
+    }
+    kept = {key: value for key, value in own["state"].items() if key not in elsewhere}
+    return {**own, "state": kept}
+
+
+def gathered_state(
+    optimizer: Any, placement: Placement, job: Job, own_state: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """The state of all parameters, in CPU memory; a collective of the MP group, blocking.
+
+    Args:
+        own_state: the optimizer's own dictionary.
+
+    Raises:
+        UnsupportedError: that is not like torch's, or the optimizers of the ranks were made from
+            different parameters.
+        SMPError: another rank failed to take part; says which, and how.
+    """
+    own: dict[str, Any] = {}
+
+    def offer() -> tuple[Any, Mapping[Any, Any]]:
+        nonlocal own
+        own = local_state(optimizer, placement, own_state())
+        if not is_like_torchs(own):
+            raise UnsupportedError(
+                f"{type(optimizer).__name__}.state_dict() does not return `state` and"
+                " `param_groups`; expected both, as of torch.optim, to merge those of all ranks."
+                " Save each rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
+            )
+        return _numbering(optimizer, placement), own["state"]
+
+    numberings, values = gather(job, offer, lambda *_: True, copies=True)
+    if any(each != numberings[0] for each in numberings):
+        raise UnsupportedError(
+            "the optimizers of the ranks hold different parameters, so their states have no common"
+            " order; expected each to be made from model.parameters(). Make it so, or save each"
+            " rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
+        )
+    indices = sorted(key for key in values if isinstance(key, int))
+    others = [key for key in values if not isinstance(key, int)]
+    return {**own, "state": {key: values[key] for key in (*indices, *others)}}
+
+
+def merged_state(
+    optimizer: Any, placement: Placement, job: Job, part: dict[str, Any]
+) -> dict[str, Any]:
+    """A rank's part with what others' parts hold of this rank's parameters.
+
+    A collective of the MP group, blocking. So parts that were saved with another number of
+    partitions can be loaded.
+    """
+
+    def offer() -> tuple[Any, Mapping[Any, Any]]:
+        is_known = is_like_torchs(part)
+        local = set(parameters_here(optimizer, placement))
+        groups = part["param_groups"] if is_known else None
+        return (groups, _numbering(optimizer, placement), local), part["state"] if is_known else {}
+
+    def wants(member: int, key: Any, notes: Sequence[Any]) -> bool:
+        if any(numbering != notes[0][1] for _, numbering, _ in notes):
+            return False  # an index is another parameter on each rank
+        return not isinstance(key, int) or key in notes[member][2]
+
+    notes, values = gather(job, offer, wants, copies=False)
+    rank = job.rank_in(GroupKind.MP)
+    if part and not is_like_torchs(part):
+        return part
+    groups = next((groups for groups, _, _ in notes if groups is not None), None)
+    if groups is None:
+        return part
+    held = {key: value for key, value in values.items() if wants(rank, key, notes)}
+    own = part.get("state", {})
+    return {"param_groups": groups, **part, "state": {**held, **own}}
+
+
+def move_state(optimizer: Any, placement: Placement) -> None:
+    """States that were made before the model was placed go where their parameters went."""
+    states = getattr(optimizer, "state", None)
+    if not isinstance(states, dict):
+        return
+    absent = _absent(placement)
+    for parameter in list(states):
+        if id(parameter) in absent:
+            del states[parameter]
+        elif isinstance(parameter, Tensor) and isinstance(states[parameter], dict):
+            for key, value in states[parameter].items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    states[parameter][key] = value.to(parameter.device)
+
+
+def _absent(placement: Placement | None) -> set[int]:
+    """`id`s of the model's parameters that are on other ranks."""
+    if placement is None:
+        return set()
+    named = placement.model.named_parameters()
+    return {id(parameter) for name, parameter in named if not placement.is_here(name)}
+
+
+def _numbering(optimizer: Any, placement: Placement) -> list[list[int]]:
+    """By group, which parameters of the model it holds; -1 is none of them."""
+    parameters = placement.model.parameters()
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    return [
+        [numbers.get(id(parameter), -1) for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
