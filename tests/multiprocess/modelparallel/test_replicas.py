@@ -166,6 +166,28 @@ def check_buffers_are_those_of_the_first_replica() -> None:
             torch.testing.assert_close(buffer, wanted[name])
 
 
+def check_functions_of_different_habits() -> None:
+    """One goes back once in each microbatch, the other twice: neither foresees for the other."""
+    job = Job(broadcast_buffers=False)
+    job.model.eval()
+    job.plain.eval()
+    model = job.model
+
+    @job.smp.step
+    def twice(x: Tensor, y: Tensor) -> None:
+        for _ in range(2):
+            model.backward(nn.functional.mse_loss(model(x), y))
+
+    for number, is_twice in enumerate((False, False, True, False, True, True)):
+        model.zero_grad()
+        if is_twice:
+            twice(job.x[number, job.smp.dp_rank()], job.y[number, job.smp.dp_rank()])
+        else:
+            job.step(number)
+        scale = (2 if is_twice else 1) / (2 * MICROBATCHES)
+        job.compare(job.expected([number], [0, 1], scale))
+
+
 def check_replicas_with_fewer_batches_join() -> None:
     """Replica 0 takes three steps, the other one."""
     job = Job()

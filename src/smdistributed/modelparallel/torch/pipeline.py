@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,9 @@ from smdistributed.modelparallel.schedule import Schedule
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.executor.deferred import Deferred
 from smdistributed.modelparallel.torch.executor.executor import Executor
+from smdistributed.modelparallel.torch.executor.habits import Habit
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.replica_failures import reason_of_replica, tell_replicas
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["Pipeline", "current_pipeline", "is_tracing"]
@@ -43,7 +44,7 @@ class Pipeline:
         self.peak_microbatches = 0
         # Of a step of one rank alone, as in the executor.
         self._arm: Callable[[], None] | None = None
-        self._goes_back_once: bool | None = None
+        self._habit = Habit()
         self._had_backward = False
         self._number = self._num_backwards = 0
         self._weights: Sequence[float] = ()
@@ -85,13 +86,17 @@ class Pipeline:
     # --- steps -----------------------------------------------------------------------------------
 
     def step(
-        self, bodies: Sequence[Callable[[], Any]], weights: Sequence[float] | None = None
+        self,
+        bodies: Sequence[Callable[[], Any]],
+        weights: Sequence[float] | None,
+        habit: Habit,
     ) -> tuple[list[Any], Sequence[float] | None]:
         """Runs a step; a collective of the pipeline, and of all ranks the first time.
 
         Args:
             bodies: by microbatch, on the leader; nothing elsewhere.
             weights: of the microbatches in a mean over the batch; None: all the same.
+            habit: of the step function.
 
         Returns: what they return, and the weights; on all ranks.
         """
@@ -102,15 +107,19 @@ class Pipeline:
         self._weights = weights or [1.0 / max(1, len(bodies))] * len(bodies)
         self.is_in_step = True
         try:
-            if model is not None:
-                model.begin_step()
-            results, weights, had_backward = self._run(bodies, weights, arms)
+            late = self._begin_step()
+            results, weights, had_backward = self._run(bodies, weights, arms, habit)
+            if late is not None:
+                raise late
             if model is not None:
                 model.end_step(had_backward)
-        except BaseException:
+        except BaseException as error:
             if model is not None:
                 model.fail_step()
-            self._tell_replicas()
+            self._tell_replicas(error)
+            reason = reason_of_replica(error)
+            if reason is not None:
+                raise reason from error
             raise
         finally:
             self.is_in_step = False
@@ -123,8 +132,27 @@ class Pipeline:
             return 1.0
         return self._weights[self.executor().microbatch if self.size > 1 else self._number]
 
+    def _begin_step(self) -> Exception | None:
+        """Before the microbatches.
+
+        Returns: what went wrong on a rank that serves. It is raised after the step: the leader may
+            know nothing of it, and would wait for this rank.
+        """
+        model = state.model
+        try:
+            if model is not None:
+                model.begin_step()
+        except Exception as error:
+            if self.size == 1:
+                raise
+            if not self.is_leader:
+                return error
+            self.executor().refuse(reason_of_replica(error) or error)
+            raise
+        return None
+
     def refuse(self, error: Exception) -> None:
-        """Ends a step on the leader before it begins: the others learn why."""
+        """Ends a step on the leader before it begins: others learn why, replicas included."""
         model = state.model
         if model is not None and not model.partitioned:
 
@@ -134,6 +162,7 @@ class Pipeline:
             model.partition(self, fail)
         if self.size > 1:
             self.executor().refuse(error)
+        self._tell_replicas(error)
 
     def backward(
         self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: float
@@ -150,7 +179,7 @@ class Pipeline:
             return
         self._had_backward = True
         is_last = self._number == len(self._weights) - 1
-        if self._arm is not None and is_last and self._goes_back_once:
+        if self._arm is not None and is_last and self._habit.goes_back_once:
             self._arm()
         self._num_backwards += 1
         torch.autograd.backward(list(tensors), scaled)
@@ -160,39 +189,39 @@ class Pipeline:
         bodies: Sequence[Callable[[], Any]],
         weights: Sequence[float] | None,
         arm: Callable[[], None] | None,
+        habit: Habit,
     ) -> tuple[list[Any], Sequence[float] | None, bool]:
         if self.size == 1:
-            results, had_backward = self._run_alone(bodies, arm)
+            results, had_backward = self._run_alone(bodies, arm, habit)
             return results, weights, had_backward
         executor = self.executor()
         if self.is_leader:
-            results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights)
+            results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights, habit)
             self.peak_microbatches = executor.peak_microbatches
         else:
             results = executor.serve(arm)
         return results, executor.note, executor.had_backward
 
     def _run_alone(
-        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None
+        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None, habit: Habit
     ) -> tuple[list[Any], bool]:
         self._arm = arm
+        self._habit = habit
         self._had_backward = False
         results = []
         for number, body in enumerate(bodies):
             self._number = number
             self._num_backwards = 0
             results.append(body())
-            if self._num_backwards and self._goes_back_once is not False:
-                self._goes_back_once = self._num_backwards == 1
+            habit.note_backwards(self._num_backwards)
         self._arm = None
         return results, self._had_backward
 
-    def _tell_replicas(self) -> None:
-        """The step has failed here: replicas of this partition would wait for its gradients."""
-        if self.job.config.ddp and self.job.size_of(GroupKind.DP) > 1:
-            group: Any = self.job.process_group(GroupKind.DP)
-            with contextlib.suppress(Exception):
-                group.abort()
+    def _tell_replicas(self, error: BaseException) -> None:
+        """The step has failed here; without gradients nobody waits for those of this replica."""
+        model = state.model
+        if model is not None and model.has_replicas and torch.is_grad_enabled():
+            tell_replicas(self.job, error)
 
     def close(self) -> None:
         """Says goodbye to the other ranks; they have a moment to end their last step."""

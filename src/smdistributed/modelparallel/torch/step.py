@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from smdistributed.modelparallel.torch.executor.habits import Habit
 from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter, Call, weights_of
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.step_output import detach, gather_outputs
@@ -36,6 +37,7 @@ class StepFunction:
         self._function = function
         self._detaches = detach_outputs
         self._is_ragged = ragged
+        self._habit = Habit()
         self._splitter = ArgumentSplitter(
             function,
             non_split_inputs=non_split_inputs,
@@ -56,7 +58,8 @@ class StepFunction:
             SMPNotInitialized: before `smp.init()`.
             ValueError: a batch does not divide.
             RuntimeError: inside another step; microbatches return different containers.
-            StepAborted: another rank has failed; says which, and how.
+            StepAborted: another rank has failed, of this pipeline or of a replica, or another
+                replica has refused its batch; says which, and how.
             Exception: what the function, or a module on any rank, raised; on the leader.
         """
         pipeline = current_pipeline("a step")
@@ -77,7 +80,7 @@ class StepFunction:
             if size is not None and size % len(calls):
                 weights = weights_of(size, len(calls))
         bodies = [functools.partial(self._run, call) for call in calls]
-        results, weights = pipeline.step(bodies, weights)
+        results, weights = pipeline.step(bodies, weights, self._habit)
         if self._detaches:
             results = [detach(each) for each in results]
         return gather_outputs(results, weights)

@@ -87,6 +87,8 @@ class Caller:
         self._numbers = itertools.count()
         self._programs: dict[int, Program] = {}
         self._dummy = torch.empty(0, requires_grad=True)
+        # In a backward pass, where a checkpoint recomputes, or after one.
+        self.has_called_late = False
 
     # --- forward ---------------------------------------------------------------------------------
 
@@ -171,6 +173,7 @@ class Caller:
 
     def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)
+        self.has_called_late |= is_grad and activity.task.phase is Phase.BACKWARD
         program = Program(self, activity, owner, number, ordinal, is_grad, name)
         activity.programs.append(program)
         return program
@@ -324,6 +327,8 @@ class Caller:
 
         Returns: the gradients of its inputs that require one.
         """
+        # What is heard of since: a program that waits for a gradient of it would wait in vain.
+        self.check(self._surroundings.activity())
         if program.is_sent_back:
             program.is_sent_back = False
         else:
@@ -398,6 +403,12 @@ class Caller:
                 self._show(program)
 
     @staticmethod
+    def mute(activity: Activity) -> None:
+        """User code has seen that the backward passes under way have failed."""
+        for program in activity.programs:
+            program.has_raised |= program.is_going_back or program.error is not None
+
+    @staticmethod
     def _show(program: Program) -> NoReturn:
         """Raises a program's error, once for all that have failed by it."""
         assert program.error is not None
@@ -443,10 +454,15 @@ class Caller:
                 if any(used in failed for used, _ in other.used()):
                     failed.append(other)
         for each in failed:  # and who waits for a gradient waits in vain
+            if each.is_going_back:
+                for used, _ in each.used():  # no gradient of these will be sent
+                    used.num_returning -= 1
             self._end_going_back(each)
             failed += (used for used, _ in each.used() if used.is_going_back)
             each.fail(error)
-        if self._surroundings.wake_with(program.activity, error):
+        if all(each.has_raised for each in failed):  # user code has seen that they would
+            self._surroundings.wake(program.activity)
+        elif self._surroundings.wake_with(program.activity, error):
             for each in failed:
                 each.has_raised = True
 

@@ -29,6 +29,7 @@ from smdistributed.modelparallel.torch.executor.autograd_engine import run_backw
 from smdistributed.modelparallel.torch.executor.caller import Caller
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.executor.fibers import Scheduler
+from smdistributed.modelparallel.torch.executor.habits import Habit
 from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
 from smdistributed.modelparallel.torch.executor.modes import (
     Modes,
@@ -102,7 +103,6 @@ class Executor:
         }
         self._mailbox.of_ended_step = self._owner.learn
         self._is_learning = True  # until the first step is over
-        self._num_steps = 0
         self._end: Letter | None = None
         self._abort_reason = ""
         self._schedule = Schedule(True, 1, 1)
@@ -116,8 +116,7 @@ class Executor:
         self._default_dtype = torch.get_default_dtype()
         self._before_last_backward: Callable[[], None] | None = None
         self._are_forwards_done = False
-        # Whether bodies were seen to call backward once, and none more often.
-        self._goes_back_once: bool | None = None
+        self._own_habit = self._habit = Habit()
         self.had_backward = False
         self.note: Any = None
         self.peak_microbatches = 0
@@ -140,6 +139,7 @@ class Executor:
         bodies: Sequence[Callable[[], Any]],
         before_last_backward: Callable[[], None] | None = None,
         note: Any = None,
+        habit: Habit | None = None,
     ) -> list[Any]:
         """Runs a step on the leader.
 
@@ -149,6 +149,7 @@ class Executor:
             before_last_backward: called when all gradients of this rank but those of one backward
                 pass are there. Not in every step: who needs the moment must do without, too.
             note: what the others are to know when the step ends; then it is `note` everywhere.
+            habit: of bodies like these; None: as of all others without one.
 
         Returns: what they return.
 
@@ -158,6 +159,7 @@ class Executor:
         """
         self._begin(schedule, before_last_backward)
         self.note = note
+        self._habit = habit or self._own_habit
         self._bodies = bodies
         self._results = [None] * len(bodies)
         self._seed = self._random.draw()
@@ -205,6 +207,7 @@ class Executor:
             template: Template = pickle.loads(self._end.pickled)
             results: list[Any]
             results, self.note = template.fill(t for t in self._end.tensors if t is not None)
+            self._is_learning = False
             return results
         except StepAborted:
             raise
@@ -216,7 +219,6 @@ class Executor:
             self._random.restore(outside)
 
     def _begin(self, schedule: Schedule, before_last_backward: Callable[[], None] | None) -> None:
-        self._num_steps += 1
         self._mailbox.begin_step()
         self._before_last_backward = before_last_backward
         self._are_forwards_done = False
@@ -317,8 +319,7 @@ class Executor:
             raise
         if activity.task.phase is Phase.FORWARD:
             self._note_forward_done()
-        elif self._goes_back_once is not False:
-            self._goes_back_once = activity.num_backwards == 1
+        self._habit.note_backwards(activity.num_backwards)
         self._num_finished += 1
         self._caller.forget(activity)
 
@@ -326,13 +327,18 @@ class Executor:
         self._num_forwards_done += 1
         if self._num_forwards_done == self._schedule.microbatches:
             self._are_forwards_done = True
-            if self._before_last_backward is not None:
+            if self._before_last_backward is not None and self._is_all_called():
                 for rank in range(1, self._size):
                     self._post(rank, Kind.FORWARDS_DONE, [])
         if self._schedule.may_turn_back(self._num_forwards_done):
             turned, self._turned = self._turned, []
             for activity in turned:
                 self.wake(activity)
+
+    def _is_all_called(self) -> bool:
+        """Whether forward passes call all that ever goes back: so it was in the steps before."""
+        late = self._caller.has_called_late or self._owner.callers
+        return bool(self._habit.goes_back_once) and not late
 
     def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """The microbatch turns back: runs its backward pass when that is the most urgent."""
@@ -349,20 +355,28 @@ class Executor:
                     lambda: self._schedule.may_turn_back(self._num_forwards_done),
                     "the forward passes of the other microbatches",
                 )
-            self._caller.send_back_root(tensors)
+            if self._schedule.is_interleaved:  # else owners go back in the order of microbatches
+                self._caller.send_back_root(tensors)
             self._scheduler.yield_to_more_urgent(activity.task)
         self.had_backward = True
         activity.num_backwards += 1
+        if activity.num_backwards > 1:
+            self._habit.note_backwards(activity.num_backwards)
         is_last_body = self._num_finished == self._schedule.microbatches - 1
-        if is_last_body and self._goes_back_once:
+        if is_last_body and self._habit.goes_back_once:
             self.going_back(0)
-        if all(given is _OF_TOKEN for _, given in roots):
-            run_backward([root for root, _ in roots], [_OF_TOKEN] * len(roots))
-        else:
-            torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
-        what = "the end of backward passes on other ranks"
-        self.wait_until(activity, lambda: activity.num_going_back == 0, what)
-        self._caller.check(activity)
+        try:
+            if all(given is _OF_TOKEN for _, given in roots):
+                run_backward([root for root, _ in roots], [_OF_TOKEN] * len(roots))
+            else:
+                torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
+            what = "the end of backward passes on other ranks"
+            self.wait_until(activity, lambda: activity.num_going_back == 0, what)
+            self._caller.check(activity)
+        except Exception:
+            # One error tells user code that this pass has failed; what else fails of it is no news.
+            self._caller.mute(activity)
+            raise
 
     def _root(self, tensor: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if type(tensor) is not Deferred:
@@ -432,7 +446,7 @@ class Executor:
         # rank that they have ever called cannot tell which of its backward passes is the last.
         if self._rank == 0:
             return num_programs == 0 and not self._owner.callers
-        return num_programs == 1 and self._num_steps > 1 and self._owner.callers == {0}
+        return num_programs == 1 and not self._is_learning and self._owner.callers == {0}
 
     def wait_until(self, activity: Activity, is_there: Callable[[], bool], what: str) -> None:
         """Suspends the running activity until that holds."""

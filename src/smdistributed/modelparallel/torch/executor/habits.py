@@ -1,0 +1,23 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What bodies of a step function were seen to do: the last backward pass is foreseen by it."""
+
+from __future__ import annotations
+
+__all__ = ["Habit"]
+
+
+class Habit:
+    """Of one step function: others may do otherwise.
+
+    Attributes:
+        goes_back_once: each microbatch that went back did so once; None: none has been seen.
+    """
+
+    def __init__(self) -> None:
+        self.goes_back_once: bool | None = None
+
+    def note_backwards(self, count: int) -> None:
+        """A microbatch has called backward so often, up to now or in all."""
+        if count and self.goes_back_once is not False:
+            self.goes_back_once = count == 1
