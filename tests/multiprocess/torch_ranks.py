@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT_S = 30.0
+_PATIENCE = timedelta(seconds=60)
 
 
 @contextlib.contextmanager
@@ -52,3 +53,16 @@ def raised(function: Any, *args: Any, **kwargs: Any) -> tuple[str, str, list[str
         bases = [base.__name__ for base in type(error).__mro__]
         return type(error).__name__, str(error), bases
     raise AssertionError(f"{function} did not raise")
+
+
+def give_up() -> None:
+    """Of rank 0: `wait_until_given_up` of rank 1 ends."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set("given up", "")
+    store.wait(["seen"], _PATIENCE)  # it lives here
+
+
+def wait_until_given_up() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    store.wait(["given up"], _PATIENCE)
+    store.set("seen", "")

@@ -24,6 +24,7 @@ import torch
 from equality_ranks import leftovers
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch_ranks import give_up, wait_until_given_up
 
 WIDTH = 8
 MICROBATCHES = 6
@@ -532,9 +533,12 @@ def a_waiting_rank_is_interrupted(
 def one_rank_takes_no_step(rank: int, world_size: int) -> tuple[str, str, float]:
     job = Job()
     if rank == 1:
-        time.sleep(8)
+        wait_until_given_up()
         return "", "", 0.0
-    return _raised(job.step)
+    try:
+        return _raised(job.step)
+    finally:
+        give_up()
 
 
 def failures_leave_no_memory(rank: int, world_size: int) -> list[int]:

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks
-from torch_ranks import raised, tagged
+from torch_ranks import give_up, raised, tagged, wait_until_given_up
 
 DEADLINE_S = 120.0
 TIMEOUT_S = 30.0
@@ -327,10 +327,11 @@ def nobody_sends(rank: int, world_size: int) -> tuple[str, str, list[str]] | Non
     import smdistributed.modelparallel.torch as smp
 
     smp.init({"ddp": True})
-    told = raised(smp.recv_from, 1, smp.WORLD_RANK) if rank == 0 else None
     if rank == 1:
-        # Until rank 0 has given up; the error of a group is everyone's.
-        raised(smp.recv_from, 0, smp.WORLD_RANK)
+        wait_until_given_up()  # who leaves earlier looks lost
+        return None
+    told = raised(smp.recv_from, 1, smp.WORLD_RANK)
+    give_up()
     return told
 
 

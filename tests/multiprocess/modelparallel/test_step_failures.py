@@ -98,8 +98,8 @@ def test_ctrl_c_while_a_rank_waits(victim: int) -> None:
             assert kind, "the step ended everywhere"
 
 
-def test_a_step_on_one_rank_only_ends_with_the_timeout_or_the_other_ranks_end() -> None:
-    first, second = _outcomes("one_rank_takes_no_step", 2, SMDDP_TIMEOUT_SECONDS="3")
+def test_a_step_on_one_rank_only_ends_with_the_timeout() -> None:
+    first, second = _outcomes("one_rank_takes_no_step", 2, SMDDP_TIMEOUT_SECONDS="5")
     assert second.ok, second.output
     assert first.ok, first.output
     kind, text, _ = first.value
