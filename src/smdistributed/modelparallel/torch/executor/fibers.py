@@ -123,7 +123,7 @@ class Scheduler:
         self._ready: list[_Ready] = []
         self._arrivals = itertools.count()
         self._idle: list[Fiber] = []
-        self._suspended: set[Fiber] = set()
+        self._suspended: dict[Fiber, None] = {}  # in the order of their suspension
         self._main = Fiber()
         self._is_main_idle = False
         self._until: Callable[[], bool] = lambda: True
@@ -186,7 +186,7 @@ class Scheduler:
         """What a suspended fiber waits for is there."""
         if fiber.is_suspended:
             fiber.is_suspended = False
-            self._suspended.discard(fiber)
+            self._suspended.pop(fiber, None)
             self._push(_Ready(self._outside.priority(task), next(self._arrivals), fiber, None))
 
     def throw(self, fiber: Fiber, task: Task, error: BaseException) -> bool:
@@ -203,7 +203,7 @@ class Scheduler:
         if self._is_aborting:
             raise Aborted
         me.is_suspended = True
-        self._suspended.add(me)
+        self._suspended[me] = None
         self._give_way(me)
 
     def yield_to_more_urgent(self, task: Task) -> None:
