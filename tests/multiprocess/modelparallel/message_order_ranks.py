@@ -792,7 +792,7 @@ def _repeated(size: int, seed: int) -> Course:
     step = Step(WAYS[seed % len(WAYS)], is_known=True)
     alone = dataclasses.replace(step, bound=1)
     simple = dataclasses.replace(step, pipeline="simple")
-    steps = [step, *choose.sample((step, alone, simple), 3)]
+    steps = [step, *choose.sample((alone, simple), 2)]
     if choose.random() < 0.3:
         steps.insert(0, REFUSED)
     return RandomOrder(seed), steps

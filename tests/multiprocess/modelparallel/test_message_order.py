@@ -30,8 +30,8 @@ SEEDS: dict[str, Sequence[int]] = {
     "repeated": range(13),
     "random": range(4),
     "failing": range(4),
-    "caught": range(8),
-    "late": [*range(36), *range(36, 216, 25)],
+    "caught": range(6),
+    "late": [*range(36), *range(70, 216, 35)],
 }
 MANY = range(1000, 1150)
 
