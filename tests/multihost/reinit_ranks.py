@@ -153,6 +153,9 @@ def live(life: Life, name: str) -> None:
     """Live to the end called `name`; whatever other end it comes to is an error."""
     ending = ENDINGS[name]
     assert life.sum() == life.world_size
+    # An end overtakes the sum of whoever is slow.
+    life.milestones.reach("summed", life.rank)
+    life.wait_for_others("summed")
     text = None
     try:
         ending.run(life)
