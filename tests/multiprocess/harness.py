@@ -31,7 +31,6 @@ import multiprocessing.forkserver
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,6 +40,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from smdistributed.launch.environment import free_port as free_port  # for tests, too
 
 DEFAULT_DEADLINE_S = 60.0
 _POLL_S = 0.01
@@ -180,13 +181,6 @@ def run_script(
     if check:
         _require_success(outcomes, f"{' '.join(argv)} on {world_size} ranks", deadline_s)
     return outcomes
-
-
-def free_port() -> int:
-    """A TCP port that was free on loopback a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclasses.dataclass(frozen=True)

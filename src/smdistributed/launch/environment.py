@@ -6,8 +6,10 @@ Pure apart from `free_port` and `visible_accelerators`, which look at the machin
 Source: dataparallel specification, sections 3.1 and 10.
 """
 
+import contextlib
 import math
 import os
+import random
 import re
 import secrets
 import socket
@@ -31,6 +33,11 @@ __all__ = [
 ]
 
 LOOPBACK = "127.0.0.1"
+
+# Ports that may be named: those just below what the kernel hands out, and above what services use.
+_SPAN = 12_000
+_LOWEST_PORT = 10_000
+_MOST_TRIES = 100
 
 # What --cpu sets. CUDA is hidden, so that libraries that ask for it get the answer that is true for
 # the job; ROCm's torch follows the same variable. Accelerate, and the Hugging Face Trainer through
@@ -114,11 +121,28 @@ def full_command(command: Sequence[str]) -> list[str]:
 
 
 def free_port() -> int:
-    """Returns a port of the loopback interface that was free a moment ago."""
+    """Returns a free port, of those that nobody gets without naming it.
+
+    Rank 0 listens there only when it has imported its framework, seconds later. Until then each
+    outgoing connection of the machine could be given a port that the kernel hands out by itself.
+    """
+    candidates = _ports_to_name()
+    for port in random.SystemRandom().sample(candidates, min(_MOST_TRIES, len(candidates))):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
+
+
+def _ports_to_name() -> range:
+    """Below those that the kernel hands out, or above; none if it hands out all."""
+    low, high = 32768, 60999
+    with contextlib.suppress(OSError, ValueError):
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    below, above = range(max(_LOWEST_PORT, low - _SPAN), low), range(high + 1, 1 << 16)
+    return max(below, above, key=len)
 
 
 def names_this_host(name: str) -> bool:

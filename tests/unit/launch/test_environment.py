@@ -88,6 +88,20 @@ def test_a_free_port_can_be_bound() -> None:
         assert server.getsockname()[1] > 1023
 
 
+def test_a_free_port_is_none_that_outgoing_connections_get() -> None:
+    text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    low, high = map(int, text.split())
+    ports = {environment.free_port() for _ in range(20)}
+    assert len(ports) > 10, "two jobs that start together rarely take the same"
+    assert all(not low <= port <= high for port in ports)
+
+
+def test_a_port_is_free_where_the_kernel_hands_out_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_ports_to_name", lambda: range(0))
+    with socket.create_server(("127.0.0.1", environment.free_port())) as server:
+        assert server.getsockname()[1] > 0
+
+
 def test_names_of_this_host() -> None:
     for name in ("localhost", "127.0.0.1", socket.gethostname()):
         assert environment.names_this_host(name)
