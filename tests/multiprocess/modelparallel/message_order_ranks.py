@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from equality_ranks import leftovers
+from failure_ranks import Broken, RaisesInBackward
 from ordered_channel import (
     Order,
     OrderedChannel,
@@ -43,20 +44,6 @@ TOLERANCE = 1e-10  # float64: sums of gradients in another order
 
 Back = Callable[[Tensor], None]
 Way = Callable[["Net", Tensor, Back], Any]
-
-
-class Broken(ValueError):
-    """Of user code."""
-
-
-class RaisesInBackward(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        raise Broken("in backward")
 
 
 class Recomputed(Function):

@@ -1,9 +1,10 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""A backward pass whose gradients are known to fit.
+"""Ways into torch's autograd that leave out what nodes and gradients of ours do not need.
 
-torch.autograd.backward() looks at them first, for which it imports sympy (a second, once), and
-takes longer than the engine for a short graph. The engine compares shapes too.
+torch.autograd.backward() looks at the gradients first, for which it imports sympy (a second, once),
+and takes longer than the engine for a short graph. The engine compares shapes too. And `apply` of a
+Function is replaced while there is a pipeline, to look for placeholders (interception.py).
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-__all__ = ["run_backward"]
+__all__ = ["apply", "run_backward"]
+
+# Torch's own, for classes of nodes to which no placeholders come.
+apply = Function.__dict__["apply"]
 
 _engine = getattr(torch.autograd.Variable, "_execution_engine", None)
 

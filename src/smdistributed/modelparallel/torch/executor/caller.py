@@ -347,8 +347,9 @@ class Caller:
         Nothing else adds to its gradients. So its owner, which most often is the last rank, can go
         on at once, and not when this rank comes to it.
         """
-        programs = {root.program for root in roots if type(root) is Deferred and root.is_pending}
-        if len(programs) == 1 and all(type(root) is Deferred and root.is_pending for root in roots):
+        pending = [root for root in roots if type(root) is Deferred and root.is_pending]
+        programs = {root.program for root in pending}
+        if len(pending) == len(roots) and len(programs) == 1:
             program = programs.pop()
             self._send_back(program)
             program.is_sent_back = True

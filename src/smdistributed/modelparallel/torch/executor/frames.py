@@ -21,14 +21,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from smdistributed.modelparallel.schedule import Phase, Task
+from smdistributed.modelparallel.torch.executor import autograd_engine
 from smdistributed.modelparallel.torch.executor.activity import Activity
-from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.executor.wire import Letter
 
 __all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "received"]
-
-# Torch's own: no placeholders come to the nodes here.
-_apply = Function.__dict__["apply"]
 
 Key = tuple[int, int]  # rank of the caller, number of the program
 Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
@@ -97,7 +94,7 @@ class Frame:
 class ArrivalNode(Function):
     """What came in, as results of the graph's first node: so modules may change it in place."""
 
-    apply = _apply
+    apply = autograd_engine.apply
 
     @staticmethod
     def forward(
@@ -178,7 +175,7 @@ def go_back(frame: Frame, letter: Letter) -> None:
     frame.gradients = []
     frame.backward = None
     if roots:
-        run_backward(roots, given)
+        autograd_engine.run_backward(roots, given)
 
 
 def _as_of(root: Tensor, gradient: Tensor) -> Tensor:

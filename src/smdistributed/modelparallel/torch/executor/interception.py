@@ -77,7 +77,7 @@ def uninstall(executor: _Executor) -> None:
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     route = _routes.get(id(self))
-    if route is None:  # all of it runs here
+    if route is None:  # all of it runs here: so it is with most calls, which should cost nothing
         for value in (*args, *kwargs.values()) if kwargs else args:
             if type(value) is Deferred:
                 args, kwargs = force_arguments(args, kwargs)

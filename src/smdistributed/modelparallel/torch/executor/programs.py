@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from smdistributed.modelparallel.torch.executor import autograd_engine
 from smdistributed.modelparallel.torch.executor.deferred import Deferred
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ __all__ = ["Call", "Program", "with_history"]
 
 # As many are copied in a few microseconds.
 _COPIED_BYTES = 64 << 10
-
-# Torch's own: no placeholders come to the nodes here.
-_apply = Function.__dict__["apply"]
 
 
 class Call:
@@ -271,7 +269,7 @@ class Program:
 class ProgramNode(Function):
     """A program in its caller's graph. Its backward pass waits inside the engine's."""
 
-    apply = _apply
+    apply = autograd_engine.apply
 
     @staticmethod
     def forward(
@@ -293,7 +291,7 @@ class ProgramNode(Function):
 class ValuesNode(Function):
     """Values of a program that came to its caller: new tensors, that users may change in place."""
 
-    apply = _apply
+    apply = autograd_engine.apply
 
     @staticmethod
     def forward(
