@@ -38,6 +38,8 @@ __all__ = ["Exchange", "NotedExchange", "store_exchange"]
 Exchange = Callable[[str, bytes], list[bytes]]
 
 _LENGTH = struct.Struct("<Q")
+# Seconds in which the other ranks can read who is missing, before rank 0 raises it.
+_LAST_WORDS_S = 1.0
 
 
 def store_exchange(store: Store, rank: int, world_size: int, timeout_s: float) -> Exchange:
@@ -107,7 +109,13 @@ def _exchange(
     everything, read, done = (f"{prefix}/{name}" for name in ("all", "read", "done"))
     _set(store, spoken[rank], _pack([str(world_size).encode(), data]))
     if rank == 0:
-        _wait(store, spoken, spoken, rank, timeout_s)
+        try:
+            _wait(store, spoken, spoken, rank, timeout_s)
+        except SMDDPTimeoutError:
+            parts = [store.get(name) if store.check([name]) else b"" for name in spoken]
+            _set(store, everything, _pack(parts))
+            time.sleep(_LAST_WORDS_S)  # this process may serve the store, and is about to end
+            raise
         collected = _read(store, spoken)
         _set(store, everything, _pack(collected))
         _wait(store, [done], spoken, rank, timeout_s)
@@ -116,6 +124,9 @@ def _exchange(
         return _agreed(collected)
     _wait(store, [everything], spoken, rank, timeout_s)
     collected = _unpack(store.get(everything))
+    missing = [peer for peer, part in enumerate(collected) if not part]
+    if missing:
+        raise _not_formed("rank 0 reached its timeout", _absent(missing, spoken))
     # The rest is for rank 0; a store that vanishes now took nothing from us.
     with contextlib.suppress(RuntimeError):
         if store.add(read, 1) == len(collected) - 1:  # as rank 0 counts
@@ -147,16 +158,23 @@ def _wait(store: Store, names: list[str], spoken: list[str], rank: int, timeout_
             raise
         missing = [peer for peer, name in enumerate(spoken) if not store.check([name])]
         if missing:
-            who = f"ranks {missing} of {len(spoken)} did not come"
+            who = _absent(missing, spoken)
         elif rank:
             who = "rank 0 came and then stalled"
         else:
             who = "all came, and then a rank stalled"
-        raise SMDDPTimeoutError(
-            f"rank {rank} reached its timeout of {timeout_s:g} s while the group was being formed;"
-            f" {who}. Expected all of them to create the same group in the same order. Look at"
-            " their logs, or raise the timeout."
-        ) from error
+        raise _not_formed(f"rank {rank} reached its timeout of {timeout_s:g} s", who) from error
+
+
+def _absent(missing: list[int], spoken: list[str]) -> str:
+    return f"ranks {missing} of {len(spoken)} did not come"
+
+
+def _not_formed(what: str, who: str) -> SMDDPTimeoutError:
+    return SMDDPTimeoutError(
+        f"{what} while the group was being formed; {who}. Expected all of them to create the same"
+        " group in the same order. Look at their logs, or raise the timeout."
+    )
 
 
 def _set(store: Store, name: str, data: bytes) -> None:
