@@ -24,7 +24,7 @@ import functools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,9 +36,10 @@ from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.communication import CommGroup, allgather
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.state_mod import state
 
-__all__ = ["SWITCH", "clip_grad_norm_", "install", "uninstall"]
+__all__ = ["SWITCH", "clip_grad_norm_", "install", "total_norm", "uninstall"]
 
 SWITCH = "SMP_GLOBAL_GRADIENT_NORM"
 """Variable: with "0", torch's functions see what is on this rank, as ever."""
@@ -87,7 +88,37 @@ def clip_grad_norm_(
     return total
 
 
-def _total_norm(gradients: Sequence[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
+def total_norm(parameters: Sequence[Tensor], norm_type: float = 2.0) -> float:
+    """The norm of the gradients of all ranks, in float32 at least; each counts once.
+
+    Where any of them is a parameter of a model on several ranks, or the fp32 copy of one, a
+    collective of the MP group, blocking: all ranks pass all parameters, also those without a
+    gradient. Else it is what is here.
+
+    Returns: the same number on all ranks.
+
+    Raises:
+        RuntimeError: inside of a step.
+    """
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    sources = [model_parameter_of(each) for each in parameters]
+    if _is_apart() and _is_the_models(sources, state.model.parameters()):
+        numbers = _gradient_numbers(zip(sources, parameters, strict=True))
+        return float(_total_norm(gradients, norm_type, False, torch.float32, numbers))
+    norms = _norms(gradients, norm_type, least=torch.float32)
+    if not norms:
+        return 0.0
+    values = torch.stack([norm.to(norms[0].device) for norm in norms])
+    return float(torch.linalg.vector_norm(values, norm_type))
+
+
+def _total_norm(
+    gradients: Sequence[Tensor],
+    norm_type: float,
+    error_if_nonfinite: bool,
+    least: torch.dtype | None = None,
+    numbers: Mapping[int, int] | None = None,
+) -> Tensor:
     """Of the gradients of all ranks; a collective of the MP group."""
     job = state.require("the norm of gradients")
     if job.size_of(GroupKind.PP) == 1:
@@ -101,11 +132,11 @@ def _total_norm(gradients: Sequence[Tensor], norm_type: float, error_if_nonfinit
         )
     norm_type = float(norm_type)
     device = gradients[0].device if gradients else job.device
-    numbers = _gradient_numbers()
+    numbers = _gradient_numbers() if numbers is None else numbers
     counted = [(numbers.get(id(each), _NOT_THE_MODELS), each) for each in gradients]
     if job.rank_in(GroupKind.MP) != 0:
         counted = [pair for pair in counted if pair[0] != _NOT_THE_MODELS]
-    norms = _norms([each for _, each in counted], norm_type)
+    norms = _norms([each for _, each in counted], norm_type, least)
     values = torch.stack([norm.to(device) for norm in norms]).cpu() if norms else torch.empty(0)
     told = ([number for number, _ in counted], values.double(), values.dtype if norms else None)
     dtype: torch.dtype | None = None
@@ -128,19 +159,24 @@ def _total_norm(gradients: Sequence[Tensor], norm_type: float, error_if_nonfinit
     return total.to(device)
 
 
-def _norms(tensors: Sequence[Tensor], norm_type: float) -> list[Tensor]:
-    """Of each, as torch computes them."""
+def _norms(
+    tensors: Sequence[Tensor], norm_type: float, least: torch.dtype | None = None
+) -> list[Tensor]:
+    """Of each, as torch computes them; of narrower tensors than `least` in that dtype."""
     alike: dict[Any, list[int]] = defaultdict(list)
     for position, tensor in enumerate(tensors):
         alike[tensor.device, tensor.dtype, tensor.layout].append(position)
     norms: dict[int, Tensor] = {}
     with torch.no_grad():
-        for (_, _, layout), positions in alike.items():
+        for (_, dtype, layout), positions in alike.items():
             group = [tensors[position] for position in positions]
+            wide = None if least is None else torch.promote_types(dtype, least)
             if layout is torch.strided:
-                made = list(torch._foreach_norm(group, norm_type))
+                made = list(torch._foreach_norm(group, norm_type, dtype=wide))
             else:
-                made = [torch.linalg.vector_norm(_values(each), norm_type) for each in group]
+                made = [
+                    torch.linalg.vector_norm(_values(each), norm_type, dtype=wide) for each in group
+                ]
             norms.update(zip(positions, made, strict=True))
     return [norms[position] for position in range(len(tensors))]
 
@@ -150,12 +186,18 @@ def _values(tensor: Tensor) -> Tensor:
     return tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
 
 
-def _gradient_numbers() -> dict[int, int]:
-    """Of gradients of the model's parameters that are here, in the model's order, by `id`."""
+def _gradient_numbers(pairs: Iterable[tuple[Tensor, Tensor]] | None = None) -> dict[int, int]:
+    """Of gradients that are here, where their parameters come in the model's order, by `id`.
+
+    Args:
+        pairs: parameters of the model, and what has their gradients; None: each has its own.
+    """
+    order = {id(parameter): number for number, parameter in enumerate(state.model.parameters())}
+    own = ((parameter, parameter) for parameter in state.model.parameters())
     return {
-        id(parameter.grad): number
-        for number, parameter in enumerate(state.model.parameters())
-        if parameter.grad is not None
+        id(holder.grad): order[id(parameter)]
+        for parameter, holder in (own if pairs is None else pairs)
+        if holder.grad is not None and id(parameter) in order
     }
 
 
@@ -163,7 +205,7 @@ def _gradient_numbers() -> dict[int, int]:
 
 
 def install() -> None:
-    """The model has several partitions: from now on torch's functions know that.
+    """The model has several partitions, or a loss scale: torch's functions know that from now on.
 
     Raises:
         ConfigError: the variable is neither 0 nor 1.
@@ -197,6 +239,19 @@ def _is_apart() -> bool:
     return state.size_of(GroupKind.PP) > 1
 
 
+def _refuse_loss_scale(parameters: Sequence[Tensor]) -> None:
+    """Gradients of the model that are multiplied by a loss scale have no norm to clip by."""
+    if not state.initialized or state.model is None or not state.cfg.fp16:
+        return
+    scale = getattr(state.optimizer, "loss_scale", 1.0)
+    if scale != 1.0 and _is_the_models(parameters, state.model.parameters()):
+        raise RuntimeError(
+            "torch.nn.utils.clip_grad_norm_ was given 16-bit parameters, whose gradients are"
+            f" multiplied by the loss scale, {scale:g}; expected gradients as they are. Call"
+            " optimizer.clip_master_grads(max_norm) instead."
+        )
+
+
 @functools.wraps(_plain_clip)
 def _clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
@@ -206,6 +261,7 @@ def _clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    _refuse_loss_scale(listed)
     if _is_apart() and _is_the_models(listed, state.model.parameters()):
         return clip_grad_norm_(listed, max_norm, norm_type, error_if_nonfinite, foreach)
     return _plain_clip(listed, max_norm, norm_type, error_if_nonfinite, foreach)
