@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-__all__ = ["OpenFile", "replace_file"]
+__all__ = ["OpenFile", "replace_file", "synchronise_directory"]
 
 # Of a name, to which a temporary one adds up to 40; file systems end at 255.
 _LONGEST_STEM_BYTES = 200
@@ -87,7 +87,7 @@ def replace_file(path: str, identity: str, write: Callable[[OpenFile], None]) ->
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
-        _synchronise_directory(os.path.dirname(target))
+        synchronise_directory(os.path.dirname(target))
     except OSError as error:
         if error in failures_of_object:
             raise
@@ -132,7 +132,7 @@ def _synchronise(descriptor: int) -> None:
             raise
 
 
-def _synchronise_directory(directory: str) -> None:
+def synchronise_directory(directory: str) -> None:
     """Makes a rename last; the file is whole without it, so a directory that cannot is left."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

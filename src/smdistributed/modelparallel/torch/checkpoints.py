@@ -13,9 +13,9 @@ from typing import Any
 
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import files
-from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.state_mod import Job, state
 
-__all__ = ["load", "save"]
+__all__ = ["load", "names_of", "save"]
 
 
 def save(
@@ -41,7 +41,7 @@ def save(
     Raises:
         SMPNotInitialized: before `smp.init()`.
     """
-    names = _names("smp.save()")
+    names = names_of(state.require("smp.save()"))
     files.save(
         obj,
         f,
@@ -73,7 +73,7 @@ def load(
     Raises:
         SMPNotInitialized: before `smp.init()`.
     """
-    names = _names("smp.load()")
+    names = names_of(state.require("smp.load()"))
     return files.load(
         f,
         map_location,
@@ -86,8 +86,8 @@ def load(
     )
 
 
-def _names(what: str) -> files.FileNames:
-    job = state.require(what)
+def names_of(job: Job) -> files.FileNames:
+    """This rank's."""
     return files.FileNames(
         pp_rank=job.rank_in(GroupKind.PP),
         tp_rank=job.rank_in(GroupKind.TP),

@@ -1,0 +1,336 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.save_checkpoint`, `smp.resume_from_checkpoint`, `smp.save_safetensors`.
+
+All are collectives of all ranks: they succeed on every rank, or raise on every rank. The directory
+is described in `checkpointing.directory`, the files of a partial checkpoint in
+`checkpointing.parts`.
+
+Source: modelparallel specification, section 6.9; `save_safetensors` is our choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.exceptions import ConfigError, SMPError
+from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch import files
+from smdistributed.modelparallel.torch.checkpointing.agreement import keeper_of, together
+from smdistributed.modelparallel.torch.checkpointing.directory import (
+    MODEL,
+    PARTITION,
+    USER_CONTENT,
+    CheckpointDirectory,
+    Layout,
+    checked_tag,
+)
+from smdistributed.modelparallel.torch.checkpointing.parts import Parts, local_parts, write_parts
+from smdistributed.modelparallel.torch.checkpointing.resuming import (
+    full_loader,
+    newest_tag,
+    partial_loader,
+)
+from smdistributed.modelparallel.torch.checkpointing.safetensors_files import (
+    require_packages,
+    write_safetensors,
+)
+from smdistributed.modelparallel.torch.checkpoints import names_of
+from smdistributed.modelparallel.torch.state_mod import Job, state
+
+__all__ = ["resume_from_checkpoint", "save_checkpoint", "save_safetensors"]
+
+_SAVE, _RESUME, _EXPORT = (
+    "smp.save_checkpoint()",
+    "smp.resume_from_checkpoint()",
+    "smp.save_safetensors()",
+)
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    tag: str,
+    partial: bool = True,
+    model: Any = None,
+    optimizer: Any = None,
+    user_content: Any = None,
+    translate_if_full: bool = True,
+    num_kept_partial_checkpoints: int | None = None,
+) -> None:
+    """Saves model, optimizer and what else the script needs. A collective of all ranks, blocking.
+
+    A checkpoint with a new tag is there whole, or not at all, and `newest` names one that is there,
+    whenever a process or host dies. So is a partial one that replaces one of the same tag; of a
+    full one and its user content each file is whole.
+
+    Args:
+        path: the directory, which is made. It may be one for all hosts, or one on each; each then
+            holds the parts of its ranks.
+        tag: the name of the checkpoint. Give each one of its own.
+        partial: each rank saves its part of model and optimizer, to resume from; else rank 0 saves
+            the whole model's state dictionary, as plain torch reads it, and no optimizer.
+        model: the `DistributedModel`; None: the one there is.
+        optimizer: the `DistributedOptimizer`; None: the one there is, if any.
+        user_content: anything that pickles; that of rank 0 is saved.
+        translate_if_full: give parameters of distributed modules their names in the original module
+            again. Without effect as yet: nothing else has other names.
+        num_kept_partial_checkpoints: delete the partial checkpoints in `path` that were saved
+            before so many last ones; None: keep all. There is room needed for one more.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+        ConfigError: (a ValueError) an argument cannot be, or differs between ranks.
+        ModelNotPartitionedError: partial, before the first step.
+        OSError: on the rank that could not write; what was there before is still there.
+        SMPError: on the others; names that rank, and why.
+    """
+    job = state.require(_SAVE)
+    directory = CheckpointDirectory(path)
+    model = _model_or_registered(model, _SAVE)
+    optimizer = state.optimizer if optimizer is None else optimizer
+    tag, kept = _agreed(job, tag, partial, num_kept_partial_checkpoints)
+    parts = Parts()
+    whole: Mapping[str, Any] = {}
+
+    def prepare() -> None:
+        nonlocal parts, whole
+        if partial:
+            parts = local_parts(job, model, optimizer)
+        else:
+            whole = model.state_dict(gather_to_rank0=True)
+        if partial or job.rank == 0:
+            os.makedirs(directory.path, exist_ok=True)
+
+    together(job, _SAVE, prepare)
+    if partial:
+        layout = Layout(
+            number=0,
+            pp_size=job.size_of(GroupKind.PP),
+            tp_size=job.size_of(GroupKind.TP),
+            rdp_size=job.size_of(GroupKind.RDP),
+            is_sharded=job.config.shard_optimizer_state,
+            partition_of=dict(model.placement(_SAVE).decision.partition_of),
+        )
+        _save_partial(job, directory, tag, parts, layout, user_content, kept)
+    else:
+        together(job, _SAVE, lambda: _save_full(job, directory, tag, whole, user_content))
+    if job.rank == 0:
+        kind = "partial" if partial else "full"
+        get_logger().info("Saved the %s checkpoint %s in %s", kind, tag, directory.path)
+
+
+def _agreed(job: Job, tag: object, partial: bool, kept: int | None) -> tuple[str, int | None]:
+    """The arguments that all ranks must pass alike, checked; a collective."""
+
+    def check() -> tuple[str, bool, int | None]:
+        if kept is not None and (type(kept) is not int or kept < 1):
+            raise ConfigError(
+                f"num_kept_partial_checkpoints is {kept!r}; expected 1 or more, or None to keep"
+                " all. Correct it."
+            )
+        return checked_tag(tag), bool(partial), kept
+
+    answers = together(job, _SAVE, check)
+    for rank, answer in enumerate(answers):
+        if answer != answers[0]:
+            raise ConfigError(
+                f"{_SAVE} got tag, partial and num_kept_partial_checkpoints {answer} on rank"
+                f" {rank}, and {answers[0]} on rank 0; expected the same on all ranks. Pass what"
+                " does not depend on the rank."
+            )
+    return answers[0][0], kept
+
+
+def _save_partial(
+    job: Job,
+    directory: CheckpointDirectory,
+    tag: str,
+    parts: Parts,
+    layout: Layout,
+    user_content: Any,
+    kept: int | None,
+) -> None:
+    names = names_of(job)
+    keeps = keeper_of(job, _SAVE, directory.path) == job.rank
+
+    def of_keepers(action: Callable[[], None]) -> None:
+        together(job, _SAVE, lambda: action() if keeps else None)
+
+    def write() -> None:
+        write_parts(job, names, directory.unfinished, parts)
+        if keeps:
+            numbered = dataclasses.replace(layout, number=directory.next_number())
+            for name, content in ((PARTITION, numbered.content()), (USER_CONTENT, user_content)):
+                if content is not None:
+                    path = os.path.join(directory.unfinished, name)
+                    files.save(content, path, partial=False, names=names)
+
+    try:
+        of_keepers(directory.begin)
+        together(job, _SAVE, write)
+        of_keepers(lambda: directory.publish(tag))
+    except BaseException:
+        if keeps:
+            directory.abandon()
+        raise
+    of_keepers(lambda: directory.finish(tag, kept))
+
+
+def _save_full(
+    job: Job, directory: CheckpointDirectory, tag: str, whole: Mapping[str, Any], content: Any
+) -> None:
+    if job.rank != 0:
+        return
+    directory.begin()
+    try:
+        for name, written in ((MODEL, whole), (USER_CONTENT, content)):
+            if written is not None:
+                path = os.path.join(directory.unfinished, name)
+                files.save(written, path, partial=False, names=names_of(job))
+        directory.publish_full(tag)
+    finally:
+        directory.abandon()
+    directory.write_newest(tag)
+
+
+def save_safetensors(
+    path: str | os.PathLike[str], max_shard_size: int | str = "5GB", model: Any = None
+) -> None:
+    """Writes the whole model as Hugging Face does (ours). A collective of all ranks, blocking.
+
+    The directory gets `model.safetensors`, or shards and `model.safetensors.index.json`. With the
+    model's `config.json` beside it, `from_pretrained` of transformers loads it, and so does
+    `smp.resume_from_checkpoint(path, partial=False)`. Rank 0 gathers the model in its memory.
+
+    Args:
+        path: the directory, which is made. Earlier files of these names in it are replaced.
+        max_shard_size: of a file, in bytes or as "5GB".
+        model: the `DistributedModel`; None: the one there is.
+
+    Raises:
+        UnsupportedError: (a NotImplementedError) the packages for it are missing.
+        OSError: on rank 0: the files cannot be written.
+        SMPError: on the others; says why.
+    """
+    job = state.require(_EXPORT)
+    model = _model_or_registered(model, _EXPORT)
+
+    def write() -> None:
+        whole = model.state_dict(gather_to_rank0=True)
+        if job.rank == 0:
+            os.makedirs(path, exist_ok=True)
+            write_safetensors(whole, os.fspath(path), max_shard_size)
+
+    together(job, _EXPORT, lambda: require_packages() if job.rank == 0 else None)
+    together(job, _EXPORT, write)
+
+
+# ---- resuming ------------------------------------------------------------------------------------
+
+
+def resume_from_checkpoint(
+    path: str | os.PathLike[str],
+    tag: str | None = None,
+    partial: bool = True,
+    strict: bool = True,
+    load_optimizer: bool = True,
+    load_sharded_optimizer_state: bool = True,
+    translate_function: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
+    *,
+    load_optimizer_states: bool | None = None,
+) -> Any:
+    """Loads what `save_checkpoint` has saved. A collective of all ranks, blocking.
+
+    To be called when model and optimizer are wrapped. What must wait until the model is partitioned
+    is loaded in the first step.
+
+    A partial checkpoint gives the model the partition that it was saved in. With another number of
+    partitions its parts are divided anew, and so they are for a model that is partitioned already.
+
+    Args:
+        path: the directory. Each rank must find the files of its parts there.
+        tag: of the checkpoint, with or without `_partial`; None: the newest.
+        partial: which kind. A full one is what `save_checkpoint(partial=False)` or `torch.save` has
+            written at `path/tag`; if that is missing, `path/model.safetensors` or the shards of
+            `path/model.safetensors.index.json` are read.
+        strict: missing and unexpected names of parameters raise.
+        load_optimizer: whether the state of the optimizer is loaded, of partial checkpoints.
+        load_sharded_optimizer_state: whether, of a state that is sharded over replicas, more than
+            master weights and loss scale is loaded.
+        translate_function: takes the state dictionary of a full checkpoint, and returns it with the
+            names of this model.
+        load_optimizer_states: an older name of `load_optimizer`.
+
+    Returns: the user content, `{}` if there is none. Unpickling it runs code that the file names:
+        load only what you trust. All other files are read as tensors and plain values only.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+        FileNotFoundError: there is no such checkpoint, or part of it.
+        ConfigError: (a ValueError) it is of another model, or of ranks whose parts cannot be
+            divided anew.
+        RuntimeError: torch's, of names and shapes; with `strict` also in the first step.
+        SMPError: on ranks where nothing was wrong; names the one where it was.
+    """
+    job = state.require(_RESUME)
+    directory = CheckpointDirectory(path)
+    model = _model_or_registered(None, _RESUME)
+    if load_optimizer_states is not None:
+        load_optimizer = load_optimizer_states
+    optimizer = state.optimizer
+    if tag is None:
+        of_first = together(
+            job, _RESUME, lambda: newest_tag(directory, partial) if job.rank == 0 else None
+        )
+        tag = of_first[0]
+    else:
+        tag = str(tag)  # a number, as `save_checkpoint` takes it
+    apply: Callable[[], None] = _nothing
+    content: Any = {}
+
+    def read() -> None:
+        nonlocal apply, content
+        if partial:
+            assert tag is not None
+            folder = directory.partial(tag)
+            apply = partial_loader(
+                job, folder, model, optimizer, strict, load_optimizer, load_sharded_optimizer_state
+            )
+            beside = os.path.join(folder, USER_CONTENT)
+        else:
+            apply = full_loader(job, directory, tag, model, optimizer, strict, translate_function)
+            beside = "" if tag is None else directory.full_user_content(tag)
+        if os.path.isfile(beside):
+            content = files.load(beside, partial=False, names=names_of(job))
+
+    together(job, _RESUME, read)
+    together(job, _RESUME, lambda: apply())
+    if job.rank == 0:
+        kind = "partial" if partial else "full"
+        shown = tag or "of Hugging Face"
+        get_logger().info("Loaded the %s checkpoint %s in %s", kind, shown, directory.path)
+    return content
+
+
+# ---- both ----------------------------------------------------------------------------------------
+
+
+def _model_or_registered(model: Any, what: str) -> Any:
+    model = state.model if model is None else model
+    if model is None or not hasattr(model, "local_state_dict"):
+        raise SMPError(
+            f"{what} got no model but {type(model).__name__}; expected that smp.DistributedModel()"
+            " was made, and is alive. Wrap the model first, and pass that one or none."
+        )
+    return model
+
+
+def _nothing() -> None:
+    """Takes the place of what is not known yet."""

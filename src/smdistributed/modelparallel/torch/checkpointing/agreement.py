@@ -1,0 +1,93 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that succeed together or fail together, and who of them looks after a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.torch.checkpointing.directory import MARK
+from smdistributed.modelparallel.torch.communication import CommGroup, allgather
+from smdistributed.modelparallel.torch.state_mod import Job
+
+__all__ = ["keeper_of", "together"]
+
+T = TypeVar("T")
+
+
+def together(job: Job, what: str, action: Callable[[], T]) -> list[T]:
+    """Lets each rank do something, and raises on all of them if it failed on one.
+
+    A collective of all ranks, blocking; also a barrier.
+
+    Args:
+        job: what this process knows of the others.
+        what: they are doing, for messages.
+        action: this rank's. It may itself be collective. What it returns must be small and pickle.
+
+    Returns: what the actions returned, by rank.
+
+    Raises:
+        SMPError: it failed elsewhere only; names the first of those ranks, and why.
+        Exception: what the action raised here, with a note that names this rank.
+    """
+    result: T | None = None
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:
+        failure = error
+    reason = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    answers = allgather((result, reason), CommGroup.WORLD)
+    if failure is not None:
+        failure.add_note(f"{what} failed on rank {job.rank}, and so on all ranks.")
+        raise failure
+    for rank, (_, reason) in enumerate(answers):
+        if reason:
+            raise SMPError(
+                f"{what} failed on rank {rank}: {reason.rstrip('.')}; expected it to succeed on"
+                f" all ranks. Read the log of rank {rank}."
+            )
+    return [each for each, _ in answers]
+
+
+def keeper_of(job: Job, what: str, path: str) -> int:
+    """The lowest rank that sees the same directory; a collective of all ranks, blocking.
+
+    One directory may be shared by all hosts, or each host may have one of its own under the same
+    path. What is there decides: a rank leaves a mark, and those who find it are with that rank.
+    Costs two small collectives for each directory.
+
+    Raises:
+        SMPError, OSError: a mark cannot be made; on all ranks.
+    """
+    # A name that nobody has asked for: network file systems remember what they have answered.
+    name = together(job, what, lambda: f".{secrets.token_hex(8)}{MARK}")[0]
+    mark = os.path.join(path, name)
+    keepers: list[int | None] = [None] * job.size
+    while None in keepers:
+        candidate = keepers.index(None)
+
+        def leave_mark(is_mine: bool = job.rank == candidate) -> None:
+            if is_mine:
+                with open(mark, "xb"):
+                    pass
+
+        together(job, what, leave_mark)
+        try:
+            seen = together(job, what, lambda: os.path.exists(mark))
+        finally:
+            if job.rank == candidate:
+                with contextlib.suppress(OSError):
+                    os.unlink(mark)
+        for rank, sees in enumerate(seen):
+            if sees and keepers[rank] is None:
+                keepers[rank] = candidate
+    keeper = keepers[job.rank]
+    assert keeper is not None
+    return keeper
