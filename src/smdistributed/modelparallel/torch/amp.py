@@ -20,6 +20,8 @@ Source: modelparallel specification, section 4.9.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -60,6 +62,20 @@ class GradScaler(torch.amp.GradScaler):
             growth_interval=growth_interval,
             enabled=enabled,
         )
+
+    def scale(self, outputs: Any) -> Any:
+        """As in torch.
+
+        Raises:
+            RuntimeError: the configuration has `fp16` or `bf16`.
+        """
+        if self.is_enabled() and state.initialized and (state.cfg.fp16 or state.cfg.bf16):
+            raise RuntimeError(
+                "smp.amp.GradScaler was used with fp16 or bf16 in the configuration, where"
+                " smp.DistributedOptimizer has the loss scale and model.backward() applies it;"
+                " expected one of the two. Leave the scaler out, or pass enabled=False."
+            )
+        return super().scale(outputs)
 
     def _check_scale_growth_tracker(self, funcname: str) -> tuple[Tensor, Tensor]:
         if self._scale is None:  # this rank has scaled nothing

@@ -1,0 +1,451 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `smp.DistributedOptimizer` returns in 16-bit training: an optimizer around the user's.
+
+The inner optimizer is a distributed one already: it refuses to run inside of steps, and gathers and
+merges states over ranks. Around it are masters, in place of its 16-bit parameters, and the loss
+scale. Masters are made when they are first needed, so that what a script loads into the model or
+keeps in fp32 before its first update is in them.
+
+Source: modelparallel specification, sections 4.5 and 6.7.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.config import Config
+from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.gathering import gather
+from smdistributed.modelparallel.torch.gradient_norms import total_norm
+from smdistributed.modelparallel.torch.optimizer_states import parameters_of
+from smdistributed.modelparallel.torch.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
+from smdistributed.modelparallel.torch.sixteen_bit.loss_scaler import LossScaler
+from smdistributed.modelparallel.torch.sixteen_bit.masters import Masters, model_parameter_of
+from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
+from smdistributed.modelparallel.torch.state_mod import state
+
+__all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
+
+FP16_STATES = "fp16_states"
+"""Beside `state` and `param_groups` of a state dictionary: masters and the loss scaler."""
+
+
+class Inner(Protocol):
+    """What the distributed inner optimizer offers beside its methods.
+
+    Attributes:
+        waiting: a state that was loaded before the model was partitioned.
+    """
+
+    waiting: Mapping[str, Any] | None
+
+    def settle(self) -> None:
+        """Loads a state that waits, if the model is partitioned."""
+
+    def wait_with(self, state_dict: Mapping[str, Any]) -> None:
+        """Keeps a state until then; learning rates and such are set at once."""
+
+
+def current_optimizer() -> Bit16Optimizer | None:
+    """The one whose loss scale is in force."""
+    optimizer = state.optimizer
+    return optimizer if isinstance(optimizer, Bit16Optimizer) else None
+
+
+def make_scaler(
+    config: Config,
+    static_loss_scale: float | None,
+    dynamic_loss_scale: bool,
+    dynamic_loss_args: Mapping[str, Any],
+) -> LossScaler | None:
+    """What the arguments of `smp.DistributedOptimizer` ask for; of bf16, 1; of fp32, nothing.
+
+    Raises:
+        TypeError, ValueError: of `dynamic_loss_args`; neither kind of scale was chosen.
+    """
+    if dtype_of(config) is None:
+        return None
+    dynamic = LossScaler.dynamic(dynamic_loss_args)  # checks them in any case
+    if config.bf16:
+        return LossScaler()
+    if dynamic_loss_scale:
+        return dynamic
+    if static_loss_scale is None:
+        raise ValueError(
+            "static_loss_scale is None and dynamic_loss_scale is False; expected one of the two."
+            " Pass dynamic_loss_scale=True, or a number."
+        )
+    return LossScaler(cur_scale=static_loss_scale)
+
+
+class Bit16Optimizer(torch.optim.Optimizer):
+    """Updates a 16-bit model in fp32.
+
+    Attributes that it has not got are the inner optimizer's: `param_groups`, `state`, hooks.
+
+    Args:
+        optimizer: the user's, made a distributed one.
+        inner: what that offers beside its methods.
+        loss_scaler: as `make_scaler` returns it.
+
+    Attributes:
+        optimizer: the inner optimizer; for LR schedulers, which take this one too.
+        loss_scaler: see there.
+        overflow: the last gradients that were looked at were infinite or NaN on some rank.
+        first_closure_call_this_step: of Apex; always True.
+        master_params_created: whether there are masters; scripts may set it, nothing here reads it.
+    """
+
+    def __init__(self, optimizer: Any, inner: Inner, loss_scaler: LossScaler) -> None:
+        # Not torch's: groups, states and hooks are those of the inner one.
+        self.optimizer = optimizer
+        self._inner = inner
+        self._masters = Masters(optimizer)
+        self._elsewhere: frozenset[int] | None = None
+        self._waiting: Mapping[str, Any] | None = None
+        self._is_unscaled = self._is_mixed = False
+        self.loss_scaler = loss_scaler
+        self.overflow = False
+        self.first_closure_call_this_step = True
+        self.master_params_created = False
+        self.redefined_params = False
+        self._is_accelerate_prepared = True
+        kind = "dynamic" if loss_scaler.is_dynamic else "static"
+        if state.rank == 0:
+            get_logger().info(
+                "Bit16_Optimizer initialized: %s in %s, %s loss scale of %g",
+                type(optimizer).__name__,
+                str(dtype_of(state.cfg)).removeprefix("torch."),
+                kind,
+                loss_scaler.loss_scale,
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    # --- loss scale ------------------------------------------------------------------------------
+
+    @property
+    def loss_scale(self) -> float:
+        """What `model.backward` multiplies the loss by. The same on all ranks; set it on all."""
+        return self.loss_scaler.loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self.loss_scaler.cur_scale = float(value)
+
+    @property
+    def dynamic_loss_scale(self) -> bool:
+        """Whether it changes."""
+        return self.loss_scaler.is_dynamic
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """What Accelerate asks."""
+        return self.overflow
+
+    # --- masters ---------------------------------------------------------------------------------
+
+    def init_master_params(self) -> None:
+        """Makes the masters that are missing; the first update does it by itself. Not collective.
+
+        Raises:
+            ModelNotPartitionedError: it is not decided yet which parameters are here.
+        """
+        if self._elsewhere is None:
+            placement = _placement()
+            if placement is None:
+                raise ModelNotPartitionedError(
+                    "fp32 copies of the 16-bit parameters were asked for before the model was"
+                    " partitioned; expected it after the first call of a function decorated with"
+                    " @smp.step. Ask there, or in a hook: model.register_post_partition_hook()."
+                )
+            named = placement.model.named_parameters()
+            self._elsewhere = frozenset(
+                id(parameter) for name, parameter in named if not placement.is_here(name)
+            )
+        self._masters.make(self._elsewhere)
+        self.master_params_created = True
+
+    @property
+    def fp16_groups(self) -> list[list[Tensor]]:
+        """By group, this rank's 16-bit parameters that have a master."""
+        return [[model_parameter_of(each) for each in group] for group in self._masters.in_groups()]
+
+    @property
+    def fp32_from_fp16_groups(self) -> list[list[nn.Parameter]]:
+        """By group, the masters; in the order of `fp16_groups`."""
+        return self._masters.in_groups()
+
+    def reload_model_params(self) -> None:
+        """Masters become the model's parameters, after something else has changed these."""
+        self._masters.from_parameters()
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, update_master_grads: bool = True) -> None:
+        """`model.backward(loss)`, which scales the loss; of Apex.
+
+        Args:
+            update_master_grads: call that too; not inside of a step function, after which
+                `clip_master_grads` and `step` do it.
+        """
+        state.model.backward(loss)
+        pipeline = current_pipeline("optimizer.backward()")
+        if update_master_grads and not pipeline.is_in_step and not pipeline.is_tracing:
+            self.update_master_grads()
+
+    def note_backward(self) -> None:
+        """The model has got gradients."""
+        self._is_mixed |= self._is_unscaled
+
+    def update_master_grads(self) -> None:
+        """Gives masters the gradients, without the loss scale; sets `overflow`.
+
+        A collective of all ranks, blocking: one number. Once the gradients are those of this step,
+        further calls do nothing.
+
+        Raises:
+            RuntimeError: inside of a step; there are new gradients on top of those that are done;
+                another optimizer's loss scale was in force.
+        """
+        job = state.require("optimizer.update_master_grads()")
+        pipeline = current_pipeline("optimizer.update_master_grads()")
+        if pipeline.is_in_step or pipeline.is_tracing:
+            raise RuntimeError(
+                "gradients were unscaled inside of a step; expected a call of optimizer.step() or"
+                " clip_master_grads() after it, on all ranks, when the gradients of all"
+                " microbatches are there. Move the call out of the function that is decorated with"
+                " @smp.step."
+            )
+        if self._is_mixed:
+            raise RuntimeError(
+                "model.backward() was called after the gradients had been unscaled; expected all"
+                " gradients of an update before clip_master_grads(), update_master_grads() and"
+                " step(). Move these calls to the end, or call zero_grad() in between."
+            )
+        if self._is_unscaled:
+            return
+        if state.optimizer is not self:
+            raise RuntimeError(
+                "the gradients have the loss scale of another optimizer; expected that this one was"
+                " the last that was passed to smp.DistributedOptimizer. Update all parameters with"
+                " one optimizer, in groups."
+            )
+        if state.model is not None:
+            state.model.reduce_pending()
+        self.init_master_params()
+        is_wrong = self._masters.update_gradients(self.loss_scale)
+        if job.size > 1:
+            worst = torch.tensor(float(is_wrong))
+            dist.all_reduce(worst, dist.ReduceOp.MAX, group=job.cpu_group(GroupKind.WORLD))
+            is_wrong = bool(worst)
+        self.overflow = is_wrong
+        self._is_unscaled = True
+
+    def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
+        """Scales the gradients of masters and fp32 parameters so that their norm is at most this.
+
+        The norm is that of all ranks of the model. A collective of all ranks, blocking; between the
+        step function and `step()`.
+
+        Returns: the norm before, without the loss scale; -1 on overflow. The same on all ranks.
+
+        Raises: as `update_master_grads`.
+        """
+        self.update_master_grads()
+        if self.overflow:
+            return -1.0
+        norm = total_norm(parameters_of(self.optimizer), norm_type)
+        clip_grads_with_norm_(self._masters.updated(), max_norm, torch.tensor(norm))
+        return norm
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates masters with the inner optimizer, and parameters from them; not on overflow.
+
+        A collective of all ranks, blocking.
+
+        Returns: what the closure returns, which is called once.
+
+        Raises: as `update_master_grads`.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        self.update_master_grads()
+        self._is_unscaled = False
+        if not self.overflow:
+            self._step_inner()
+        self.loss_scaler.update_scale(self.overflow)
+        if self.overflow and state.rank == 0:
+            get_logger().log(
+                logging.INFO if self.dynamic_loss_scale else logging.WARNING,
+                "a gradient was infinite or NaN; the step was skipped. The loss scale is now %g.",
+                self.loss_scale,
+            )
+        return result
+
+    def _step_inner(self) -> None:
+        """The only place where the inner optimizer's `step` is called."""
+        self.optimizer.step()
+        self._masters.to_parameters()
+
+    def zero_grad(self, set_to_none: bool = True, set_grads_to_None: bool | None = None) -> None:  # noqa: N803
+        """Lets go of the model's gradients, or fills them with zeros; masters' are let go of."""
+        to_none = set_to_none if set_grads_to_None is None else set_grads_to_None
+        self._is_unscaled = self._is_mixed = False
+        for pair in self._masters.pairs:
+            if to_none:
+                pair.parameter.grad = None
+            elif pair.parameter.grad is not None:
+                pair.parameter.grad.detach_().zero_()
+            pair.master.grad = None
+        self.optimizer.zero_grad(set_to_none=to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As of torch; its masters are made with the next update."""
+        self.optimizer.add_param_group(param_group)
+
+    # --- states ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, of all ranks, and `fp16_states`: masters, and the loss scaler.
+
+        A collective of the MP group, once the model is partitioned; then in CPU memory, unless
+        there is one partition. torch's optimizers can load it, into parameters in fp32.
+
+        Raises: as of an fp32 optimizer.
+        """
+        whole: dict[str, Any] = self.optimizer.state_dict()
+        if _placement() is None:
+            return whole if self._waiting is None else {**whole, FP16_STATES: self._waiting}
+        return {**whole, FP16_STATES: self._gathered_states()}
+
+    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
+        """What of `state_dict` is of this rank's parameters, and `_smp_is_partial: True`.
+
+        Not collective. Tensors are the optimizer's own.
+
+        Raises:
+            ModelNotPartitionedError: it is not decided yet which those are.
+        """
+        own: dict[str, Any] = self.optimizer.local_state_dict(gather_if_shard=gather_if_shard)
+        return {**own, FP16_STATES: self.local_fp16_states()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes either; until the model is partitioned, it waits.
+
+        What is partial is merged over the MP group, a collective, blocking. Without `fp16_states`,
+        as of an optimizer in fp32, masters and loss scale stay as they are.
+
+        Raises:
+            ValueError: torch's; masters do not fit.
+        """
+        rest = {key: value for key, value in state_dict.items() if key != FP16_STATES}
+        if _placement() is None:
+            self._inner.wait_with(rest)
+        else:
+            self.init_master_params()  # or torch would cast the state to the parameters' 16 bits
+            self.optimizer.load_state_dict(rest)
+        if FP16_STATES in state_dict:
+            self.load_fp16_states(state_dict[FP16_STATES])
+
+    def local_fp16_states(self) -> dict[str, Any]:
+        """Masters of this rank, by names of their parameters, and the loss scaler. Not collective.
+
+        Raises:
+            ModelNotPartitionedError: it is not decided yet which those are.
+        """
+        self.init_master_params()
+        return {**self._states(self._masters.named(_names())), IS_PARTIAL: True}
+
+    def load_fp16_states(self, states: Mapping[str, Any]) -> None:
+        """Takes what `local_fp16_states` gave, or `fp16_states` of a state dictionary.
+
+        Until the model is partitioned it waits. What is partial is merged over the MP group, a
+        collective, blocking: so it may have been saved with another number of partitions.
+
+        Raises:
+            ValueError: a 16-bit parameter of this rank is not in it, or has another shape.
+        """
+        if _placement() is None:
+            self._waiting = states
+            return
+        self.init_master_params()
+        names = _names()
+        masters: Mapping[str, Tensor] = states.get("masters", {})
+        scaler: Any = states.get("loss_scaler")
+        if states.get(IS_PARTIAL, False):
+            masters, scaler = self._merged(masters, scaler, set(self._masters.named(names)))
+        self._masters.load(masters, names)
+        if scaler is not None and scaler["is_dynamic"] and self.dynamic_loss_scale:
+            self.loss_scaler.load_state_dict(scaler)  # a static one is what the script says
+
+    def settle(self) -> None:
+        """The model has been partitioned: loads what has waited. On every rank."""
+        if _placement() is None:
+            return
+        if self._inner.waiting is not None:
+            self.init_master_params()
+        self._inner.settle()
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self.load_fp16_states(waiting)
+
+    def _states(self, masters: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {"masters": dict(masters), "loss_scaler": self.loss_scaler.state_dict()}
+
+    def _gathered_states(self) -> dict[str, Any]:
+        job = state.require("optimizer.state_dict()")
+        self.init_master_params()
+        own = self._masters.named(_names())
+        if job.size_of(GroupKind.PP) == 1:
+            return self._states(own)
+        _, masters = gather(job, lambda: (None, own), lambda *_: True, copies=True)
+        return self._states(masters)
+
+    @staticmethod
+    def _merged(
+        masters: Mapping[str, Tensor], scaler: Any, here: set[str]
+    ) -> tuple[Mapping[str, Tensor], Any]:
+        """What this rank needs of the parts of all ranks, and the first scaler among them."""
+        job = state.require("optimizer.load_state_dict()")
+        if job.size_of(GroupKind.PP) == 1:
+            return masters, scaler
+
+        def wants(member: int, name: Any, notes: Sequence[Any]) -> bool:
+            return name in notes[member][0]
+
+        notes, found = gather(job, lambda: ((here, scaler), masters), wants, copies=False)
+        scalers = [theirs for _, theirs in notes if theirs is not None]
+        held = {name: value for name, value in found.items() if name in here}
+        return held, scaler if scaler is not None or not scalers else scalers[0]
+
+
+def _placement() -> Placement | None:
+    """Of the model, if it is partitioned."""
+    model = state.model
+    if model is None or not model.partitioned:
+        return None
+    placement: Placement = model.placement("the optimizer's part")
+    return placement
+
+
+def _names() -> dict[int, str]:
+    """Of the model's parameters, by `id`."""
+    return {id(parameter): name for name, parameter in state.model.named_parameters()}
