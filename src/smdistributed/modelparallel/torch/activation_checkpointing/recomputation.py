@@ -1,0 +1,100 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs something in the forward pass without keeping what it computes, and again in the backward.
+
+By torch's own checkpoint, which keeps random state and autocast. It knows no default dtype, which
+here belongs to a microbatch, and would have buffers updated twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from smdistributed.modelparallel.torch.activation_checkpointing.offloading import offloaded_inputs
+from smdistributed.modelparallel.torch.buffers import kept_buffers
+from smdistributed.modelparallel.torch.executor.deferred import arrived, force_arguments
+from smdistributed.modelparallel.torch.executor.modes import applied, current_modes
+from smdistributed.modelparallel.torch.structures import flatten
+
+__all__ = ["in_a_row", "recomputed"]
+
+
+def recomputed(
+    function: Callable[..., Any],
+    modules: Iterable[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    preserve_rng_state: bool,
+) -> Any:
+    """What `function(*args, **kwargs)` returns, with a graph that keeps its arguments only.
+
+    Args:
+        function: computes on this rank alone. It is called again when the backward pass first needs
+            what it has computed: in the same modes, and with the same random numbers.
+        modules: whose buffers it may change, which the second call does not.
+        args, kwargs: anything. What the function changes in their containers, it does once.
+        preserve_rng_state: False saves the random state's few KiB, if nothing is random.
+    """
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    args, kwargs = force_arguments(args, kwargs)
+    tensors, together = _apart(args, kwargs)
+    modes = current_modes()
+    parts = [part for module in modules for part in module.modules()]
+    first: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(args, kwargs)]
+
+    def run(*saved: Tensor) -> Any:
+        if first:  # and lets go of them: they may be kept elsewhere
+            args, kwargs = first.pop()
+            return function(*args, **kwargs)
+        args, kwargs = together(saved)
+        with applied(modes), kept_buffers(part for part in parts if part.training):
+            return function(*args, **kwargs)
+
+    with offloaded_inputs():
+        return checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+
+
+def in_a_row(modules: Iterable[nn.Module], /, *args: Any, **kwargs: Any) -> Any:
+    """What the last of the modules returns; each but the first gets what the one before returns."""
+    for module in modules:
+        args, kwargs = (module(*args, **kwargs),), {}
+    return args[0]
+
+
+class _Number(NamedTuple):
+    value: int
+
+
+def _apart(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """The tensors of a call, and what makes its arguments of them, in new containers.
+
+    A tensor that is passed twice is there once, and then is one object again: modules ask for that,
+    such as attention of its query, key and value. Parameters stay what they are.
+    """
+    leaves, structure = flatten((args, kwargs))
+    tensors: list[Tensor] = []
+    numbers: dict[int, _Number] = {}
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter):
+            tensor = arrived(leaf)
+            if id(tensor) not in numbers:
+                numbers[id(tensor)] = _Number(len(tensors))
+                tensors.append(tensor)
+            leaves[index] = numbers[id(tensor)]
+
+    def together(saved: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = structure.unflatten(
+            [saved[leaf.value] if type(leaf) is _Number else leaf for leaf in leaves]
+        )
+        return args, kwargs
+
+    # What is of inference mode cannot be kept.
+    return [tensor.clone() if tensor.is_inference() else tensor for tensor in tensors], together
