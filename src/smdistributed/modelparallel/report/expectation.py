@@ -1,0 +1,346 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a step should be like: from a microbatch's way through the ranks, by the schedule's rules.
+
+The way comes from a timeline of what has happened, or from a profile of what modules cost. Either
+is a row of pieces, each on a partition; pieces too short to matter are no visit of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from smdistributed.modelparallel.report.costs import (
+    BackwardLevel,
+    ForwardLevel,
+    Profile,
+    Settings,
+)
+from smdistributed.modelparallel.schedule import Phase, Prediction, Run, Visit, predict
+
+__all__ = ["Expected", "PassSeconds", "expect", "expect_of_profile", "visits", "with_memory"]
+
+# Of a microbatch's forward: what takes less is no visit. Handing on a result is such a piece.
+_LEAST_SHARE = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class PassSeconds:
+    """Of one microbatch on one partition.
+
+    Attributes:
+        backward: gradients of weights that are deferred included.
+        weights: those.
+        num_pieces: in which they are computed.
+    """
+
+    backward: float = 0.0
+    weights: float = 0.0
+    num_pieces: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """A step as it should be.
+
+    Attributes:
+        way: of each microbatch.
+        step_s: with the schedule's rules, and nothing else in the way.
+        floor_s: no schedule needs less.
+        busy_s, bubble: by partition; the bubble is the share of the step in which it waits.
+        standing_bytes: by partition, parameters with gradients and optimizer states, and buffers;
+            empty if unknown.
+        peak_bytes: by partition, at most at a time; empty if unknown.
+        sent_bytes: by `(source, dest)` as a text "0-1", bytes per step; empty if unknown.
+    """
+
+    way: tuple[Visit, ...]
+    step_s: float
+    floor_s: float
+    busy_s: tuple[float, ...]
+    bubble: tuple[float, ...]
+    standing_bytes: tuple[int, ...] = ()
+    peak_bytes: tuple[int, ...] = ()
+    sent_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def visits(pieces: Iterable[tuple[int, float]], back: Mapping[int, PassSeconds]) -> list[Visit]:
+    """A microbatch's way.
+
+    Args:
+        pieces: partitions with seconds, in order of the forward.
+        back: by partition.
+
+    Returns: visits, the first of which is the leader's; all partitions that compute have one.
+    """
+    only_back = [(each, 0.0) for each, passes in back.items() if passes.backward]
+    merged = _without_short(_joined([(0, 0.0), *pieces, *only_back]))
+    totals: dict[int, float] = {}
+    counts: dict[int, int] = {}
+    for partition, seconds in merged:
+        totals[partition] = totals.get(partition, 0.0) + seconds
+        counts[partition] = counts.get(partition, 0) + 1
+    way = []
+    for partition, seconds in merged:
+        total = totals[partition]
+        share = seconds / total if total else 1 / counts[partition]
+        passes = back.get(partition, PassSeconds())
+        way.append(
+            Visit(
+                partition,
+                seconds,
+                passes.backward * share,
+                weights_s=passes.weights * share,
+                num_pieces=max(1, round(passes.num_pieces * share)),
+            )
+        )
+    return way
+
+
+def _joined(pieces: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [
+        (partition, sum(seconds for _, seconds in group))
+        for partition, group in itertools.groupby(pieces, key=lambda piece: piece[0])
+    ]
+
+
+def _without_short(pieces: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Adds what is short to another visit of its partition, the shortest first."""
+    least = _LEAST_SHARE * sum(seconds for _, seconds in pieces)
+    while True:
+        partitions = [partition for partition, _ in pieces]
+        short = [
+            (seconds, index)
+            for index, (partition, seconds) in enumerate(pieces)
+            if seconds <= least and partitions.count(partition) > 1 and index > 0
+        ]
+        if not short:
+            return pieces
+        seconds, index = min(short)
+        partition = partitions[index]
+        rest = pieces[:index] + pieces[index + 1 :]
+        home = max(
+            (at for at, (each, _) in enumerate(rest) if each == partition),
+            key=lambda at: rest[at][1],
+        )
+        rest[home] = (partition, rest[home][1] + seconds)
+        pieces = _joined(rest)
+
+
+def expect(way: Sequence[Visit], settings: Settings, latency_s: float = 0.0) -> Expected:
+    """The step in which every microbatch goes that way."""
+    predicted = predict(settings.schedule(), way, latency_s)
+    busy = _busy(predicted, settings.partitions)
+    makespan = predicted.makespan_s
+    return Expected(
+        way=tuple(way),
+        step_s=makespan,
+        floor_s=predicted.floor_s,
+        busy_s=busy,
+        bubble=tuple(1 - each / makespan if makespan else 0.0 for each in busy),
+    )
+
+
+def _busy(predicted: Prediction, partitions: int) -> tuple[float, ...]:
+    return tuple(
+        sum(run.end_s - run.begin_s for run in predicted.runs.get(partition, ()))
+        for partition in range(partitions)
+    )
+
+
+def expect_of_profile(
+    profile: Profile,
+    partition_of: Mapping[str, int],
+    settings: Settings,
+    states_per_parameter: float,
+    latency_s: float = 0.0,
+) -> Expected:
+    """A step of a model that has been profiled, in any partition.
+
+    Args:
+        profile: of one microbatch.
+        partition_of: by path; all holders of the profile are in it.
+        states_per_parameter: elements that the optimizer keeps for one of a parameter.
+        latency_s: from one rank to another.
+    """
+    pieces = _pieces(profile, partition_of)
+    back: dict[int, float] = {}
+    for path, seconds in profile.backward:
+        back[partition_of[path]] = back.get(partition_of[path], 0.0) + seconds
+    way = visits(pieces, {each: PassSeconds(seconds) for each, seconds in back.items()})
+    if settings.schedule().defers_weights:
+        # Most of a backward pass are products of matrices, half of them for weights.
+        way = [dataclasses.replace(visit, weights_s=visit.backward_s / 2) for visit in way]
+    return with_memory(
+        expect(way, settings, latency_s), profile, partition_of, settings, states_per_parameter
+    )
+
+
+def _pieces(profile: Profile, partition_of: Mapping[str, int]) -> list[tuple[int, float]]:
+    """A microbatch's forward, in order.
+
+    A module that calls others elsewhere, and does not compute with what they return, does not wait
+    for them either: what it does after such a call belongs to what it did before.
+    """
+    waiting = {
+        dest
+        for message in profile.messages
+        for dest in message.dests
+        if partition_of[dest] != partition_of[message.source]
+    }
+    pieces: list[tuple[int, float]] = []
+    for path, seconds in profile.forward:
+        place = partition_of[path]
+        before = [at for at, (each, _) in enumerate(pieces) if each == place]
+        if before and path not in waiting and before[-1] != len(pieces) - 1:
+            pieces[before[-1]] = place, pieces[before[-1]][1] + seconds
+        else:
+            pieces.append((place, seconds))
+    return pieces
+
+
+def with_memory(
+    expected: Expected,
+    profile: Profile,
+    partition_of: Mapping[str, int],
+    settings: Settings,
+    states_per_parameter: float,
+) -> Expected:
+    """The same with what a profile says of memory and messages."""
+    runs = predict(settings.schedule(), expected.way).runs
+    standing, peaks = [], []
+    sent: dict[str, int] = {}
+    for message in profile.messages:
+        source = partition_of[message.source]
+        for dest in message.crossings(partition_of):
+            for one, other, size in (
+                (source, dest, message.num_bytes),
+                (dest, source, message.returns_bytes),
+            ):
+                key = f"{one}-{other}"
+                sent[key] = sent.get(key, 0) + size * settings.microbatches
+    for partition in range(settings.partitions):
+        here = [each for each in profile.holders if partition_of[each.path] == partition]
+        parameters = sum(each.parameter_bytes for each in here)
+        gradients = sum(each.gradient_bytes for each in here)
+        states = round(gradients * states_per_parameter)
+        fixed = parameters + states + sum(each.buffer_bytes for each in here)
+        standing.append(fixed + gradients)
+        peaks.append(
+            fixed
+            + _peak(
+                runs.get(partition, []),
+                _Levels.of(
+                    profile,
+                    partition_of,
+                    partition,
+                    sum(visit.rank == partition for visit in expected.way),
+                ),
+                gradients,
+            )
+        )
+    return dataclasses.replace(
+        expected, standing_bytes=tuple(standing), peak_bytes=tuple(peaks), sent_bytes=sent
+    )
+
+
+@dataclasses.dataclass
+class _Stay:
+    """A visit's bytes.
+
+    Attributes:
+        kept: from its forward to its backward.
+        forward: above what was kept before, at most.
+    """
+
+    kept: int
+    forward: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Levels:
+    """Of one microbatch on one partition, in bytes.
+
+    Attributes:
+        stays: by visit.
+        backward: above what is kept, at most.
+        first_backward: likewise, gradients of parameters included, which are new then.
+    """
+
+    stays: list[_Stay]
+    backward: int
+    first_backward: int
+
+    @classmethod
+    def of(
+        cls, profile: Profile, partition_of: Mapping[str, int], partition: int, num_visits: int
+    ) -> _Levels:
+        """What a profile says of a partition that a microbatch visits so many times."""
+        # Of a message both sides have a copy: the receiver keeps its own.
+        came = sum(
+            message.num_bytes
+            for message in profile.messages
+            if partition in message.crossings(partition_of)
+        )
+        returned = sum(
+            message.returns_bytes * len(message.crossings(partition_of))
+            for message in profile.messages
+            if partition_of[message.source] == partition
+        )
+
+        def is_here(level: ForwardLevel | BackwardLevel) -> bool:
+            return partition_of[level.path] == partition
+
+        stays = [_Stay(came, came)]
+        for here, group in itertools.groupby(profile.forward_levels, key=is_here):
+            levels = list(group)
+            if here:
+                begin = levels[0].begin
+                peak = max(level.peak for level in levels)
+                stays.append(_Stay(levels[-1].end - begin, peak - begin))
+        while len(stays) > max(1, num_visits):
+            least = min(range(1, len(stays)), key=lambda at: abs(stays[at].kept))
+            stay = stays.pop(least)
+            before = stays[least - 1]
+            before.forward = max(before.forward, before.kept + stay.forward)
+            before.kept += stay.kept
+        backward = first = new = 0
+        for here, going_back in itertools.groupby(profile.backward_levels, key=is_here):
+            begins: list[int] = []
+            for level in going_back if here else ():
+                begins.append(level.begin)
+                begin = begins[0]
+                backward = max(backward, level.peak - begin)
+                first = max(first, new + level.peak_with - begin)
+                new += level.gradients
+        return cls(stays, backward + returned, first + returned)
+
+
+def _peak(runs: Sequence[Run], levels: _Levels, gradients: int) -> int:
+    """The most bytes of activations and gradients that a rank has at a time."""
+    last = {run.task.microbatch: index for index, run in enumerate(runs)}
+    deferring = {run.task.microbatch for run in runs if run.task.phase is Phase.WEIGHTS}
+    kept: dict[int, list[int]] = {}
+    held = peak = 0
+    has_gradients = False
+    for index, run in enumerate(runs):
+        microbatch = run.task.microbatch
+        stays = kept.setdefault(microbatch, [])
+        existing = gradients * has_gradients
+        if run.task.phase is Phase.FORWARD:
+            stay = levels.stays[min(len(stays), len(levels.stays) - 1)]
+            peak = max(peak, held + existing + stay.forward)
+            stays.append(stay.kept)
+            held += stay.kept
+        else:
+            above = levels.backward if has_gradients else levels.first_backward
+            peak = max(peak, held + existing + above)
+            has_gradients = True
+        if index == last[microbatch]:
+            held -= sum(stays)
+            stays.clear()
+        elif run.task.phase is Phase.BACKWARD and microbatch not in deferring:
+            held -= stays.pop()
+    return peak

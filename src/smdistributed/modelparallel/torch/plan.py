@@ -1,0 +1,242 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.plan()`: what a pipeline would do, before there is one.
+
+The model is traced and partitioned as the first step would do it, and profiled; the schedule's
+rules do the rest. Needs no other process, no launcher and no `smp.init()`.
+
+Source: our choice; docs/pipeline_report.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from smdistributed.modelparallel.config import Config
+from smdistributed.modelparallel.partition_file import read_partition
+from smdistributed.modelparallel.report.costs import Profile, Settings
+from smdistributed.modelparallel.report.document import Report
+from smdistributed.modelparallel.report.expectation import expect_of_profile
+from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
+from smdistributed.modelparallel.torch import tracing
+from smdistributed.modelparallel.torch.assignment import (
+    Decision,
+    assign_by_hand,
+    check_shared,
+    module_paths,
+)
+from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter
+from smdistributed.modelparallel.torch.profile import Loss, profile
+from smdistributed.modelparallel.torch.rows import row_of, rows_of
+from smdistributed.modelparallel.torch.schedule_choice import chosen_schedule
+
+__all__ = ["Plan", "plan", "settings_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one model would do on several numbers of ranks. `print` it.
+
+    Attributes:
+        reports: one for each number of ranks and of microbatches, in the order that was asked for.
+        profiles: by number of microbatches, what one of them costs.
+        states_per_parameter: as it was passed to `smp.plan`.
+    """
+
+    reports: tuple[Report, ...]
+    profiles: Mapping[int, Profile] = dataclasses.field(repr=False)
+    states_per_parameter: float = 2.0
+
+    def profile(self, microbatches: int) -> Profile | None:
+        """What a microbatch costs, if the plan was made for so many."""
+        return self.profiles.get(microbatches)
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+    def __getitem__(self, index: int) -> Report:
+        return self.reports[index]
+
+    def __str__(self) -> str:
+        if len(self.reports) == 1:
+            return str(self.reports[0])
+        header = ["", "ranks", "microbatches", "step", "bubble", "peak memory", "sent"]
+        table = [header]
+        for index, report in enumerate(self.reports):
+            expected = report.expected
+            table.append(
+                [
+                    f"[{index}]",
+                    str(report.settings.partitions),
+                    str(report.settings.microbatches),
+                    seconds_text(expected.step_s),
+                    f"{min(expected.bubble):.1%}",
+                    bytes_text(max(expected.peak_bytes)),
+                    bytes_text(sum(expected.sent_bytes.values())),
+                ]
+            )
+        lines = aligned(table)
+        return "\n".join(
+            [*lines, "", "The bubble is the busiest rank's, the memory the fullest's."]
+        )
+
+
+def plan(
+    module: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    ranks: int | Sequence[int] = 4,
+    microbatches: int | Sequence[int] = 8,
+    *,
+    loss: Loss | None = None,
+    loss_args: tuple[Any, ...] = (),
+    config: Mapping[str, Any] | None = None,
+    states_per_parameter: float = 2.0,
+    non_split_inputs: Iterable[str] = (),
+    device: torch.device | str = "cpu",
+) -> Plan:
+    """What a model would do in a pipeline, on ranks that are not there (ours).
+
+    One microbatch runs forward and backward some seven times in this process, which must have room
+    for it. Times are this machine's; their proportions, on which the bubble depends, are much the
+    same on others of its kind. Not a collective; the model, its gradients and random numbers stay
+    as they were.
+
+    Args:
+        module: the whole model, not wrapped, as `smp.DistributedModel` takes it.
+        args, kwargs: what it is called with, for a whole batch; cut as `@smp.step` cuts them.
+        ranks: of one pipeline, its partitions; or several numbers to compare.
+        microbatches: or several numbers to compare.
+        loss: called with what the model returns for a microbatch, and `loss_args`; None: the sum
+            of it. It runs where what it is called with is made.
+        loss_args: for a whole batch: labels.
+        config: other parameters of `smp.init()`, such as `{"optimize": "speed"}`; without
+            auto_partition, what `smp.set_partition` or a partition file says.
+        states_per_parameter: elements that the optimizer keeps for one of a parameter: Adam 2, SGD
+            with momentum 1, plain SGD 0.
+        non_split_inputs: names of arguments that every microbatch gets whole.
+        device: where the microbatch runs.
+
+    Raises:
+        ValueError: a batch does not divide; nothing that the model returns has a gradient.
+        ConfigError: parameters that cannot work together.
+        Exception: what the model raises.
+    """
+    device = torch.device(device)
+    splitter = ArgumentSplitter(module.forward, non_split_inputs=non_split_inputs or None)
+    profiles: dict[int, Profile] = {}
+    traces: dict[int, tracing.Trace] = {}
+    reports = []
+    for count in _several(microbatches):
+        call = splitter.split(args, kwargs or {}, count)[0]
+        labels = ArgumentSplitter(_loss_arguments).split(loss_args, {}, count)[0][0]
+        profiles[count] = profile(module, *call, loss, labels, device)
+        for partitions in _several(ranks):
+            parsed = Config.parse(
+                {
+                    **(config or {}),
+                    "pipeline_parallel_degree": partitions,
+                    "microbatches": count,
+                },
+                {},
+            )
+            if count not in traces and parsed.auto_partition and not parsed.load_partition:
+                found = tracing.trace(module, call[0], call[1], device, is_measured=False)
+                traces[count] = found
+            decision = _decide(module, parsed, traces.get(count))
+            reports.append(
+                _report(
+                    module,
+                    decision,
+                    settings_of(parsed, decision),
+                    profiles[count],
+                    states_per_parameter,
+                )
+            )
+    return Plan(tuple(reports), profiles, states_per_parameter)
+
+
+def settings_of(config: Config, decision: Decision) -> Settings:
+    """What of the parameters a report needs."""
+    partitions = config.partitions
+    is_open = config.pipeline == "auto"
+    return Settings(
+        partitions=partitions,
+        microbatches=config.microbatches,
+        active_microbatches=config.active_microbatches,
+        pipeline=decision.schedule or "interleaved" if is_open else config.pipeline,
+        auto_partition=config.auto_partition and not config.load_partition,
+        memory_weight=config.memory_weight,
+        is_active_set=config.active_microbatches != min(partitions + 2, config.microbatches),
+    )
+
+
+def _several(numbers: int | Sequence[int]) -> list[int]:
+    return [numbers] if isinstance(numbers, int) else list(numbers)
+
+
+def _loss_arguments(*args: Any) -> None:
+    """What a loss is called with, beside the output."""
+
+
+def _decide(module: nn.Module, config: Config, found: tracing.Trace | None) -> Decision:
+    """As the first step would."""
+    paths = module_paths(module)
+    if config.load_partition:
+        assert config.partition_file  # the configuration was checked
+        read = read_partition(config.partition_file, list(paths.values()), config.partitions)
+        check_shared(module, paths, read)
+        return Decision(read)
+    if not config.auto_partition:
+        assert config.default_partition is not None
+        return assign_by_hand(module, config.default_partition)
+    if found is None or config.skip_tracing:
+        found = tracing.untraced(module, torch.device("cpu"))
+    assignment = tracing.decide(
+        found, config.partitions, config.memory_weight, config.active_microbatches
+    )
+    return Decision(
+        assignment.partition_of,
+        assignment.reasons,
+        assignment.shares,
+        assignment.loads,
+        chosen_schedule(found, assignment.partition_of, config)
+        if config.pipeline == "auto"
+        else "",
+    )
+
+
+def _report(
+    module: nn.Module,
+    decision: Decision,
+    settings: Settings,
+    measured: Profile,
+    states_per_parameter: float,
+) -> Report:
+    expected = expect_of_profile(measured, decision.partition_of, settings, states_per_parameter)
+    rows = {row.path: row for row in rows_of(module, decision)}
+    names = set(rows)
+    forward: dict[str, float] = {}
+    backward: dict[str, float] = {}
+    for sums, pieces in ((forward, measured.forward), (backward, measured.backward)):
+        for path, seconds in pieces:
+            row = row_of(path, names)
+            sums[row] = sums.get(row, 0.0) + seconds
+    order = [*forward, *(path for path in rows if path not in forward)]
+    return Report(
+        settings=settings,
+        rows=tuple(
+            dataclasses.replace(
+                rows[path],
+                forward_s=forward.get(path, 0.0),
+                backward_s=backward.get(path, 0.0),
+            )
+            for path in order
+        ),
+        expected=expected,
+    )
