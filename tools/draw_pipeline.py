@@ -21,23 +21,35 @@ from matplotlib import pyplot as plt
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 NUM_RANKS = 3
-# A batch takes each rank 4 units forward and 8 backward, however many pieces it is cut into.
-FORWARD_S, BACKWARD_S = 4.0, 8.0
+# A batch takes each rank 4 units forward and 8 backward, half of those for weights, however many
+# pieces it is cut into.
+FORWARD_S, BACKWARD_S, WEIGHTS_S = 4.0, 8.0, 4.0
 # Title, schedule, microbatches, active microbatches.
 PANELS = (
     ("1 microbatch", "interleaved", 1, 1),
     ("4 microbatches, simple", "simple", 4, 4),
     ("4 microbatches, interleaved", "interleaved", 4, 4),
     ("8 microbatches, interleaved, active_microbatches 5", "interleaved", 8, 5),
+    ("8 microbatches, zero_bubble, active_microbatches 5", "zero_bubble", 8, 5),
 )
 # Distinct for colour-blind readers; the same as in the other pictures.
-COLOURS = {Phase.FORWARD: "#56b4e9", Phase.BACKWARD: "#e69f00"}
-LABELS = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
+COLOURS = {Phase.FORWARD: "#56b4e9", Phase.BACKWARD: "#e69f00", Phase.WEIGHTS: "#f0e442"}
+LABELS = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.WEIGHTS: "gradients of weights apart",
+}
 
 
 def _predicted(pipeline: str, microbatches: int, active: int) -> Prediction:
     way = [
-        Visit(rank, FORWARD_S / microbatches, BACKWARD_S / microbatches, activation_bytes=1)
+        Visit(
+            rank,
+            FORWARD_S / microbatches,
+            BACKWARD_S / microbatches,
+            activation_bytes=1,
+            weights_s=WEIGHTS_S / microbatches,
+        )
         for rank in range(NUM_RANKS)
     ]
     return predict(Schedule.named(pipeline, microbatches, active), way)
@@ -46,7 +58,7 @@ def _predicted(pipeline: str, microbatches: int, active: int) -> Prediction:
 def draw(path: Path) -> None:
     """All panels on one scale, a row for each rank, numbers for the microbatches."""
     figure, panels = plt.subplots(
-        len(PANELS), 1, figsize=(8.4, 6.0), sharex=True, layout="constrained"
+        len(PANELS), 1, figsize=(8.4, 7.4), sharex=True, layout="constrained"
     )
     for panel, (title, pipeline, microbatches, active) in zip(panels, PANELS, strict=True):
         predicted = _predicted(pipeline, microbatches, active)
@@ -80,10 +92,10 @@ def draw(path: Path) -> None:
         panel.set_yticks(range(NUM_RANKS), [f"rank {rank}" for rank in range(NUM_RANKS)])
         panel.invert_yaxis()
         panel.spines[["top", "right"]].set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = panels[-1].get_legend_handles_labels()
     legend = dict(zip(labels, handles, strict=True))
     figure.legend(
-        legend.values(), legend.keys(), fontsize="small", loc="outside lower center", ncols=2
+        legend.values(), legend.keys(), fontsize="small", loc="outside lower center", ncols=3
     )
     panels[-1].set_xlabel("time; each rank has 12 units of work")
     figure.savefig(path, dpi=120)

@@ -11,31 +11,43 @@ ask the same rules, so what is predicted is what is done.
                   backward pass is let go as soon as possible.
     simple        forward before backward, then the lowest microbatch; the leader begins no backward
                   before all forwards have ended. Everything is kept until then.
+    zero_bubble   as interleaved, but a backward pass computes the gradients of inputs only, for
+                  which another rank waits. Those of weights, for which nobody does, are a task of
+                  their own: last of all, in what would be the bubble; or before any forward once
+                  a rank keeps something of `bound` microbatches.
 
 At most `bound` microbatches are under way at a time (`active_microbatches`).
 
-Source: modelparallel specification, section 3.6.
+Source: modelparallel specification, section 3.6; zero_bubble is not of the original, its idea is
+that of ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024).
 """
 
 import dataclasses
 import enum
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-__all__ = ["Phase", "Prediction", "Run", "Schedule", "Task", "Visit", "predict"]
+__all__ = ["Phase", "Prediction", "Priority", "Run", "Schedule", "Task", "Visit", "predict"]
+
+Priority = tuple[int, int]
+"""What comes first: the smallest."""
+
+_PRESSING_WEIGHTS = 1
+_IDLE_WEIGHTS = 3
 
 
 class Phase(enum.Enum):
-    """A half of a microbatch's work."""
+    """A part of a microbatch's work."""
 
     FORWARD = "F"
     BACKWARD = "B"
+    WEIGHTS = "W"
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One half of one microbatch; `F3` in tables."""
+    """One phase of one microbatch; `F3` in tables."""
 
     phase: Phase
     microbatch: int
@@ -52,11 +64,13 @@ class Schedule:
         is_interleaved: else simple.
         microbatches: of the step.
         bound: microbatches that may be under way at a time.
+        defers_weights: their gradients are a task of their own.
     """
 
     is_interleaved: bool
     microbatches: int
     bound: int
+    defers_weights: bool = False
 
     @classmethod
     def named(cls, pipeline: str, microbatches: int, active_microbatches: int) -> "Schedule":
@@ -65,18 +79,31 @@ class Schedule:
         The simple one has all microbatches under way, whatever `active_microbatches` says: none
         ends before the last has begun.
         """
-        is_interleaved = pipeline == "interleaved"
+        is_interleaved = pipeline in ("interleaved", "zero_bubble")
         bound = min(active_microbatches, microbatches) if is_interleaved else microbatches
-        return cls(is_interleaved, microbatches, bound)
+        return cls(is_interleaved, microbatches, bound, pipeline == "zero_bubble")
 
-    def priority(self, task: Task) -> tuple[bool, int]:
-        """What comes first where a rank has the choice: the smallest."""
+    def priority(self, task: Task, num_kept: int = 0) -> Priority:
+        """What comes first where a rank has the choice: the smallest.
+
+        Args:
+            task: of those that wait.
+            num_kept: microbatches of which the rank keeps something; for the gradients of weights.
+        """
+        if task.phase is Phase.WEIGHTS:
+            order = _PRESSING_WEIGHTS if num_kept >= self.bound else _IDLE_WEIGHTS
+            return order, task.microbatch
         later = Phase.FORWARD if self.is_interleaved else Phase.BACKWARD
-        return task.phase is later, task.microbatch
+        return 2 * (task.phase is later), task.microbatch
 
-    def may_start(self, num_started: int, num_finished: int) -> bool:
-        """Whether the leader may begin another microbatch."""
-        return num_started < self.microbatches and num_started - num_finished < self.bound
+    def may_start(self, num_started: int, num_kept: int) -> bool:
+        """Whether the leader may begin another microbatch.
+
+        Args:
+            num_started: so far.
+            num_kept: of those, the ones under way, or with gradients of weights to come.
+        """
+        return num_started < self.microbatches and num_kept < self.bound
 
     def may_turn_back(self, num_forwards_done: int) -> bool:
         """Whether the leader may begin a backward pass."""
@@ -90,17 +117,18 @@ class Visit:
     Attributes:
         rank: where it is.
         forward_s, backward_s: seconds of computing there.
-        activation_bytes: what is kept there from the forward to the backward.
+        activation_bytes: what is kept there from the forward to the backward, gradients of weights
+            included.
+        weights_s: of backward_s, what can be deferred.
+        num_pieces: of the deferred; after each of them a rank looks what is most urgent.
     """
 
     rank: int
     forward_s: float
     backward_s: float
     activation_bytes: int = 0
-
-    def seconds(self, phase: Phase) -> float:
-        """Of one of the two passes."""
-        return self.forward_s if phase is Phase.FORWARD else self.backward_s
+    weights_s: float = 0.0
+    num_pieces: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +178,44 @@ def predict(schedule: Schedule, way: Sequence[Visit], latency_s: float = 0.0) ->
     return _Simulation(schedule, way, latency_s).run()
 
 
+@dataclasses.dataclass
+class _Weights:
+    """Gradients of weights that wait: of the visit at `position` of the way."""
+
+    task: Task
+    position: int
+    num_left: int
+
+
+class _Rank:
+    """What a rank has to do, has done and keeps."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[Priority, int, Task]] = []
+        self.weights: list[_Weights] = []
+        self.is_busy = False
+        self.runs: list[Run] = []
+        self._kept: dict[int, list[int]] = {}  # microbatch: positions of the way
+        self._bytes = self.peak_bytes = self.peak_microbatches = 0
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._kept)
+
+    def keep(self, microbatch: int, position: int, nbytes: int) -> None:
+        self._kept.setdefault(microbatch, []).append(position)
+        self._bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
+        self.peak_microbatches = max(self.peak_microbatches, len(self._kept))
+
+    def let_go(self, microbatch: int, position: int, nbytes: int) -> None:
+        positions = self._kept[microbatch]
+        positions.remove(position)
+        self._bytes -= nbytes
+        if not positions:
+            del self._kept[microbatch]
+
+
 class _Simulation:
     """Ranks that take the best of what is ready, one thing at a time."""
 
@@ -158,11 +224,8 @@ class _Simulation:
         self._way = way
         self._latency_s = latency_s
         self._leader = way[0].rank
-        ranks = sorted({visit.rank for visit in way})
-        self._ready: dict[int, list[tuple[tuple[bool, int], int, Task]]] = {r: [] for r in ranks}
-        self._is_busy = dict.fromkeys(ranks, False)
-        self._runs: dict[int, list[Run]] = {rank: [] for rank in ranks}
-        self._num_started = self._num_forwards_done = self._num_finished = 0
+        self._ranks = {rank: _Rank() for rank in sorted({visit.rank for visit in way})}
+        self._num_started = self._num_forwards_done = 0
         # (time, number, what then happens): numbers keep the order of equal times.
         self._events: list[tuple[float, int, tuple[str, Task, int]]] = []
         self._numbers: Iterator[int] = itertools.count()
@@ -176,20 +239,36 @@ class _Simulation:
             if kind == "arrives":
                 self._arrive(task, position)
             else:
-                self._is_busy[self._way[position].rank] = False
-                self._go_on(now, task, position)
+                self._end(now, task, position)
             # What happens at the same time is known before anybody chooses.
             if not self._events or self._events[0][0] > now:
                 self._look(now)
         return self._result(now)
 
     def _arrive(self, task: Task, position: int) -> None:
-        heapq.heappush(
-            self._ready[self._way[position].rank], (self._schedule.priority(task), position, task)
-        )
+        rank = self._ranks[self._way[position].rank]
+        heapq.heappush(rank.ready, (self._schedule.priority(task), position, task))
+
+    def _end(self, now: float, task: Task, position: int) -> None:
+        """A rank has done something: the task goes on its way from there."""
+        visit = self._way[position]
+        rank = self._ranks[visit.rank]
+        rank.is_busy = False
+        if task.phase is Phase.BACKWARD and self._is_deferred(visit):
+            later = Task(Phase.WEIGHTS, task.microbatch)
+            rank.weights.append(_Weights(later, position, visit.num_pieces))
+        elif task.phase is Phase.BACKWARD or (
+            task.phase is Phase.WEIGHTS
+            and not any((each.task, each.position) == (task, position) for each in rank.weights)
+        ):
+            rank.let_go(task.microbatch, position, visit.activation_bytes)
+        if task.phase is not Phase.WEIGHTS:
+            self._go_on(now, task, position)
+
+    def _is_deferred(self, visit: Visit) -> bool:
+        return self._schedule.defers_weights and visit.weights_s > 0
 
     def _go_on(self, now: float, task: Task, position: int) -> None:
-        """Sends a task on its way from where it has just been."""
         is_forward = task.phase is Phase.FORWARD
         following = position + 1 if is_forward else position - 1
         if 0 <= following < len(self._way):
@@ -198,8 +277,6 @@ class _Simulation:
         elif is_forward:
             self._num_forwards_done += 1
             self._turning.append(Task(Phase.BACKWARD, task.microbatch))
-        else:
-            self._num_finished += 1
 
     def _look(self, now: float) -> None:
         """Lets every idle rank take something."""
@@ -213,25 +290,46 @@ class _Simulation:
             while self._events and self._events[0][0] <= now:
                 _, _, (_, task, position) = heapq.heappop(self._events)
                 self._arrive(task, position)
-        for rank, ready in self._ready.items():
-            if self._is_busy[rank]:
+        for number, rank in self._ranks.items():
+            if rank.is_busy:
                 continue
-            if rank == self._leader:
-                self._offer_next()
-            if ready:
-                _, position, task = heapq.heappop(ready)
-                end = now + self._way[position].seconds(task.phase)
-                self._is_busy[rank] = True
-                self._runs[rank].append(Run(task, now, end))
-                self._plan(end, "ends", task, position)
+            if number == self._leader:
+                self._offer_next(rank)
+            taken = self._take(rank)
+            if taken is None:
+                continue
+            task, position, seconds = taken
+            if task.phase is Phase.FORWARD:
+                rank.keep(task.microbatch, position, self._way[position].activation_bytes)
+            rank.is_busy = True
+            rank.runs.append(Run(task, now, now + seconds))
+            self._plan(now + seconds, "ends", task, position)
 
-    def _offer_next(self) -> None:
+    def _take(self, rank: _Rank) -> tuple[Task, int, float] | None:
+        """The most urgent thing to do: the task, which of its visits, and how long it takes."""
+        if rank.weights:
+            weights = rank.weights[0]
+            urgency = self._schedule.priority(weights.task, rank.num_kept)
+            if not rank.ready or urgency < rank.ready[0][0]:
+                weights.num_left -= 1
+                if weights.num_left == 0:
+                    rank.weights.pop(0)
+                visit = self._way[weights.position]
+                return weights.task, weights.position, visit.weights_s / visit.num_pieces
+        if not rank.ready:
+            return None
+        _, position, task = heapq.heappop(rank.ready)
+        visit = self._way[position]
+        if task.phase is Phase.FORWARD:
+            return task, position, visit.forward_s
+        return task, position, visit.backward_s - visit.weights_s * self._is_deferred(visit)
+
+    def _offer_next(self, leader: _Rank) -> None:
         """The next microbatch is ready at the leader, if it may begin and nothing comes first."""
-        if not self._schedule.may_start(self._num_started, self._num_finished):
+        if not self._schedule.may_start(self._num_started, leader.num_kept):
             return
         task = Task(Phase.FORWARD, self._num_started)
-        ready = self._ready[self._leader]
-        if not ready or self._schedule.priority(task) < ready[0][0]:
+        if not leader.ready or self._schedule.priority(task) < leader.ready[0][0]:
             self._num_started += 1
             self._arrive(task, 0)
 
@@ -240,43 +338,32 @@ class _Simulation:
 
     def _result(self, makespan_s: float) -> Prediction:
         busy = {
-            rank: sum(run.end_s - run.begin_s for run in runs) for rank, runs in self._runs.items()
+            number: sum(run.end_s - run.begin_s for run in rank.runs)
+            for number, rank in self._ranks.items()
         }
-        peaks = {rank: _peaks(runs, self._way, rank) for rank, runs in self._runs.items()}
         return Prediction(
-            runs=self._runs,
+            runs={number: rank.runs for number, rank in self._ranks.items()},
             makespan_s=makespan_s,
-            floor_s=max(_seconds(self._way), *(t + self._way_to(rank) for rank, t in busy.items())),
+            floor_s=max(self._way_of_one(), *(t + self._way_to(rank) for rank, t in busy.items())),
             bubble=1 - max(busy.values()) / makespan_s if makespan_s else 0.0,
-            peak_microbatches={rank: peak[0] for rank, peak in peaks.items()},
-            peak_activation_bytes={rank: peak[1] for rank, peak in peaks.items()},
+            peak_microbatches={
+                number: rank.peak_microbatches for number, rank in self._ranks.items()
+            },
+            peak_activation_bytes={number: rank.peak_bytes for number, rank in self._ranks.items()},
         )
+
+    def _way_of_one(self) -> float:
+        """Seconds of one microbatch alone: what is deferred may be done beside the rest."""
+        return sum(self._seconds(visit) for visit in self._way)
 
     def _way_to(self, rank: int) -> float:
         """Seconds until a rank can have anything to do, and after it has done the last of it."""
-        return _seconds(itertools.takewhile(lambda visit: visit.rank != rank, self._way))
+        before = itertools.takewhile(lambda visit: visit.rank != rank, self._way)
+        seconds = [(visit.forward_s, self._seconds(visit) - visit.forward_s) for visit in before]
+        forward = sum(there for there, _ in seconds)
+        if self._schedule.defers_weights:
+            return forward  # what it has deferred may be what it does last
+        return forward + sum(back for _, back in seconds)
 
-
-def _seconds(visits: Iterable[Visit]) -> float:
-    return sum(visit.forward_s + visit.backward_s for visit in visits)
-
-
-def _peaks(runs: Sequence[Run], way: Sequence[Visit], rank: int) -> tuple[int, int]:
-    """The most microbatches and bytes that a rank keeps: from a visit's forward to its backward."""
-    visits = [visit.activation_bytes for visit in way if visit.rank == rank]
-    held: dict[int, int] = {}  # microbatch: visits whose forward it has had there
-    bytes_held = most_microbatches = most_bytes = 0
-    for run in runs:  # one at a time, so their order is that of time
-        count = held.get(run.task.microbatch, 0)
-        if run.task.phase is Phase.FORWARD:
-            held[run.task.microbatch] = count + 1
-            bytes_held += visits[count]
-        elif count == 1:
-            del held[run.task.microbatch]
-            bytes_held -= visits[0]
-        else:
-            held[run.task.microbatch] = count - 1
-            bytes_held -= visits[count - 1]
-        most_microbatches = max(most_microbatches, len(held))
-        most_bytes = max(most_bytes, bytes_held)
-    return most_microbatches, most_bytes
+    def _seconds(self, visit: Visit) -> float:
+        return visit.forward_s + visit.backward_s - visit.weights_s * self._is_deferred(visit)

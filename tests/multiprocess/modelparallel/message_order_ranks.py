@@ -646,15 +646,16 @@ class Rank:
         global microbatch
         executor = self.executor
         microbatch = lambda: executor.microbatch  # noqa: E731
-        if self.rank > 0:
-            return executor.serve(self._notice)  # type: ignore[no-any-return]
         from smdistributed.modelparallel.schedule import Schedule
 
+        schedule = Schedule.named(step.pipeline, MICROBATCHES, step.bound)
+        if self.rank > 0:
+            told = schedule if schedule.defers_weights else None
+            return executor.serve(self._notice, told)  # type: ignore[no-any-return]
         if step.way is refused:
             error = Broken("of the batch")
             executor.refuse(error)
             raise error
-        schedule = Schedule.named(step.pipeline, MICROBATCHES, step.bound)
         bodies = [functools.partial(step.way, self.net, x, self._back) for x in self.inputs]
         return executor.lead(schedule, bodies, self._notice)  # type: ignore[no-any-return]
 
@@ -761,7 +762,7 @@ def run_courses(rank: int, world_size: int, folder: str, names: Sequence[tuple[s
 
 
 def _any_schedule(choose: random.Random, step: Step) -> Step:
-    pipeline = choose.choice(("interleaved", "simple"))
+    pipeline = choose.choice(("interleaved", "simple", "zero_bubble"))
     return dataclasses.replace(step, pipeline=pipeline, bound=choose.randint(1, MICROBATCHES))
 
 
@@ -779,7 +780,8 @@ def _repeated(size: int, seed: int) -> Course:
     step = Step(WAYS[seed % len(WAYS)], is_known=True)
     alone = dataclasses.replace(step, bound=1)
     simple = dataclasses.replace(step, pipeline="simple")
-    steps = [step, *choose.sample((alone, simple), 2)]
+    split = dataclasses.replace(step, pipeline="zero_bubble")
+    steps = [step, *choose.sample((alone, simple, split), 2)]
     if choose.random() < 0.3:
         steps.insert(0, REFUSED)
     return RandomOrder(seed), steps

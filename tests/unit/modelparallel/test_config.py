@@ -139,7 +139,10 @@ def test_a_configuration_can_be_copied_and_pickled() -> None:
             )
             for value in (0, -1, 1.5, "2", True)
         ),
-        ({"pipeline": "gpipe"}, r"must be a value in: \[interleaved, simple, _only_forward\]"),
+        (
+            {"pipeline": "gpipe"},
+            r"value in: \[interleaved, simple, _only_forward, zero_bubble, auto\]",
+        ),
         ({"optimize": "time"}, r"must be a value in: \[memory, speed\]"),
         ({"placement_strategy": "near"}, r"must be a value in: \[cluster, spread, DPT, "),
         ({"ddp": True, "ddp_dist_backend": "mpi"}, "ddp_dist_backend.*must be a value in: "),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,12 +54,14 @@ class Decision:
         reasons: by path, in words.
         shares: by path, what the module is of the whole model; empty where no costs are known.
         loads: by partition, as shares of the model's cost; empty where none are known.
+        schedule: the name of the one that suits it; empty if that was not asked.
     """
 
     partition_of: Mapping[str, int]
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
     loads: Sequence[float] = ()
+    schedule: str = ""
 
     def lines(self) -> list[str]:
         """For the log: one line for each of `shown`."""
@@ -129,8 +132,9 @@ def set_partition(module: nn.Module, index: int) -> None:
         RuntimeError: the model has been partitioned already.
     """
     _check(index, "smp.set_partition")
-    model = state.model
-    if model is not None and model.partitioned:
+    if state.model is not None and state.model.partitioned:
+        gc.collect()  # one that nobody uses any more may hold itself
+    if state.model is not None and state.model.partitioned:
         raise RuntimeError(
             "smp.set_partition was called after the first step; expected it before, as by now every"
             " module is where it will stay. Call it between making the model and the first step."

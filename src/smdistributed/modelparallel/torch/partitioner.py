@@ -28,6 +28,7 @@ from smdistributed.modelparallel.torch.assignment import (
     module_paths,
 )
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.schedule_choice import chosen_schedule
 from smdistributed.modelparallel.torch.state_mod import Job
 
 __all__ = ["agree_on_partition", "in_one_partition", "log_placement"]
@@ -42,7 +43,9 @@ def in_one_partition(model: nn.Module) -> Decision:
     return Decision(dict.fromkeys(paths, 0), dict.fromkeys(paths, "there is one partition"))
 
 
-def agree_on_partition(job: Job, model: nn.Module, watch: Watch | None) -> Decision:
+def agree_on_partition(
+    job: Job, model: nn.Module, watch: Watch | None, fixed: Decision | None = None
+) -> Decision:
     """The decision, on all ranks the same; a collective of them, blocking.
 
     With `load_partition` it is read from `partition_file`; otherwise it is found, and written there
@@ -52,6 +55,7 @@ def agree_on_partition(job: Job, model: nn.Module, watch: Watch | None) -> Decis
         job: what this process knows of the others.
         model: the user's module, as every rank has built it.
         watch: of the leader; None elsewhere.
+        fixed: a decision that was made before, and goes before all others.
 
     Raises:
         ConfigError: on the deciding rank: the file does not fit, or modules that share are in
@@ -64,7 +68,7 @@ def agree_on_partition(job: Job, model: nn.Module, watch: Watch | None) -> Decis
     message: list[Any] = [None, None]
     if job.rank == decider:
         try:
-            message[0] = _decide(job, model, watch)
+            message[0] = _decide(job, model, watch, fixed)
         except Exception as error:
             message[1] = f"{type(error).__name__}: {error}"
             _tell(job, message, decider)
@@ -100,18 +104,20 @@ def _tell(job: Job, message: list[Any], source: int) -> None:
     dist.broadcast_object_list(message, source, group=job.cpu_group(GroupKind.WORLD))
 
 
-def _decide(job: Job, model: nn.Module, watch: Watch | None) -> Decision:
+def _decide(job: Job, model: nn.Module, watch: Watch | None, fixed: Decision | None) -> Decision:
     config = job.config
     path = config.partition_file
-    if config.load_partition:
+    if fixed is None and config.load_partition:
         assert path  # the configuration was checked
         return _loaded(model, path, config.partitions)
-    if config.auto_partition:
+    if fixed is not None:
+        decision = fixed
+    elif config.auto_partition:
         decision = _by_cost(job, model, watch)
     else:
         assert config.default_partition is not None
         decision = assign_by_hand(model, config.default_partition)
-    if path:
+    if path and not config.load_partition:
         write_partition(path, decision.partition_of, config.partitions)
         get_logger().info("Wrote the partition to %s", path)
     return decision
@@ -134,9 +140,11 @@ def _by_cost(job: Job, model: nn.Module, watch: Watch | None) -> Decision:
     assignment = tracing.decide(
         found, config.partitions, config.memory_weight, min(active, config.microbatches)
     )
+    is_open = config.pipeline == "auto"
     return Decision(
         dict(assignment.partition_of),
         dict(assignment.reasons),
         dict(assignment.shares),
         assignment.loads,
+        chosen_schedule(found, assignment.partition_of, config) if is_open else "",
     )

@@ -27,15 +27,24 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel import partition
 from smdistributed.modelparallel.torch.assignment import READS_CHILDREN, ROOT, module_paths
+from smdistributed.modelparallel.torch.buffers import kept_buffers
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    Disguise,
+    has_delayed,
+    materialise,
+)
 from smdistributed.modelparallel.torch.devices import arguments_on
 from smdistributed.modelparallel.torch.structures import flatten
 
 __all__ = ["Trace", "trace", "untraced"]
 
-# A training step needs so many times the parameters' bytes: weight, gradient, two moments.
+# A training step has so many numbers for one of a parameter: weight, gradient, two moments.
 _COPIES = 4
+# In 16 bits weight and gradient are there twice, as the optimizer has them in fp32 too.
+_BYTES_IN_SIXTEEN_BITS = 2 * 2 + _COPIES * 4
 # Of one core, and of a GPU; only their proportions matter, to each other and to the link's.
 _RATES = {"cpu": (30e9, 8e9), "cuda": (30e12, 1e12)}
 _LINKS = {
@@ -85,6 +94,12 @@ class Trace:
         """What messages between partitions cost."""
         return _LINKS[self._device]
 
+    def forward_seconds(self, module: nn.Module) -> float:
+        """Of a microbatch, without the modules that it calls."""
+        own = module.parameters(recurse=False)
+        num_bytes = sum(p.numel() * p.element_size() for p in own)
+        return self._seconds(self.costs[module], num_bytes) / _PASSES
+
     def tree(self, microbatches: int) -> partition.Module:
         """The modules as the partition wants them.
 
@@ -131,7 +146,7 @@ class Trace:
         has_any = next(module.parameters(), None) is not None
         return partition.Module(
             name=paths[module],
-            memory_bytes=_COPIES * num_bytes + microbatches * cost.kept_bytes,
+            memory_bytes=sum(map(_training_bytes, own)) + microbatches * cost.kept_bytes,
             seconds=self._seconds(cost, num_bytes),
             input_bytes=cost.input_bytes,
             output_bytes=cost.output_bytes,
@@ -179,10 +194,24 @@ def trace(
 ) -> Trace:
     """Runs `model(*args, **kwargs)` once and watches. Leaves model and random state as they were.
 
+    If the model has delayed parameters, shapes alone are computed. Where that is not enough, as
+    times are measured or `forward` looks at values, all of the model gets its own on this rank.
+
     Args:
         device: where it runs; the model comes back to where it was.
         is_measured: measure the times of modules, in a second run.
     """
+    if has_delayed(model):
+        known = None if is_measured else _trace_shapes(model, args, kwargs, device)
+        if known is not None:
+            return known
+        num_bytes = sum(each.nbytes for each in model.parameters())
+        get_logger().warning(
+            "The first step must be watched with values: until it is partitioned, this rank holds"
+            " the whole model, %.1f MB. With skip_tracing, or a partition by hand, none does.",
+            num_bytes / 1e6,
+        )
+        materialise(model)
     found = Trace(model, device, is_measured)
     with _unchanged(model), torch.no_grad():
         homes = {p: p.device for p in (*model.parameters(), *model.buffers())}
@@ -202,19 +231,47 @@ def trace(
     return found
 
 
+def _trace_shapes(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> Trace | None:
+    """What a run tells in which no parameter has a value; None if it needs any."""
+    found = Trace(model, device, is_measured=False)
+    try:
+        args, kwargs = arguments_on(device, args, kwargs)
+        with _unchanged(model), torch.no_grad(), Disguise(device), _Shapes(), _Watch(found):
+            model(*args, **kwargs)
+    except Exception as error:  # of any kind; if it is not for want of values it comes again
+        get_logger().info("shapes do not tell what the model does: %s", error)
+        return None
+    return found
+
+
+class _Shapes(TorchDispatchMode):
+    """What is computed with tensors on the meta device is there too; other values are real."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, which takes seconds
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            leaves, structure = flatten((args, kwargs))
+            if any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves):
+                leaves = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                args, kwargs = structure.unflatten(leaves)
+                if kwargs.get("device") is not None:
+                    kwargs = {**kwargs, "device": torch.device("meta")}
+            return func(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    held = [(module, dict(module._buffers)) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            for module, own in held:
-                module._buffers.update(own)
-            for buffer, before in buffers:
-                buffer.data.copy_(before)
+    with torch.random.fork_rng(devices=devices), kept_buffers(model.modules()):
+        yield
 
 
 class _Watch(TorchDispatchMode):
@@ -252,7 +309,8 @@ class _Watch(TorchDispatchMode):
         self._costs[module].calls += 1
         self._stack.append(module)
 
-    def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _end(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> None:
+        # Where `forward` has raised, torch calls it with fewer arguments.
         if not self._stack or self._stack[-1] is not module:
             return
         self._stack.pop()
@@ -287,6 +345,13 @@ def _is_view(func: Any) -> bool:
     return any(
         argument.alias_info is not None and not argument.alias_info.is_write
         for argument in func._schema.arguments
+    )
+
+
+def _training_bytes(parameter: nn.Parameter) -> int:
+    is_narrow = parameter.dtype in (torch.float16, torch.bfloat16)
+    return parameter.numel() * (
+        _BYTES_IN_SIXTEEN_BITS if is_narrow else _COPIES * parameter.element_size()
     )
 
 

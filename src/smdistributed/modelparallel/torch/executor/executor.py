@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError, StepAborted
-from smdistributed.modelparallel.schedule import Phase, Schedule, Task
-from smdistributed.modelparallel.torch.executor import interception
+from smdistributed.modelparallel.schedule import Phase, Priority, Schedule, Task
+from smdistributed.modelparallel.torch.executor import interception, split_functions
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.executor.caller import Caller
@@ -39,7 +39,9 @@ from smdistributed.modelparallel.torch.executor.modes import (
     mixed,
 )
 from smdistributed.modelparallel.torch.executor.owner import Owner
+from smdistributed.modelparallel.torch.executor.recorder import Recorder, active_recorder
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
+from smdistributed.modelparallel.torch.executor.weight_gradients import WeightGradients
 from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter
 
 __all__ = ["Executor"]
@@ -87,6 +89,7 @@ class Executor:
         self._scheduler = Scheduler(self)
         self._caller = Caller(self._post, self, names)
         self._owner = Owner(rank, self._post, self, modules, names, self._random)
+        self._weights = WeightGradients(lambda: self.microbatch)
         self._mailbox.handlers = {
             Kind.CALL: self._owner.called,
             Kind.RETURN: self._caller.returned,
@@ -103,11 +106,13 @@ class Executor:
         }
         self._mailbox.of_ended_step = self._owner.learn
         self._is_learning = True  # until the first step is over
+        self._recorder: Recorder | None = None
         self._end: Letter | None = None
         self._abort_reason = ""
         self._schedule = Schedule(True, 1, 1)
         self._bodies: Sequence[Callable[[], Any]] = ()
         self._num_started = self._num_forwards_done = self._num_finished = 0
+        self._under_way: set[int] = set()
         self._results: list[Any] = []
         self._turned: list[Activity] = []
         self._failure: BaseException | None = None
@@ -116,6 +121,7 @@ class Executor:
         self._default_dtype = torch.get_default_dtype()
         self._before_last_backward: Callable[[], None] | None = None
         self._are_forwards_done = False
+        self._after_last_pass: Callable[[], None] | None = None
         self._own_habit = self._habit = Habit()
         self.had_backward = False
         self.note: Any = None
@@ -129,6 +135,7 @@ class Executor:
     def close(self) -> None:
         """Gives module calls back to torch. Not inside a step."""
         interception.uninstall(self)
+        split_functions.uninstall(self._weights)
         self._scheduler.close()
 
     # --- a step ----------------------------------------------------------------------------------
@@ -167,11 +174,14 @@ class Executor:
         self._modes = current_modes()
         try:
             self._mailbox.take_early()
-            self._scheduler.run(lambda: self._num_finished >= schedule.microbatches)
+            self._scheduler.run(
+                lambda: self._num_finished >= schedule.microbatches and not self._weights
+            )
             if self._failure is not None:
                 raise self._failure
             results = self._results
             self._tell_end(results)
+            self._end_recording()
             self._is_learning = False
         except BaseException as error:
             self._tell_abort(error)
@@ -187,26 +197,35 @@ class Executor:
         self._tell_abort(error)
         self._finish_step()
 
-    def serve(self, before_last_backward: Callable[[], None] | None = None) -> list[Any]:
+    def serve(
+        self,
+        before_last_backward: Callable[[], None] | None = None,
+        schedule: Schedule | None = None,
+    ) -> list[Any]:
         """Runs a step on any other rank, until the leader ends it.
+
+        Args:
+            before_last_backward: as of `lead`.
+            schedule: the leader's, if it defers gradients of weights.
 
         Returns: what the leader's bodies returned.
 
         Raises:
             StepAborted: the step failed; says where, and how.
         """
-        self._begin(Schedule(True, 1, 1), before_last_backward)
+        self._begin(schedule or Schedule(True, 1, 1), before_last_backward)
         self._random.draw()  # as the leader does: outside of steps all ranks draw the same
         outside = self._random.save()
         try:
             self._mailbox.take_early()
-            self._scheduler.run(lambda: self._end is not None)
+            self._scheduler.run(lambda: self._end is not None and not self._weights)
             if self._abort_reason:
                 raise StepAborted(self._abort_reason)
             assert self._end is not None
             template: Template = pickle.loads(self._end.pickled)
             results: list[Any]
             results, self.note = template.fill(t for t in self._end.tensors if t is not None)
+            self._end_recording()
             self._is_learning = False
             return results
         except StepAborted:
@@ -220,20 +239,41 @@ class Executor:
 
     def _begin(self, schedule: Schedule, before_last_backward: Callable[[], None] | None) -> None:
         self._mailbox.begin_step()
+        self._begin_recording(schedule)
         self._before_last_backward = before_last_backward
+        self._after_last_pass = None
         self._are_forwards_done = False
         self.had_backward = False
         self._default_dtype = torch.get_default_dtype()
         self._schedule = schedule
+        if schedule.defers_weights:
+            split_functions.install(self._weights)
+        self._weights.begin_step(schedule.defers_weights)
+        self._under_way = set()
         self._end = None
         self._abort_reason = ""
         self._failure = None
         self._num_started = self._num_forwards_done = self._num_finished = 0
         self._turned = []
 
+    def _begin_recording(self, schedule: Schedule) -> None:
+        recorder = active_recorder()
+        if recorder is not None and self._is_learning:
+            recorder.skip_step()  # it waits where later ones do not
+            recorder = None
+        self._recorder = self._scheduler.recorder = recorder
+        self._mailbox.recorder = self._owner.recorder = recorder
+        if recorder is not None:
+            recorder.begin_step(schedule.microbatches if self._rank == 0 else 0)
+
+    def _end_recording(self) -> None:
+        if self._recorder is not None:
+            self._recorder.end_step(self._owner.name_of)
+
     def _finish_step(self) -> None:
         self._owner.drop_all()
         self._caller.forget_all()
+        self._weights.begin_step(False)
         self._set_default_dtype(self._default_dtype)
         self._bodies = ()
         self._results = []
@@ -256,7 +296,7 @@ class Executor:
     def _tell_abort(self, error: BaseException) -> None:
         text = "".join(getattr(error, "__notes__", ()))
         reason = (
-            f"the step ended because of {type(error).__name__}: {error}. It was raised on the"
+            f"the step ended because of {_told(error)}. It was raised on the"
             f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
         )
         for rank in range(1, self._size):
@@ -266,7 +306,7 @@ class Executor:
         trace = "".join(traceback.format_exception(error)).rstrip()
         self._tell_reason(
             0,
-            f"the step ended because of {type(error).__name__}: {error}.\n--- raised on rank"
+            f"the step ended because of {_told(error)}.\n--- raised on rank"
             f" {self._rank} of the pipeline ---\n{trace}",
         )
 
@@ -279,10 +319,17 @@ class Executor:
     # --- the leader's microbatches ---------------------------------------------------------------
 
     def offer(self) -> Task | None:
-        """The next microbatch, if it may start."""
+        """What this rank may start by itself: the next microbatch, or gradients that wait."""
+        following = self._next_microbatch()
+        weights = self._next_weights()
+        if following is None or weights is None:
+            return following or weights
+        return min(following, weights, key=self.priority)
+
+    def _next_microbatch(self) -> Task | None:
         if not self._bodies or self._failure is not None:
             return None
-        if not self._schedule.may_start(self._num_started, self._num_finished):
+        if not self._schedule.may_start(self._num_started, self._num_kept()):
             return None
         # The first microbatch learns what modules return, and waits at each of them: the others
         # would overtake it, and running statistics depend on the order.
@@ -290,12 +337,23 @@ class Executor:
             return None
         return Task(Phase.FORWARD, self._num_started)
 
-    def accept(self) -> Callable[[], None]:
+    def _next_weights(self) -> Task | None:
+        return Task(Phase.WEIGHTS, self._weights.next_microbatch) if self._weights else None
+
+    def _num_kept(self) -> int:
+        """Microbatches of which something is kept here."""
+        if not self._weights:
+            return len(self._under_way) if self._rank == 0 else 0
+        return len(self._under_way | self._owner.microbatches | self._weights.microbatches)
+
+    def accept(self, offered: Task) -> Callable[[], None]:
         """Starts it."""
+        if offered.phase is Phase.WEIGHTS:
+            return lambda: self._run_weights(offered)
         microbatch = self._num_started
         self._num_started += 1
-        active = self._num_started - self._num_finished
-        self.peak_microbatches = max(self.peak_microbatches, active)
+        self._under_way.add(microbatch)
+        self.peak_microbatches = max(self.peak_microbatches, self._num_kept())
         return lambda: self._run_body(microbatch)
 
     def _run_body(self, microbatch: int) -> None:
@@ -312,6 +370,7 @@ class Executor:
             self._failure = self._failure or error
             activity.end()
             self._num_finished = self._schedule.microbatches
+            self._weights.clear()
             self._scheduler.abort()
             return
         except BaseException:
@@ -321,7 +380,14 @@ class Executor:
             self._note_forward_done()
         self._habit.note_backwards(activity.num_backwards)
         self._num_finished += 1
+        self._under_way.discard(microbatch)
         self._caller.forget(activity)
+
+    def _run_weights(self, task: Task) -> None:
+        """Gradients that were left for later: those of one use of a weight, as others may come."""
+        activity = Activity(task, 0)
+        self._enter(activity)
+        self._weights.run_next()
 
     def _note_forward_done(self) -> None:
         self._num_forwards_done += 1
@@ -373,6 +439,7 @@ class Executor:
             what = "the end of backward passes on other ranks"
             self.wait_until(activity, lambda: activity.num_going_back == 0, what)
             self._caller.check(activity)
+            self.went_back()
         except Exception:
             # One error tells user code that this pass has failed; what else fails of it is no news.
             self._caller.mute(activity)
@@ -439,7 +506,17 @@ class Executor:
         if notify is None or not self._are_forwards_done or not self._is_alone(num_programs):
             return
         self._before_last_backward = None
-        notify()
+        if self._weights.is_deferring:
+            self._after_last_pass = notify  # gradients that wait come later than those of the pass
+        else:
+            notify()
+
+    def went_back(self) -> None:
+        """A backward pass has ended here."""
+        notify, self._after_last_pass = self._after_last_pass, None
+        if notify is not None:
+            self._weights.comes_last = True
+            notify()
 
     def _is_alone(self, num_programs: int) -> bool:
         # Programs of the leader are known here by now, if not run. What others will call is not: a
@@ -482,6 +559,8 @@ class Executor:
         self._set_default_dtype(self._default_dtype)  # not that of who is suspended
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
+        if self._recorder is not None:
+            self._recorder.resume(activity)
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -519,8 +598,10 @@ class Executor:
         if torch.get_default_dtype() is not dtype:
             torch.set_default_dtype(dtype)
 
-    def priority(self, task: Task) -> tuple[bool, int]:
+    def priority(self, task: Task) -> Priority:
         """What comes first: the smallest."""
+        if task.phase is Phase.WEIGHTS:
+            return self._schedule.priority(task, self._num_kept())
         return self._schedule.priority(task)
 
     def _forwards_are_done(self, _: Letter) -> None:
@@ -536,4 +617,10 @@ class Executor:
             raise StepAborted(reason)
         self._end = letter
         self._abort_reason = reason
+        self._weights.clear()
         self._scheduler.abort()
+
+
+def _told(error: BaseException) -> str:
+    """For the middle of a text."""
+    return f"{type(error).__name__}: {error}".rstrip(".")

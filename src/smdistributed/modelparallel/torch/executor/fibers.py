@@ -20,9 +20,12 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from smdistributed.modelparallel.schedule import Task
+from smdistributed.modelparallel.schedule import Priority, Task
+
+if TYPE_CHECKING:
+    from smdistributed.modelparallel.torch.executor.recorder import Recorder
 
 __all__ = ["Aborted", "Fiber", "Outside", "Scheduler"]
 
@@ -65,14 +68,14 @@ class Fiber:
 class Outside(Protocol):
     """Where things to do come from, and what belongs to a stack but not to a thread."""
 
-    def priority(self, task: Task) -> tuple[bool, int]:
+    def priority(self, task: Task) -> Priority:
         """What comes first: the smallest."""
 
     def offer(self) -> Task | None:
-        """The next microbatch that may start here, if one may."""
+        """What may start here without a message, if anything may."""
 
-    def accept(self) -> Callable[[], None]:
-        """What starts the microbatch that was offered."""
+    def accept(self, offered: Task) -> Callable[[], None]:
+        """What starts it."""
 
     def poll(self) -> None:
         """Deals with the messages that have come."""
@@ -93,13 +96,13 @@ class Outside(Protocol):
 class _Ready(NamedTuple):
     """Something to do. Sorted by the first two; the second is unique."""
 
-    priority: tuple[bool, int]
+    priority: Priority
     arrival: int
     fiber: Fiber | None  # to resume; None: new work
     run: Callable[[], None] | None
 
 
-_FIRST = (False, -1)
+_FIRST = (-1, -1)
 
 
 class Aborted(BaseException):
@@ -124,6 +127,7 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._idle: list[Fiber] = []
         self._suspended: dict[Fiber, None] = {}  # in the order of their suspension
+        self.recorder: Recorder | None = None
         self._main = Fiber()
         self._is_main_idle = False
         self._until: Callable[[], bool] = lambda: True
@@ -255,7 +259,7 @@ class Scheduler:
                 if offered is not None:
                     priority = self._outside.priority(offered)
                     if not self._ready or priority < self._ready[0].priority:
-                        run = self._outside.accept()
+                        run = self._outside.accept(offered)
                         return _Ready(priority, next(self._arrivals), None, run)
                 if self._ready:
                     return heapq.heappop(self._ready)
@@ -272,12 +276,16 @@ class Scheduler:
         self.abort()
 
     def _give_way(self, me: Fiber) -> None:
+        if self.recorder is not None:
+            self.recorder.pause()
         left = self._outside.leave()
         ready = self._next()
         assert ready is not None  # a fiber in the middle of something keeps the step from ending
         if ready.fiber is not me:
             self._switch(me, ready)
         self._outside.enter(left)
+        if self.recorder is not None:
+            self.recorder.resume(me.activity)
         if me.thrown is not None:
             thrown, me.thrown = me.thrown, None
             raise thrown
@@ -311,6 +319,8 @@ class Scheduler:
         except BaseException as error:  # jobs deal with theirs: this one is a defect, or Ctrl-C
             self._fail(error)
         finally:
+            if self.recorder is not None:
+                self.recorder.pause()
             self._working -= 1
             me.activity = None
 

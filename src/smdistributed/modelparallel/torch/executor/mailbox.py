@@ -17,6 +17,7 @@ from torch import Tensor
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.torch.executor.recorder import Recorder
 from smdistributed.modelparallel.torch.executor.wire import (
     Channel,
     Incoming,
@@ -52,6 +53,7 @@ class Mailbox:
     Attributes:
         handlers: by kind of message, what deals with one of the step under way.
         of_ended_step: what deals with a CALL of a step that has ended.
+        recorder: what counts messages, or None.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Mailbox:
         self._left: set[int] = set()
         self.handlers: Mapping[Kind, Callable[[Letter], None]] = {}
         self.of_ended_step: Callable[[Letter], None] = lambda _: None
+        self.recorder: Recorder | None = None
 
     def begin_step(self) -> None:
         """From now on messages are of the next step."""
@@ -101,6 +104,9 @@ class Mailbox:
         header, segments, kept = pack(kind, self._step, ints, tensors, pickled)
         self._channel.post_message(rank, header, segments)
         del kept
+        if self.recorder is not None:
+            num_bytes = len(header) + sum(size for _, size in segments)
+            self.recorder.sent(rank, kind.name, num_bytes)
 
     def take(self) -> bool:
         """Deals with a message that has come. Returns: whether there was one."""

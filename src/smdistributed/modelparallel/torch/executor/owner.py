@@ -25,6 +25,7 @@ from smdistributed.modelparallel.torch.executor.frames import (
 )
 from smdistributed.modelparallel.torch.executor.lazy_functions import FUNCTIONS
 from smdistributed.modelparallel.torch.executor.modes import Modes, RandomState, applied, mixed
+from smdistributed.modelparallel.torch.executor.recorder import Recorder
 from smdistributed.modelparallel.torch.executor.remote_errors import pickled_error
 from smdistributed.modelparallel.torch.executor.signatures import (
     ONE_TENSOR,
@@ -56,6 +57,9 @@ class Surroundings(Protocol):
     def going_back(self, num_programs: int) -> None:
         """A backward pass begins; so many programs here have one to come or under way."""
 
+    def went_back(self) -> None:
+        """A backward pass has ended."""
+
 
 class Owner:
     """The owning side of one rank."""
@@ -83,6 +87,7 @@ class Owner:
         # Programs that are gone before their time, to which messages may still be on the way.
         self._gone: set[Key] = set()
         self._callers: set[int] = set()
+        self.recorder: Recorder | None = None
 
     @property
     def callers(self) -> set[int]:
@@ -93,6 +98,11 @@ class Owner:
     def num_awaiting_backward(self) -> int:
         """Programs that may be asked to go back, or are under way."""
         return sum(frame.is_grad for frame in self._frames.values())
+
+    @property
+    def microbatches(self) -> set[int]:
+        """Those with programs that may be asked to go back."""
+        return {frame.activity.task.microbatch for frame in self._frames.values() if frame.is_grad}
 
     @property
     def num_frames(self) -> int:
@@ -228,6 +238,8 @@ class Owner:
         if frame.key in self._gone:
             return
         frame.is_running = True
+        if self.recorder is not None:
+            self.recorder.called(frame.activity, frame.called)
         try:
             template = self._forward(frame)
             self._surroundings.finish(frame.activity)
@@ -293,7 +305,8 @@ class Owner:
     def _target(self, number: int) -> Callable[..., Any]:
         return self._modules[number] if number >= 0 else FUNCTIONS[-1 - number][1]
 
-    def _name(self, number: int) -> str:
+    def name_of(self, number: int) -> str:
+        """A module's or a function's."""
         return self._names[number] if number >= 0 else FUNCTIONS[-1 - number][0]
 
     def _check_as_told(self, module: int, told: Template | None, template: Template) -> None:
@@ -301,7 +314,7 @@ class Owner:
         if template is told or template == told:
             return
         raise RuntimeError(
-            f"{self._name(module)} returned something else than at earlier calls with such"
+            f"{self.name_of(module)} returned something else than at earlier calls with such"
             f" arguments: now {_shown(template)}, before {_shown(told)}. Its caller had been given"
             " placeholders already; expected the same structure every time. Return the same"
             " structure always, or put the module on the rank that calls it:"
@@ -343,8 +356,8 @@ class Owner:
 
     def _names_of(self, frame: Frame) -> str:
         if not frame.is_going_back:
-            return self._name(frame.called[-1]) if frame.called else "a module"
-        return "the backward pass of " + ", ".join(self._name(each) for each in frame.called[:3])
+            return self.name_of(frame.called[-1]) if frame.called else "a module"
+        return "the backward pass of " + ", ".join(self.name_of(each) for each in frame.called[:3])
 
     # --- backward --------------------------------------------------------------------------------
 
@@ -394,6 +407,7 @@ class Owner:
             frame.is_grad = False
             frame.results = values
             self._surroundings.forget(frame.activity)
+        self._surroundings.went_back()
 
     @staticmethod
     def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:

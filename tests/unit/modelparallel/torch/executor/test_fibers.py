@@ -29,13 +29,13 @@ class World:
         self.state = 0
         self.schedule = Schedule(True, 8, 8)
 
-    def priority(self, task: Task) -> tuple[bool, int]:
+    def priority(self, task: Task) -> tuple[int, int]:
         return self.schedule.priority(task)
 
     def offer(self) -> Task | None:
         return FORWARD[self.offered[0]] if self.offered else None
 
-    def accept(self) -> Callable[[], None]:
+    def accept(self, offered: Task) -> Callable[[], None]:
         number = self.offered.popleft()
         return lambda: self.body(number)
 
