@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,15 @@ pytestmark = pytest.mark.timeout(2 * RUN_TIMEOUT_S)
 
 def run_one_epoch(example: str, *launcher_options: str, into: Path | None = None) -> str:
     """Output of a run that must succeed."""
-    script = EXAMPLES / example / "train.py"
     options = ["--epochs", "1"]
     if into is not None:
         options += ["--output", str(into)]
+    return run(example, launcher_options, options)
+
+
+def run(example: str, launcher_options: Sequence[str], options: Sequence[str]) -> str:
+    """Output of a run that must succeed."""
+    script = EXAMPLES / example / "train.py"
     ended = run_to_end(
         [*launch_command("smddprun", 2, *launcher_options), str(script), *options],
         environment={"HF_HUB_OFFLINE": "1"},
@@ -48,6 +54,27 @@ def test_huggingface_trainer(tmp_path: Path) -> None:
     assert accuracy(output) > 25  # of a transformer's first look at 4,000 images; chance is 10
     assert (tmp_path / "model.safetensors").is_file()
     assert (tmp_path / "checkpoint-63" / "trainer_state.json").is_file()
+
+
+def test_huggingface_trainer_with_model_parallelism(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    parameters = '{"pipeline_parallel_degree": 2, "microbatches": 4}'
+    output = run(
+        "09_model_parallel_trainer",
+        ["--cpu", "-x", f"SM_HP_MP_PARAMETERS={parameters}"],
+        [
+            *("--layers", "2", "--width", "32", "--heads", "2", "--vocabulary", "512"),
+            *("--context", "32", "--max_steps", "20", "--eval_steps", "10", "--save_steps", "20"),
+            *("--learning_rate", "1e-2", "--warmup_steps", "2", "--output_dir", str(tmp_path)),
+        ],
+    )
+    assert "sagemaker_model_parallel: 1 replica(s)" in output
+    found = re.findall(r"^\[rank (\d+)\] perplexity ([\d.]+)", output, flags=re.MULTILINE)
+    assert [rank for rank, _ in found] == ["0"], output
+    assert float(found[0][1]) < 150  # of 512 tokens
+    assert (tmp_path / "model.safetensors").is_file()
+    parts = sorted(path.name for path in (tmp_path / "checkpoint-20").glob("optimizer.pt*"))
+    assert parts == ["optimizer.pt_0", "optimizer.pt_1"]
 
 
 def test_lightning(tmp_path: Path) -> None:

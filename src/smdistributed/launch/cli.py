@@ -11,6 +11,7 @@ Source: dataparallel specification, section 10.
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import os
 import shlex
@@ -103,6 +104,10 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
     if options.trace:
         os.environ["SMDDP_TRACE"] = options.trace
     os.environ.update(environment.apply_exports({}, options.exports))
+    completed = environment.model_parallel_variables(os.environ)
+    os.environ.update(completed)
+    # As if given with -x, which goes before all that is set for each process.
+    options = dataclasses.replace(options, exports=(*options.exports, *completed.items()))
     try:
         if options.check:
             return check.run_check(say)

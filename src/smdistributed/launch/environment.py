@@ -7,6 +7,7 @@ Source: dataparallel specification, sections 3.1 and 10.
 """
 
 import contextlib
+import json
 import math
 import os
 import random
@@ -26,6 +27,7 @@ __all__ = [
     "free_port",
     "full_command",
     "local_environments",
+    "model_parallel_variables",
     "names_this_host",
     "sharing_warning",
     "usable_cores",
@@ -96,6 +98,29 @@ def apply_exports(
 ) -> dict[str, str]:
     """Returns `environ` with the `-x NAME=VALUE` of the command line; `-x NAME` keeps what is."""
     return {**environ, **{name: value for name, value in exports if value is not None}}
+
+
+def model_parallel_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what is missing for the Hugging Face Trainer to find that a job is model parallel.
+
+    It asks for a flag, and for the parameters by their oldest name. Nothing, if the job has no
+    model parallel parameters, or text that the library will refuse.
+    Source: modelparallel specification, section 1.1.
+    """
+    try:
+        parameters = json.loads(environ.get("SM_HP_MP_PARAMETERS", ""))
+    except json.JSONDecodeError:
+        return {}
+    if not isinstance(parameters, dict):
+        return {}
+    variables = {}
+    if not environ.get("SM_FRAMEWORK_PARAMS"):
+        variables["SM_FRAMEWORK_PARAMS"] = '{"sagemaker_mpi_enabled":true}'
+    # What is not named is for the script to say, which these parameters would overrule.
+    degree = parameters.get("pipeline_parallel_degree")
+    if degree is not None and "partitions" not in parameters:
+        variables["SM_HP_MP_PARAMETERS"] = json.dumps({**parameters, "partitions": degree})
+    return variables
 
 
 def sharing_warning(np: int, accelerators: int) -> str | None:

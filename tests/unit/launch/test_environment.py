@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each process is told."""
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -76,6 +77,42 @@ def test_more_ranks_than_cores_get_one_thread_each() -> None:
 def test_exports() -> None:
     environ = environment.apply_exports({"A": "1", "B": "2"}, [("A", None), ("B", "3"), ("C", "")])
     assert environ == {"A": "1", "B": "3", "C": ""}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "partitions"),
+    [
+        ('{"partitions": 2, "microbatches": 4}', 2),
+        ('{"pipeline_parallel_degree": 3}', 3),
+        ('{"pipeline_parallel_degree": 3, "partitions": 2}', 2),  # smp.init() will refuse both
+        ('{"microbatches": 4}', None),
+    ],
+)
+def test_parameters_of_model_parallelism_are_what_the_trainer_looks_for(
+    parameters: str, partitions: int | None
+) -> None:
+    environ = {"SM_HP_MP_PARAMETERS": parameters}
+    environ |= environment.model_parallel_variables(environ)
+    assert json.loads(environ["SM_FRAMEWORK_PARAMS"]) == {"sagemaker_mpi_enabled": True}
+    found = json.loads(environ["SM_HP_MP_PARAMETERS"])
+    assert found.get("partitions") == partitions
+    assert found.items() >= json.loads(parameters).items()
+    ranks = environment.local_environments(environ, 2, 1, cores=1)
+    assert {each["SM_FRAMEWORK_PARAMS"] for each in ranks} == {environ["SM_FRAMEWORK_PARAMS"]}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"SM_HP_MP_PARAMETERS": ""},
+        {"SM_HP_MP_PARAMETERS": "{"},
+        {"SM_HP_MP_PARAMETERS": "[2]"},
+        {"SM_HP_MP_PARAMETERS": '{"partitions": 2}', "SM_FRAMEWORK_PARAMS": "mine"},
+    ],
+)
+def test_no_model_parallelism_and_flags_of_the_user_change_nothing(environ: dict[str, str]) -> None:
+    assert environment.model_parallel_variables(environ) == {}
 
 
 def test_a_script_runs_with_this_python_and_a_program_as_it_is() -> None:
