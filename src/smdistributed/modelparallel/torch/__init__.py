@@ -14,8 +14,25 @@ them. Parameters: `smdistributed.modelparallel.config`. What the process knows i
 Source: modelparallel specification, sections 0 to 5.
 """
 
-from smdistributed.modelparallel.torch import amp, core, exceptions, model, utils
+from smdistributed.modelparallel.torch import (
+    amp,
+    core,
+    exceptions,
+    model,
+    nn,
+    optimizers,
+    patches,
+    utils,
+)
+from smdistributed.modelparallel.torch.activation_checkpointing.setting import (
+    set_activation_checkpointing,
+)
 from smdistributed.modelparallel.torch.assignment import get_partition, partition, set_partition
+from smdistributed.modelparallel.torch.checkpoint_api import (
+    resume_from_checkpoint,
+    save_checkpoint,
+    save_safetensors,
+)
 from smdistributed.modelparallel.torch.checkpoints import load, save
 from smdistributed.modelparallel.torch.communication import (
     CommGroup,
@@ -34,8 +51,13 @@ from smdistributed.modelparallel.torch.communication import (
 from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.torch.initialization import init, is_initialized, reset, shutdown
 from smdistributed.modelparallel.torch.model import DistributedModel
+from smdistributed.modelparallel.torch.model_creation import (
+    delay_param_initialization,
+    model_creation,
+)
 from smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
 from smdistributed.modelparallel.torch.pipeline import is_tracing
+from smdistributed.modelparallel.torch.plan import plan  # the function, not the submodule
 from smdistributed.modelparallel.torch.ranks import (
     dp_rank,
     dp_size,
@@ -64,10 +86,17 @@ from smdistributed.modelparallel.torch.ranks import (
     tp_rank,
     tp_size,
 )
+from smdistributed.modelparallel.torch.report import (  # the function, not the submodule
+    recording,
+    report,
+    start_from_environment,
+)
 from smdistributed.modelparallel.torch.state_mod import state
 from smdistributed.modelparallel.torch.step import step  # the function, not the submodule
 from smdistributed.modelparallel.torch.step_output import StepOutput
 from smdistributed.modelparallel.torch.utils import rmsg
+
+start_from_environment()
 
 WORLD = CommGroup.WORLD
 MP_GROUP = CommGroup.MP_GROUP
@@ -107,6 +136,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "core",
+    "delay_param_initialization",
     "dp_barrier",
     "dp_rank",
     "dp_size",
@@ -130,11 +160,16 @@ __all__ = [
     "local_rank",
     "local_size",
     "model",
+    "model_creation",
     "mp_barrier",
     "mp_rank",
     "mp_size",
+    "nn",
     "num_microbatches",
+    "optimizers",
     "partition",
+    "patches",
+    "plan",
     "pp_barrier",
     "pp_rank",
     "pp_size",
@@ -142,11 +177,17 @@ __all__ = [
     "rdp_barrier",
     "rdp_rank",
     "rdp_size",
+    "recording",
     "recv_from",
+    "report",
     "reset",
+    "resume_from_checkpoint",
     "rmsg",
     "save",
+    "save_checkpoint",
+    "save_safetensors",
     "send",
+    "set_activation_checkpointing",
     "set_partition",
     "shutdown",
     "size",

@@ -79,8 +79,9 @@ def gather(
     wants: Wants,
     *,
     copies: bool,
+    group: CommGroup = CommGroup.MP_GROUP,
 ) -> tuple[list[Any], dict[Any, Any]]:
-    """Brings values to the ranks that want them. A collective of the MP group, blocking.
+    """Brings values to the ranks that want them. A collective of the group, blocking.
 
     Args:
         job: what this process knows of the group.
@@ -88,6 +89,7 @@ def gather(
         wants: must give the same answer on all ranks.
         copies: what this rank has itself is copied into CPU memory too; else it stays what it is,
             on its device.
+        group: the ranks that take part.
 
     Returns: the notes, by rank in the group; and all values, of the first rank that offers each
         unless this rank does, in the order of ranks and offers. Tensors from other ranks are in CPU
@@ -97,7 +99,8 @@ def gather(
         SMPError: another rank could not make its offer; says which, and why.
         Exception: what `offer` raises here.
     """
-    rank = job.rank_in(GroupKind.MP)
+    kind = group.value
+    rank = job.rank_in(kind)
     mine: Mapping[Hashable, Any] = {}
     tensors: dict[Hashable, list[Tensor]] = {}
     failure: Exception | None = None
@@ -111,10 +114,10 @@ def gather(
     except Exception as error:
         failure = error
         told = (None, f"{type(error).__name__}: {error}")
-    answers = allgather(told, CommGroup.MP_GROUP)
+    answers = allgather(told, group)
     if failure is not None:
         raise failure
-    for member, (_, reason) in zip(job.members(GroupKind.MP), answers, strict=True):
+    for member, (_, reason) in zip(job.members(kind), answers, strict=True):
         if reason:
             raise SMPError(
                 f"rank {member} could not say what it has: {reason}; expected all ranks of the"
@@ -125,9 +128,9 @@ def gather(
     arrived: dict[Hashable, list[Tensor]] = {}
     for transfer in _plan(offers, wants, notes):
         if rank == transfer.source:
-            _send(job, transfer, tensors, len(offers))
+            _send(job, kind, transfer, tensors, len(offers))
         elif rank in transfer.receivers:
-            _receive(job, transfer, offers[transfer.source], arrived, len(offers))
+            _receive(job, kind, transfer, offers[transfer.source], arrived, len(offers))
     values = {}
     for key, source in _sources(offers).items():
         entry = offers[source].entries[key]
@@ -246,15 +249,20 @@ def _plan(offers: Sequence[Offer], wants: Wants, notes: Sequence[Any]) -> Iterat
 
 
 def _send(
-    job: Job, transfer: _Transfer, tensors: Mapping[Hashable, list[Tensor]], size: int
+    job: Job,
+    kind: GroupKind,
+    transfer: _Transfer,
+    tensors: Mapping[Hashable, list[Tensor]],
+    size: int,
 ) -> None:
     parts = [_raw(tensors[key][number]) for key, number in transfer.parts]
     buffer = parts[0] if len(parts) == 1 else torch.cat(parts)
-    _move(job, transfer, buffer, size)
+    _move(job, kind, transfer, buffer, size)
 
 
 def _receive(
     job: Job,
+    kind: GroupKind,
     transfer: _Transfer,
     offer: Offer,
     arrived: dict[Hashable, list[Tensor]],
@@ -272,7 +280,7 @@ def _receive(
     else:
         nbytes = sum(view.numel() for view in views)
         buffer = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-    _move(job, transfer, buffer, size)
+    _move(job, kind, transfer, buffer, size)
     if len(views) > 1:
         offset = 0
         for view in views:
@@ -280,13 +288,13 @@ def _receive(
             offset += view.numel()
 
 
-def _move(job: Job, transfer: _Transfer, buffer: Tensor, size: int) -> None:
-    group = job.cpu_group(GroupKind.MP)
+def _move(job: Job, kind: GroupKind, transfer: _Transfer, buffer: Tensor, size: int) -> None:
+    group = job.cpu_group(kind)
     for begin in range(0, buffer.numel(), _PIECE_BYTES):
         piece = buffer[begin : begin + _PIECE_BYTES]
         if len(transfer.receivers) == size - 1:
             dist.broadcast(piece, group_src=transfer.source, group=group)
-        elif job.rank_in(GroupKind.MP) == transfer.source:
+        elif job.rank_in(kind) == transfer.source:
             for receiver in transfer.receivers:
                 dist.send(piece, group_dst=receiver, group=group, tag=_TAG)
         else:

@@ -39,6 +39,10 @@ from smdistributed.dataparallel.torch.registration import register
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    record_until_wrapped,
+    stop_recording,
+)
 from smdistributed.modelparallel.torch.process_groups import (
     check_adoptable,
     make_default_group,
@@ -89,6 +93,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
             " SM_HP_MP_PARAMETERS is set), or give the parameters in SM_HP_MP_PARAMETERS.",
             f" and its configuration {dict(config)}" if config else "",
         )
+        _keep_accelerate_apart()
         return
     parameters = Config.parse(config, os.environ)
     placement = discover_placement()
@@ -114,6 +119,10 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         state.enter(job, leaving.pop_all())
     global _process_id
     _process_id = os.getpid()
+    _keep_accelerate_apart()
+    if parameters.delayed_parameter_initialization:
+        record_until_wrapped()
+        state.call_at_reset(stop_recording)
     _tell(job)
 
 
@@ -167,6 +176,19 @@ def _agree(config: Config, placement: Placement) -> Placement:
     placement = complete_placement(placement, [each["host"] for each in everyone])
     export_placement(dataclasses.replace(placement, warnings=()))  # told at the import
     return placement
+
+
+def _keep_accelerate_apart() -> None:
+    """Where transformers has called `init`, its Trainer finds no `LOCAL_RANK` from now on.
+
+    Trainer gets its batches through Accelerate, to which that variable means, on GPUs, data
+    parallelism over all ranks: those of a pipeline would be given different batches, and an
+    evaluation would compare the results of one with the labels of another. The original's launcher
+    did not set it.
+    """
+    asked: Any = sys.modules.get("transformers.utils.import_utils")
+    if "transformers.training_args" in sys.modules and asked.is_sagemaker_mp_enabled():
+        os.environ.pop("LOCAL_RANK", None)
 
 
 def _comparable(config: Config) -> dict[str, str]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from smdistributed._common.errors import UnsupportedError
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import (
     ModelNotPartitionedError,
@@ -25,10 +26,18 @@ from smdistributed.modelparallel.exceptions import (
 )
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
-from smdistributed.modelparallel.torch.assignment import Decision
+from smdistributed.modelparallel.torch.activation_checkpointing.setting import check_settings
+from smdistributed.modelparallel.torch.assignment import Decision, check_shared, module_paths
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    has_delayed,
+    materialise,
+    noting_changes,
+    stop_recording,
+)
 from smdistributed.modelparallel.torch.gradient_reduction import GradientReduction
 from smdistributed.modelparallel.torch.model_device import ModelDevice
 from smdistributed.modelparallel.torch.optimizer import settle_optimizers
+from smdistributed.modelparallel.torch.optimizer_sharding import is_sharded
 from smdistributed.modelparallel.torch.original_forwards import offer_original_forwards
 from smdistributed.modelparallel.torch.partition_report import partition_report
 from smdistributed.modelparallel.torch.partitioner import (
@@ -38,6 +47,12 @@ from smdistributed.modelparallel.torch.partitioner import (
 )
 from smdistributed.modelparallel.torch.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.sixteen_bit.casting import (
+    SixteenBitModule,
+    cast_module,
+    dtype_of,
+)
+from smdistributed.modelparallel.torch.sixteen_bit.optimizer import current_optimizer
 from smdistributed.modelparallel.torch.state_mod import state
 from smdistributed.modelparallel.torch.wrapping import Wrapper, check_module
 
@@ -102,7 +117,15 @@ class DistributedModel(Wrapper):
                 " model per process. Wrap both in one module, or delete the first (and what refers"
                 " to it), or call smp.reset()."
             )
-        super().__init__(Wrapper(module) if job.config.ddp else module)
+        stop_recording()
+        dtype = dtype_of(job.config)
+        inner = module
+        if dtype is not None:
+            with noting_changes(module):
+                cast_module(module, dtype)
+            inner = SixteenBitModule(module, dtype)
+        super().__init__(Wrapper(inner) if job.config.ddp else inner)
+        self._casts = [inner] if isinstance(inner, SixteenBitModule) else []  # as is `_inner`
         offer_original_forwards(module)
         self._job = job
         self._inner = [module]  # in a list: it is registered below `module` already
@@ -110,6 +133,7 @@ class DistributedModel(Wrapper):
         self._is_measured = trace_execution_times
         self._trace: tracing.Trace | None = None
         self._placement: Placement | None = None
+        self._fixed: Decision | None = None
         self._model_device = ModelDevice(module, job)
         self.averages_microbatches = average_grads_across_microbatches
         overlaps = job.config.overlapping_allreduce
@@ -173,12 +197,15 @@ class DistributedModel(Wrapper):
         """What the module returns; inside a step, or anywhere if there is one partition.
 
         Tensors among the arguments, also in containers, go to the device of the model first; a
-        model in CPU memory is called with what is given.
+        model in CPU memory is called with what is given. With `fp16` or `bf16` floating-point
+        tensors are cast down, and those of the result up to fp32.
 
         Raises:
             RuntimeError: outside of a step, if there are several partitions.
         """
         pipeline = current_pipeline("the model's call")
+        for casts in self._casts:
+            args, kwargs = casts.cast_down((args, kwargs))
         if pipeline.is_tracing:
             device = self._job.device if self._trace_device == "gpu" else torch.device("cpu")
             inner = self.get_module()
@@ -195,7 +222,10 @@ class DistributedModel(Wrapper):
                 " such a function, or use one partition."
             )
         args, kwargs = self._model_device.arguments(args, kwargs)
-        return self.get_module()(*args, **kwargs)
+        result = self.get_module()(*args, **kwargs)
+        for casts in self._casts:
+            result = casts.cast_up(result)
+        return result
 
     def backward(
         self,
@@ -204,8 +234,8 @@ class DistributedModel(Wrapper):
     ) -> None:
         """As `torch.autograd.backward`, for the microbatch under way; instead of `loss.backward()`.
 
-        Gradients are scaled so that `.grad` gets the mean over the batch. The tensors
-        themselves may be changed after the call.
+        Gradients are scaled so that `.grad` gets the mean over the batch; with `fp16`, times the
+        optimizer's loss scale. The tensors themselves may be changed after the call.
 
         Raises:
             RuntimeError: outside of a step, if there are several partitions.
@@ -220,11 +250,20 @@ class DistributedModel(Wrapper):
         else:
             given = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors)
         pipeline.backward(roots, given, self._gradient_scale())
+        if not pipeline.is_in_step:
+            self._note_backward()
 
     def _gradient_scale(self) -> float:
+        optimizer = current_optimizer()
+        loss_scale = 1.0 if optimizer is None else optimizer.loss_scale
         if not self.averages_microbatches or self._gradient_reduction.has_hook:
-            return 1.0
-        return current_pipeline("model.backward()").weight
+            return loss_scale
+        return loss_scale * current_pipeline("model.backward()").weight
+
+    def _note_backward(self) -> None:
+        optimizer = current_optimizer()
+        if optimizer is not None:
+            optimizer.note_backward()
 
     # --- partition -------------------------------------------------------------------------------
 
@@ -247,16 +286,34 @@ class DistributedModel(Wrapper):
                 self._trace = None
             return None
 
-        self._place(agree_on_partition(self._job, self.get_module(), run_body and watch))
+        inner = self.get_module()
+        self._place(agree_on_partition(self._job, inner, run_body and watch, self._fixed))
+
+    def fix_partition(self, partition_of: Mapping[str, int], origin: str) -> None:
+        """Lets the first step take this partition instead of deciding; before it, on all ranks.
+
+        Args:
+            partition_of: by path of module, `main/...`; all modules.
+            origin: where it is from, for reports.
+
+        Raises:
+            ConfigError: modules that share a parameter are in different partitions.
+        """
+        inner = self.get_module()
+        check_shared(inner, module_paths(inner), partition_of)
+        reasons = dict.fromkeys(partition_of, f"as {origin} says")
+        self._fixed = Decision(dict(partition_of), reasons)
 
     def _place(self, decision: Decision) -> None:
         job = self._job
         placement = Placement(self.get_module(), decision, job.rank_in(GroupKind.PP))
+        check_settings(self.get_module(), placement.owners)
         self._model_device.place(placement)
         self._placement = placement
         if job.config.partitions > 1:
             log_placement(job, placement)
             current_pipeline("the model").place(placement)
+        if job.config.partitions > 1 or job.config.fp16:
             gradient_norms.install()
             state.call_at_reset(gradient_norms.uninstall)
         self._gradient_reduction.place(placement)
@@ -287,6 +344,7 @@ class DistributedModel(Wrapper):
         """After the microbatches; on every rank. Gradients are final when it returns."""
         if was_backward_called:
             self._gradient_reduction.end_step()
+            self._note_backward()
         hooks, self._step_hooks = self._step_hooks, OrderedDict()
         for hook in hooks.values():
             hook(self, state.optimizer)
@@ -330,7 +388,21 @@ class DistributedModel(Wrapper):
 
         Raises:
             RuntimeError: without `ddp`; before the model is partitioned.
+            UnsupportedError: (a NotImplementedError) in 16-bit training; with
+                `shard_optimizer_state`.
         """
+        if is_sharded(self._job):
+            raise UnsupportedError(
+                "join() with shard_optimizer_state: replicas that have ended would not update the"
+                " parameters they own; expected as many steps on all. Give each replica as many"
+                " batches, or leave shard_optimizer_state out of the configuration."
+            )
+        if self._casts:
+            raise UnsupportedError(
+                "join() in 16-bit training: replicas that have ended would keep old fp32 copies of"
+                " their parameters; expected as many steps on all. Give each replica as many"
+                " batches, or leave fp16 and bf16 out of the configuration."
+            )
         joined = self._gradient_reduction.join(*args, **kwargs)
         self.placement("join()")
         return joined
@@ -366,13 +438,17 @@ class DistributedModel(Wrapper):
     ) -> Tensor:
         """Scales the gradients of all ranks so that their norm is at most `max_norm` (ours).
 
-        As `torch.nn.utils.clip_grad_norm_` of the whole model; a collective of the MP group.
+        As `torch.nn.utils.clip_grad_norm_` of the whole model; a collective of the MP group. With a
+        16-bit optimizer it is `clip_master_grads`.
 
         Returns: the norm before; the same on all ranks.
 
         Raises:
             RuntimeError: inside of a step; the norm is not finite, and that was not wanted.
         """
+        optimizer = current_optimizer()
+        if optimizer is not None:
+            return torch.tensor(optimizer.clip_master_grads(max_norm, norm_type))
         return gradient_norms.clip_grad_norm_(
             self.parameters(), max_norm, norm_type, error_if_nonfinite, foreach
         )
@@ -421,8 +497,10 @@ class DistributedModel(Wrapper):
         """The whole model's, in CPU memory, by its names in the user's module.
 
         A collective of the ranks that hold the model, once it is partitioned. With
-        `gather_to_rank0` only rank 0 gets it.
+        `gather_to_rank0` only rank 0 gets it. Before that, what was delayed gets its values.
         """
+        if self._placement is None:
+            materialise(self.get_module())
         return state_dicts.full_state_dict(
             self.get_module(), self._placement, self._job, gather_to_rank0
         )
@@ -435,10 +513,12 @@ class DistributedModel(Wrapper):
     ) -> Any:
         """Loads a whole model's, or this rank's part; what is partial is gathered first.
 
-        Before the model is partitioned, a partial one waits until it is.
+        Before the model is partitioned, a partial one waits until it is, and so does any for a
+        model without data.
         """
         self._model_device.leave_home()
-        if self._placement is None and state_dict.get(state_dicts.IS_PARTIAL, False):
+        is_partial = state_dict.get(state_dicts.IS_PARTIAL, False)
+        if self._placement is None and (is_partial or has_delayed(self.get_module())):
             self._deferred_loads.append((state_dict, strict, same_partition_load))
             return nn.modules.module._IncompatibleKeys([], [])
         return state_dicts.load_state_dict(
@@ -484,8 +564,9 @@ class DistributedModel(Wrapper):
         return self
 
 
-def _forget_model(_: object) -> None:
-    state.model = None
+def _forget_model(proxy: object) -> None:
+    if state.model is proxy:  # who has kept a proxy may outlive it, and smp.reset()
+        state.model = None
 
 
 def _check_options(trace_device: str, is_measured: bool, passes_per_step: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.torch import state_dicts
+from smdistributed.modelparallel.torch.delayed_initialization import materialise, noting_changes
 from smdistributed.modelparallel.torch.devices import arguments_on
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement, is_absent
@@ -64,8 +65,9 @@ class ModelDevice:
                 "Model has not been partitioned yet, ignoring move of params and buffers to devices"
             )
         if dtype is not None:
-            for tensor in (*self._model.parameters(), *self._model.buffers()):
-                _cast(tensor, dtype)
+            with noting_changes(self._model):
+                for tensor in (*self._model.parameters(), *self._model.buffers()):
+                    _cast(tensor, dtype)
         if device is not None and self._placement is not None:
             self._device = device
             parameters, buffers = self._placement.local_parameters, self._placement.local_buffers
@@ -74,6 +76,8 @@ class ModelDevice:
 
     def bring_home(self) -> None:
         """Gathers the whole model into CPU memory; once it is placed, a collective of MP."""
+        if self._placement is None:
+            materialise(self._model)
         state_dicts.bring_home(self._model, self._placement, self._job)
         if self._placement is None:
             return

@@ -18,7 +18,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,10 @@ from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.optimizer_sharding import Shards, is_sharded, shard
 from smdistributed.modelparallel.torch.optimizer_states import (
+    SHARDS,
+    gathered_shards,
     gathered_state,
     has_nothing_here,
     indices_by_id,
@@ -38,15 +41,19 @@ from smdistributed.modelparallel.torch.optimizer_states import (
     move_state,
     parameters_here,
     parameters_of,
+    united_shards,
 )
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
+from smdistributed.modelparallel.torch.sixteen_bit.optimizer import Bit16Optimizer, make_scaler
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["DistributedOptimizer", "settle_optimizers"]
 
 _PARTS = "_smp_parts"
+_SIXTEEN_BIT = "_smp_sixteen_bit"
 
 
 def DistributedOptimizer(  # noqa: N802 -- published
@@ -61,10 +68,15 @@ def DistributedOptimizer(  # noqa: N802 -- published
     Args:
         optimizer: of `model.parameters()`: torch's, or any object with `param_groups`, `step` and
             `state_dict`. Made before or after the model is wrapped.
-        static_loss_scale, dynamic_loss_scale, dynamic_loss_args, kwargs: of 16-bit training;
-            ignored in fp32.
+        static_loss_scale: of 16-bit training, as all that follow; ignored in fp32, and with bf16,
+            whose loss scale is 1. The factor of the loss; None with a dynamic one.
+        dynamic_loss_scale: the factor changes, by `dynamic_loss_args`: `init_scale`,
+            `scale_factor`, `scale_window`, `min_scale`, `delayed_shift`, `consecutive_hysteresis`;
+            see `sixteen_bit.loss_scaler`.
+        kwargs: those keys, one by one.
 
-    Returns: the same object. Replaced are
+    Returns: with `fp16` or `bf16` in the configuration a `sixteen_bit.optimizer.Bit16Optimizer`
+        around it. Else the same object. Replaced are
 
         - `step`: outside of steps only; gradients that are not reduced yet are, first.
         - `zero_grad`: also takes Apex's `set_grads_to_None`.
@@ -75,27 +87,34 @@ def DistributedOptimizer(  # noqa: N802 -- published
           rates and such are set at once.
 
         Added are `orig_state_dict`, `param_name_to_index`, `_param_id_to_index`,
-        `_param_index_to_param_local`, `redefined_params` and `_is_accelerate_prepared`.
+        `_param_index_to_param_local`, `redefined_params`, `_is_accelerate_prepared` and
+        `step_was_skipped`.
 
     Raises:
         SMPNotInitialized: before `smp.init()`.
-        TypeError: no optimizer.
-        UnsupportedError: (a NotImplementedError) `fp16`, `bf16` or sharding is configured; LBFGS
-            with several partitions.
+        TypeError: no optimizer; an unknown key of `dynamic_loss_args`.
+        ValueError: a loss scale that cannot be.
+        UnsupportedError: (a NotImplementedError) sharded parameters are configured; LBFGS with
+            several partitions or a sharded state, or in 16 bits.
     """
     job = state.require("smp.DistributedOptimizer()")
     _check(optimizer, job.config)
+    options = {**(dynamic_loss_args or {}), **kwargs}
+    scaler = make_scaler(job.config, static_loss_scale, dynamic_loss_scale, options)
     if not isinstance(getattr(optimizer, _PARTS, None), _Parts):
         parts = _Parts(optimizer)
         setattr(optimizer, _PARTS, parts)
         parts.replace()
-        _known.append(weakref.ref(parts))
-    state.optimizer = optimizer
-    getattr(optimizer, _PARTS).settle()
-    return optimizer
+        if scaler is not None:
+            setattr(optimizer, _SIXTEEN_BIT, Bit16Optimizer(optimizer, parts, scaler))
+        _known.append(weakref.ref(getattr(optimizer, _SIXTEEN_BIT, parts)))
+    around = getattr(optimizer, _SIXTEEN_BIT, None)
+    state.optimizer = optimizer if around is None else around
+    (around or getattr(optimizer, _PARTS)).settle()
+    return state.optimizer
 
 
-_known: list[weakref.ref[_Parts]] = []
+_known: list[weakref.ref[_Parts] | weakref.ref[Bit16Optimizer]] = []
 
 
 def settle_optimizers() -> None:
@@ -118,14 +137,23 @@ def _check(optimizer: Any, config: Config) -> None:
             f" {' and no '.join(missing)}; expected an optimizer. Pass one of torch.optim, or an"
             " object with param_groups, step and state_dict."
         )
-    chosen = [name for name in ("fp16", "bf16", "shard_optimizer_state") if getattr(config, name)]
     if config.sharded_data_parallel_degree > 1:
-        chosen.append("sharded_data_parallel_degree")
-    if chosen:
         raise UnsupportedError(
-            f"the configuration has {' and '.join(chosen)}, which smp.DistributedOptimizer does not"
-            " know yet; expected parameters and states in fp32, whole on each replica. Leave it"
-            " out; for 16-bit arithmetic use torch.autocast and smp.amp.GradScaler."
+            "the configuration has sharded_data_parallel_degree, which smp.DistributedOptimizer"
+            " does not know yet; expected parameters that are whole on each replica. Leave it out;"
+            " shard_optimizer_state spreads optimizer states."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS) and config.shard_optimizer_state:
+        raise UnsupportedError(
+            "LBFGS with shard_optimizer_state: its state is of all parameters together; expected an"
+            " optimizer that has one for each, as all others of torch.optim. Use one of those, or"
+            " leave shard_optimizer_state out."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS) and dtype_of(config) is not None:
+        raise UnsupportedError(
+            "LBFGS in 16-bit training: it changes parameters several times in a step; expected an"
+            " optimizer that does so once, as all others of torch.optim. Use one of those, or leave"
+            " fp16 and bf16 out of the configuration."
         )
     if isinstance(optimizer, torch.optim.LBFGS) and config.partitions > 1:
         raise UnsupportedError(
@@ -140,6 +168,7 @@ class _Parts:
 
     Attributes:
         waiting: a state that was loaded before the model was partitioned.
+        shards: of a model that is placed, if states are spread over replicas.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -149,6 +178,7 @@ class _Parts:
         self.state_dict: Callable[[], Any] = optimizer.state_dict
         self.load: Callable[[Any], Any] | None = getattr(optimizer, "load_state_dict", None)
         self.waiting: Mapping[str, Any] | None = None
+        self.shards: Shards | None = None
         self._is_settled = False
 
     def replace(self) -> None:
@@ -168,8 +198,24 @@ class _Parts:
             setattr(
                 optimizer, name, types.MethodType(_named_like(method, optimizer, name), optimizer)
             )
-        for name, value in (("redefined_params", False), ("_is_accelerate_prepared", True)):
+        for name, value in (
+            ("redefined_params", False),
+            # Accelerate takes the optimizer as it is, and asks after each step if it was skipped.
+            ("_is_accelerate_prepared", True),
+            ("step_was_skipped", False),
+        ):
             setattr(optimizer, name, value)
+
+    def wait_with(self, state_dict: Mapping[str, Any]) -> None:
+        """Keeps a state until the model is partitioned; the options of groups are set at once."""
+        self.waiting = dict(state_dict)
+        is_torchs = isinstance(self._optimizer(), torch.optim.Optimizer)
+        if is_torchs and "param_groups" in state_dict:
+            _load_original(self, {"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def others(self) -> set[int]:
+        """`id`s of parameters whose state is on other replicas."""
+        return set() if self.shards is None else self.shards.others()
 
     def settle(self) -> None:
         """Once, when it is known what is here: drops the rest, and loads what has waited."""
@@ -178,7 +224,8 @@ class _Parts:
             return
         self._is_settled = True
         _tell_names(optimizer)
-        move_state(optimizer, placement)
+        self.shards = shard(optimizer, state.require("the optimizer"), placement)
+        move_state(optimizer, placement, self.others)
         if self.waiting is not None:
             waiting, self.waiting = self.waiting, None
             if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in waiting:
@@ -216,8 +263,8 @@ def _placement() -> Placement | None:
 
 
 def _is_whole(job: Job) -> bool:
-    """Whether all parameters are on each rank."""
-    return job.size_of(GroupKind.PP) == 1
+    """Whether all parameters are on each rank, and their states."""
+    return job.size_of(GroupKind.PP) == 1 and not is_sharded(job)
 
 
 # ---- what is replaced ----------------------------------------------------------------------------
@@ -246,6 +293,8 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     is_torchs = isinstance(optimizer, torch.optim.Optimizer)
     if not is_torchs and has_nothing_here(optimizer, _placement()):
         return None  # torch's find that out themselves
+    if parts.shards is not None:
+        return parts.shards.step(parts.step, *args, **kwargs)
     return parts.step(*args, **kwargs)
 
 
@@ -295,7 +344,7 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
 
     Raises:
         UnsupportedError: the optimizer's own dictionary is not like torch's, or it was made from
-            the local parameters of each rank.
+            the local parameters of each rank; the state is spread over replicas.
     """
     job = state.require("optimizer.state_dict()")
     parts = _parts_of(optimizer)
@@ -310,6 +359,14 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
             **parts.waiting,
             **({"param_groups": own["param_groups"]} if is_like_torchs(own) else {}),
         }
+    if is_sharded(job):
+        raise UnsupportedError(
+            "optimizer.state_dict() with shard_optimizer_state: every rank has a part of the state,"
+            " and scripts call it on the first replica only; expected local_state_dict(), on all"
+            " ranks: on dp_rank 0 it returns the state of its partition, and with"
+            " gather_if_shard=False that of each rank. Save these with smp.save(partial=True), the"
+            " latter with v3=True."
+        )
     parts.settle()
     return gathered_state(optimizer, placement, job, lambda: _original_state(parts))
 
@@ -320,7 +377,9 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
     Its indices are those of all parameters. Tensors are the optimizer's own.
 
     Args:
-        gather_if_shard: of sharded states; ignored, as this one is not.
+        gather_if_shard: of a state that is spread over replicas: the first one gets all of it, in
+            CPU memory, a collective of the DP group, blocking. Others get their shard, as do all
+            with False, and `_smp_shards` beside it.
 
     Raises:
         ModelNotPartitionedError: it is not decided yet which those are.
@@ -335,28 +394,40 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
                 " or use state_dict()."
             )
         parts.settle()
-    return {**local_state(optimizer, _placement(), _original_state(parts)), IS_PARTIAL: True}
+    placement = _placement()
+    own = local_state(optimizer, placement, _original_state(parts), parts.others())
+    own = {**own, IS_PARTIAL: True}
+    if parts.shards is None or placement is None:
+        return own
+    dp_rank, dp_size = job.rank_in(GroupKind.DP), job.size_of(GroupKind.DP)
+    own[SHARDS] = [[placement.pp_rank, dp_rank, dp_size]]
+    return gathered_shards(optimizer, placement, job, own) if gather_if_shard else own
 
 
-def _load_state_dict(optimizer: Any, state_dict: Mapping[str, Any]) -> None:
+def _load_state_dict(
+    optimizer: Any, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+) -> None:
     """Takes the state of all parameters, or of this rank's with `_smp_is_partial: True`.
 
     What is partial is merged over the MP group, a collective, blocking: each rank is sent what it
     holds and has not got, so parts that were saved with another number of partitions can be loaded.
     Until the model is partitioned, the state waits, and the options of groups are set at once.
 
+    Where states are spread over replicas, what is partial is merged over all ranks. Shards of
+    another number of replicas may be given to any of them, several as a list.
+
     Raises:
-        ValueError: torch's, of groups that do not fit.
+        ValueError: torch's, of groups that do not fit; of the shards, some were given to no rank.
     """
+    if not isinstance(state_dict, Mapping):
+        state_dict = united_shards(state_dict)
     job = state.require("optimizer.load_state_dict()")
     parts = _parts_of(optimizer)
     if _is_whole(job) or _placement() is not None:
         parts.settle()
         _load_now(optimizer, state_dict)
-        return
-    parts.waiting = dict(state_dict)
-    if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in state_dict:
-        _load_original(parts, {"state": {}, "param_groups": state_dict["param_groups"]})
+    else:
+        parts.wait_with(state_dict)
 
 
 def _orig_state_dict(optimizer: Any) -> Any:
@@ -394,11 +465,14 @@ def _load_now(optimizer: Any, given: Mapping[str, Any]) -> None:
     """Loads a state, whole or partial, now that it is known what is here."""
     job = state.require("optimizer.load_state_dict()")
     placement = _placement()
+    parts = _parts_of(optimizer)
     plain = {key: value for key, value in given.items() if key != IS_PARTIAL}
     if given.get(IS_PARTIAL, False) and not _is_whole(job):
         assert placement is not None
-        plain = merged_state(optimizer, placement, job, plain)
-    _load_original(_parts_of(optimizer), local_state(optimizer, placement, plain))
+        others = None if parts.shards is None else parts.others()
+        plain = merged_state(optimizer, placement, job, plain, others)
+    plain.pop(SHARDS, None)
+    _load_original(parts, local_state(optimizer, placement, plain, parts.others()))
 
 
 def _load_original(parts: _Parts, plain: dict[str, Any]) -> None:

@@ -12,18 +12,22 @@ Source: modelparallel specification, section 4.5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.communication import CommGroup
 from smdistributed.modelparallel.torch.gathering import gather
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.state_mod import Job
 
 __all__ = [
+    "SHARDS",
+    "gathered_shards",
     "gathered_state",
     "has_nothing_here",
     "indices_by_id",
@@ -33,7 +37,11 @@ __all__ = [
     "move_state",
     "parameters_here",
     "parameters_of",
+    "united_shards",
 ]
+
+SHARDS = "_smp_shards"
+"""A key of dictionaries that hold shards: of each the partition, dp_rank and number of replicas."""
 
 
 def parameters_of(optimizer: Any) -> list[Tensor]:
@@ -42,10 +50,11 @@ def parameters_of(optimizer: Any) -> list[Tensor]:
 
 
 def indices_by_id(optimizer: Any) -> dict[int, int]:
-    """The index in state dictionaries, by `id` of the parameter."""
+    """The index in state dictionaries, by `id` of the parameter; of a master, by both `id`s."""
     indices: dict[int, int] = {}
     for index, parameter in enumerate(parameters_of(optimizer)):
         indices.setdefault(id(parameter), index)
+        indices.setdefault(id(model_parameter_of(parameter)), index)
     return indices
 
 
@@ -75,9 +84,18 @@ def is_like_torchs(own: Any) -> bool:
     )
 
 
-def local_state(optimizer: Any, placement: Placement | None, own: dict[str, Any]) -> dict[str, Any]:
-    """A state dictionary without what is of parameters on other ranks."""
-    absent = _absent(placement)
+def local_state(
+    optimizer: Any,
+    placement: Placement | None,
+    own: dict[str, Any],
+    others: Collection[int] = (),
+) -> dict[str, Any]:
+    """A state dictionary without what is of parameters on other ranks.
+
+    Args:
+        others: `id`s of those whose state is on other replicas.
+    """
+    absent = _absent(placement).union(others)
     if not is_like_torchs(own) or not absent:
         return own
     elsewhere = {
@@ -120,36 +138,83 @@ def gathered_state(
             " order; expected each to be made from model.parameters(). Make it so, or save each"
             " rank's own: optimizer.local_state_dict() and smp.save(partial=True)."
         )
-    indices = sorted(key for key in values if isinstance(key, int))
-    others = [key for key in values if not isinstance(key, int)]
-    return {**own, "state": {key: values[key] for key in (*indices, *others)}}
+    return {**own, "state": {key: values[key] for key in sorted(values, key=_in_order)}}
+
+
+def gathered_shards(
+    optimizer: Any, placement: Placement, job: Job, own: dict[str, Any]
+) -> dict[str, Any]:
+    """On the first replica the state of its partition, in CPU memory; on others the own shard.
+
+    A collective of the DP group, blocking.
+
+    Args:
+        own: the shard of this rank.
+
+    Raises:
+        SMPError: another rank failed to take part; says which, and how.
+    """
+    _, values = gather(
+        job,
+        lambda: (None, own["state"]),
+        lambda member, *_: member == 0,
+        copies=True,
+        group=CommGroup.DP_GROUP,
+    )
+    if job.rank_in(GroupKind.DP) != 0:
+        return own
+    whole = {key: value for key, value in own.items() if key != SHARDS}
+    return {**whole, "state": {key: values[key] for key in sorted(values, key=_in_order)}}
+
+
+def united_shards(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several parts as one."""
+    state: dict[Any, Any] = {}
+    for part in parts:
+        state.update(part["state"])
+    shards = [shard for part in parts for shard in part.get(SHARDS, ())]
+    return {**parts[0], "state": state, SHARDS: shards}
 
 
 def merged_state(
-    optimizer: Any, placement: Placement, job: Job, part: dict[str, Any]
+    optimizer: Any,
+    placement: Placement,
+    job: Job,
+    part: dict[str, Any],
+    others: Collection[int] | None = None,
 ) -> dict[str, Any]:
     """A rank's part with what others' parts hold of this rank's parameters.
 
-    A collective of the MP group, blocking. So parts that were saved with another number of
-    partitions can be loaded.
+    A collective of the MP group, of sharded states of all ranks, blocking. So parts that were saved
+    with another number of partitions can be loaded.
+
+    Args:
+        others: of sharded states, `id`s of parameters whose state is on other replicas.
+
+    Raises:
+        ValueError: of the shards of a state, some were given to no rank.
     """
+    group = CommGroup.MP_GROUP if others is None else CommGroup.WORLD
 
     def offer() -> tuple[Any, Mapping[Any, Any]]:
         is_known = is_like_torchs(part)
-        local = set(parameters_here(optimizer, placement))
+        here = parameters_here(optimizer, placement)
+        local = {index for index, each in here.items() if others is None or id(each) not in others}
         groups = part["param_groups"] if is_known else None
-        return (groups, _numbering(optimizer, placement), local), part["state"] if is_known else {}
+        note = (groups, _numbering(optimizer, placement), local, part.get(SHARDS, ()))
+        return note, part["state"] if is_known else {}
 
     def wants(member: int, key: Any, notes: Sequence[Any]) -> bool:
-        if any(numbering != notes[0][1] for _, numbering, _ in notes):
+        if any(note[1] != notes[0][1] for note in notes):
             return False  # an index is another parameter on each rank
         return not isinstance(key, int) or key in notes[member][2]
 
-    notes, values = gather(job, offer, wants, copies=False)
-    rank = job.rank_in(GroupKind.MP)
+    notes, values = gather(job, offer, wants, copies=False, group=group)
+    _check_shards([shard for note in notes for shard in note[3]])
+    rank = job.rank_in(group.value)
     if part and not is_like_torchs(part):
         return part
-    groups = next((groups for groups, _, _ in notes if groups is not None), None)
+    groups = next((note[0] for note in notes if note[0] is not None), None)
     if groups is None:
         return part
     held = {key: value for key, value in values.items() if wants(rank, key, notes)}
@@ -157,12 +222,18 @@ def merged_state(
     return {"param_groups": groups, **part, "state": {**held, **own}}
 
 
-def move_state(optimizer: Any, placement: Placement) -> None:
-    """States that were made before the model was placed go where their parameters went."""
+def move_state(
+    optimizer: Any, placement: Placement, others: Callable[[], Collection[int]] = tuple
+) -> None:
+    """States that were made before the model was placed go where their parameters went.
+
+    Args:
+        others: returns `id`s of parameters whose state is on other replicas.
+    """
     states = getattr(optimizer, "state", None)
-    if not isinstance(states, dict):
+    if not isinstance(states, dict) or not states:
         return
-    absent = _absent(placement)
+    absent = _absent(placement).union(others())
     for parameter in list(states):
         if id(parameter) in absent:
             del states[parameter]
@@ -180,11 +251,33 @@ def _absent(placement: Placement | None) -> set[int]:
     return {id(parameter) for name, parameter in named if not placement.is_here(name)}
 
 
+def _check_shards(shards: Sequence[Sequence[int]]) -> None:
+    """Whether those of each partition are complete."""
+    of_each: dict[tuple[int, int], set[int]] = {}
+    for partition, rank, count in shards:
+        of_each.setdefault((partition, count), set()).add(rank)
+    for (partition, count), found in of_each.items():
+        missing = sorted(set(range(count)) - found)
+        if missing:
+            raise ValueError(
+                f"the optimizer state was saved in {count} shards, and those of partition"
+                f" {partition} and dp_rank {', '.join(map(str, missing))} were given to no rank;"
+                " expected all of them. Start as many processes as then, or let a rank load"
+                " several: optimizer.load_state_dict([shard, another]). What local_state_dict()"
+                " returns on dp_rank 0 needs no others."
+            )
+
+
+def _in_order(key: Any) -> tuple[bool, int]:
+    """Indices, and what else is in a state after them."""
+    return (False, key) if isinstance(key, int) else (True, 0)
+
+
 def _numbering(optimizer: Any, placement: Placement) -> list[list[int]]:
     """By group, which parameters of the model it holds; -1 is none of them."""
     parameters = placement.model.parameters()
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     return [
-        [numbers.get(id(parameter), -1) for parameter in group["params"]]
+        [numbers.get(id(model_parameter_of(parameter)), -1) for parameter in group["params"]]
         for group in optimizer.param_groups
     ]

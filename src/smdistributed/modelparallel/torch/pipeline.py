@@ -15,6 +15,7 @@ from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
 from smdistributed.modelparallel.schedule import Schedule
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.activation_checkpointing.elsewhere import Elsewhere
 from smdistributed.modelparallel.torch.executor.deferred import Deferred
 from smdistributed.modelparallel.torch.executor.executor import Executor
 from smdistributed.modelparallel.torch.executor.habits import Habit
@@ -31,6 +32,7 @@ class Pipeline:
     Attributes:
         is_in_step: user code of a step runs.
         is_tracing: it is the one that the partition is decided from.
+        elsewhere: by partition, what runs checkpointed modules for others.
     """
 
     def __init__(self, job: Job) -> None:
@@ -39,9 +41,12 @@ class Pipeline:
         self.size = job.size_of(GroupKind.PP)
         self.is_in_step = False
         self.is_tracing = False
+        self.elsewhere: list[Elsewhere] = []
         self._channel: _native.Communicator | None = None
         self._executor: Executor | None = None
         self.peak_microbatches = 0
+        name = job.config.pipeline
+        self._schedule_name = "interleaved" if name == "auto" else name  # until there is a model
         # Of a step of one rank alone, as in the executor.
         self._arm: Callable[[], None] | None = None
         self._habit = Habit()
@@ -58,13 +63,19 @@ class Pipeline:
         """From now on modules run where they have been placed; a collective of the pipeline."""
         if self._executor is not None:
             self._executor.close()
+        if placement is not None and self.job.config.pipeline == "auto":
+            self._schedule_name = placement.decision.schedule or "interleaved"
+        modules, paths, owners = (
+            (placement.modules, placement.paths, placement.owners) if placement else ([], [], {})
+        )
+        self.elsewhere = [Elsewhere(modules, owners, self.job.device) for _ in range(self.size)]
         self._executor = Executor(
             self.rank,
             self.size,
             self._open_channel(),
-            placement.modules if placement else [],
-            placement.paths if placement else [],
-            placement.owners if placement else {},
+            [*modules, *self.elsewhere],
+            [*paths, *(f"checkpointed modules of partition {r}" for r in range(self.size))],
+            {**owners, **{each: place for place, each in enumerate(self.elsewhere)}},
             self.job.device,
             process_settings().timeout_s,
             self._executor,
@@ -81,7 +92,7 @@ class Pipeline:
         """Of a step that has so many."""
         config = self.job.config
         bound = config.active_microbatches or microbatches
-        return Schedule.named(config.pipeline, microbatches, bound)
+        return Schedule.named(self._schedule_name, microbatches, bound)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -103,7 +114,12 @@ class Pipeline:
         model = state.model
         if model is not None and not model.partitioned:
             model.partition(self, bodies[0] if bodies else None)
-        arms = model.before_last_backward if model is not None and model.has_replicas else None
+        # By its proxy: what no backward pass calls is kept until the next step, the model is not.
+        arms = (
+            (lambda: model.before_last_backward())
+            if model is not None and model.has_replicas
+            else None
+        )
         self._weights = weights or [1.0 / max(1, len(bodies))] * len(bodies)
         self.is_in_step = True
         try:
@@ -199,7 +215,8 @@ class Pipeline:
             results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights, habit)
             self.peak_microbatches = executor.peak_microbatches
         else:
-            results = executor.serve(arm)
+            schedule = self.schedule(self.job.config.microbatches)
+            results = executor.serve(arm, schedule if schedule.defers_weights else None)
         return results, executor.note, executor.had_backward
 
     def _run_alone(

@@ -20,6 +20,12 @@ from torch import Tensor, nn
 
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.torch.assignment import Decision, module_paths
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    Values,
+    drop_expired,
+    plainly,
+    replace_data,
+)
 
 __all__ = ["Placement", "absent_like", "is_absent"]
 
@@ -74,15 +80,36 @@ class Placement:
         return self.partition_of[name] == self.pp_rank
 
     def apply(self, device: torch.device) -> None:
-        """Moves what is here to the device, and lets go of the rest."""
+        """Moves what is here to the device, and lets go of the rest.
+
+        What is delayed gets its values here, a tensor at a time.
+
+        Raises:
+            ValueError: a tensor on the meta device, of which nothing tells its values.
+        """
+        with plainly():
+            self._apply(device)
+        drop_expired()
+
+    def _apply(self, device: torch.device) -> None:
+        values = Values()
         for name, tensor in _named_tensors(self.model):
             here = self.is_here(name)
-            tensor.data = tensor.data.to(device) if here else absent_like(tensor.data)
+            if here:
+                is_there = tensor.device == device
+                value = tensor if is_there else values.of(tensor, name).to(device)
+                replace_data(tensor, value.detach())
+            else:
+                replace_data(tensor, absent_like(tensor))
+            if device.type != "cpu":
+                values = Values()  # or it would keep what was copied from here
             if not here:
                 tensor.grad = None
                 if tensor.requires_grad:  # else nothing tells of its use but NaN
                     watched: Any = tensor
                     watched.register_hook(self._refusal(name, tensor))
+        for _, module in self.local_modules():
+            values.fill_attributes(module)
 
     def _refusal(self, name: str, tensor: Tensor) -> Callable[[Tensor], None]:
         place, here = self.partition_of[name], self.pp_rank

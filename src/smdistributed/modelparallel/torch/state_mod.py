@@ -23,7 +23,9 @@ from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.topology import Coordinates, GroupKind, Topology
 
-__all__ = ["Job", "State", "state"]
+__all__ = ["Job", "ModuleManager", "State", "state"]
+
+StateDict = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,21 @@ class Job:
         return self.message_group if group is self.groups[GroupKind.WORLD] else group
 
 
+@dataclasses.dataclass
+class ModuleManager:
+    """What Hugging Face's `save_pretrained` asks about the model.
+
+    Attributes:
+        translate_functions: pairs of functions of a full state dictionary, from this library's
+            names to Hugging Face's and back. Whoever puts modules with other names into a model
+            adds a pair.
+    """
+
+    translate_functions: list[
+        tuple[Callable[[StateDict], StateDict], Callable[[StateDict], StateDict]]
+    ] = dataclasses.field(default_factory=list)
+
+
 class State:
     """The one object of this class is `state`.
 
@@ -96,6 +113,7 @@ class State:
     Attributes:
         model: the `DistributedModel`, or None.
         optimizer: what was last passed to `smp.DistributedOptimizer`, or None.
+        module_manager: how names of the model's parameters are translated.
         param_index_to_name_tp_group, param_name_to_index_tp_group: lists by tp_rank, or None.
     """
 
@@ -104,6 +122,7 @@ class State:
         self._leaving = contextlib.ExitStack()
         self.model: Any = None
         self.optimizer: Any = None
+        self.module_manager = ModuleManager()
         self.param_index_to_name_tp_group: Any = None
         self.param_name_to_index_tp_group: Any = None
 

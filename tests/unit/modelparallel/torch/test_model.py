@@ -71,6 +71,20 @@ def test_one_model_lives_at_a_time() -> None:
     smp.DistributedModel(nn.Linear(2, 2))
 
 
+def test_the_end_of_an_earlier_model_does_not_forget_a_later_one() -> None:
+    smp.init({})
+    earlier = smp.DistributedModel(nn.Linear(2, 2))
+    kept = smp.state.model
+    smp.reset()
+    smp.init({})
+    later = smp.DistributedModel(nn.Linear(2, 2))
+    del earlier
+    gc.collect()
+    with pytest.raises(ReferenceError):
+        kept.partitioned  # noqa: B018
+    assert smp.state.model.get_module() is later.get_module()
+
+
 @pytest.mark.parametrize("ddp", [False, True])
 def test_wrappers_show_what_they_wrap(ddp: bool) -> None:
     smp.init({"ddp": ddp})

@@ -166,13 +166,6 @@ def test_hooks_of_the_optimizer_see_its_own_dictionaries() -> None:
     assert seen == ["step", 1]
 
 
-@pytest.mark.parametrize("key", ["fp16", "bf16"])
-def test_what_is_not_there_yet(key: str) -> None:
-    smp.init({key: True})
-    with pytest.raises(NotImplementedError, match=rf"has {key}.* use torch.autocast"):
-        smp.DistributedOptimizer(torch.optim.SGD(pair()[0].parameters(), lr=0.1))
-
-
 def test_errors() -> None:
     _, model = pair()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -53,6 +53,12 @@ def test_children_come_in_the_order_of_execution_below_who_calls_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_16_bits_training_keeps_two_weights_and_two_gradients(dtype: torch.dtype) -> None:
+    tree = untraced(nn.Linear(4, 8).to(dtype), CPU).tree(1)
+    assert tree.memory_bytes == (4 * 8 + 8) * (2 + 2 + 4 * 4)
+
+
 def test_what_is_never_called_stays_with_who_holds_it() -> None:
     nodes = _by_name(_traced(Net(), torch.randn(5, 4)).tree(1))
     assert not nodes["main/unused"].has_parameters

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.schedule import Phase
 from smdistributed.modelparallel.torch.executor.activity import Activity
@@ -38,6 +39,8 @@ from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
 from smdistributed.modelparallel.torch.structures import flatten, is_container
 
 __all__ = ["WHOLE_RESULT", "Caller", "Post", "Surroundings"]
+
+_log = get_logger()
 
 # Instead of a value's number: all values of the last call, with their template.
 WHOLE_RESULT = -1
@@ -89,6 +92,7 @@ class Caller:
         self._dummy = torch.empty(0, requires_grad=True)
         # In a backward pass, where a checkpoint recomputes, or after one.
         self.has_called_late = False
+        self._has_warned = False
 
     # --- forward ---------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class Caller:
             return False
         # Who watches what is saved for the backward pass must see it here. A checkpoint counts it,
         # and what was waited for in the forward pass may be known in the recomputation.
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        if _is_saving_watched():
             return False
         if is_loss(function):
             return True
@@ -174,6 +178,17 @@ class Caller:
     def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)
         self.has_called_late |= is_grad and activity.task.phase is Phase.BACKWARD
+        if is_grad and not self._has_warned and _is_saving_watched():
+            self._has_warned = True
+            _log.warning(
+                "%s on rank %d was called within torch.utils.checkpoint, or other hooks on saved"
+                " tensors. Results are right, but what is saved on that rank stays there. Use"
+                " smp.set_activation_checkpointing(), or checkpoint() of"
+                " smdistributed.modelparallel.torch.patches.checkpoint, for modules on one"
+                " partition.",
+                name,
+                owner,
+            )
         program = Program(self, activity, owner, number, ordinal, is_grad, name)
         activity.programs.append(program)
         return program
@@ -486,6 +501,10 @@ class Caller:
     def forget_all(self) -> None:
         """The step is over."""
         self._programs.clear()
+
+
+def _is_saving_watched() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _present(letter: Letter) -> list[Tensor]:

@@ -27,10 +27,15 @@ from smdistributed.modelparallel.torch.executor.deferred import (
     nothing_deferred,
 )
 
-__all__ = ["install", "uninstall"]
+__all__ = ["install", "microbatch", "owners", "uninstall"]
 
 
 class _Executor(Protocol):
+    @property
+    def microbatch(self) -> int: ...
+
+    def is_active(self) -> bool: ...
+
     def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any: ...
 
 
@@ -73,6 +78,16 @@ def uninstall(executor: _Executor) -> None:
         Function.apply = classmethod(_original_apply)  # type: ignore[assignment]
         torch.autograd.backward = _original_backward
         nn.Module.__setattr__ = _original_setattr  # type: ignore[method-assign]
+
+
+def owners() -> Mapping[nn.Module, int]:
+    """The ranks that modules run on now; those that are not in it run where they are called."""
+    return _owners
+
+
+def microbatch() -> int:
+    """The one that user code works on now; 0 where there is no pipeline."""
+    return _executor.microbatch if _executor is not None and _executor.is_active() else 0
 
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
-__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "may_alias", "number_of"]
+__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "may_alias", "number_of", "widened"]
 
 # What a function that is no loss may bring along; else its argument is waited for.
 SMALL_BYTES = 64 << 10
@@ -36,6 +37,14 @@ _OF_TENSORS = (
 )
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """16-bit floats in fp32, other tensors as they are; so goes a result that is not here yet."""
+    if has_torch_function_unary(tensor):
+        result: Tensor = handle_torch_function(widened, (tensor,), tensor)
+        return result
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
 def _all() -> Iterator[tuple[str, Callable[..., Any]]]:
     for owner, names in ((functional, _LOSSES), (functional, _OTHERS), (Tensor, _OF_TENSORS)):
         for name in names.split():
@@ -43,6 +52,7 @@ def _all() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in _OF_TENSORS.split():
         if hasattr(torch, name):
             yield f"torch.{name}", getattr(torch, name)
+    yield "ours.widened", widened
 
 
 # By number; every rank has the same torch.
@@ -53,7 +63,7 @@ _NUM_LOSSES = len(_LOSSES.split())
 
 # What they return may share memory with their first argument.
 _ALIASING = {"contiguous", "detach", "double", "flatten", "float", "permute", "reshape"}
-_ALIASING |= {"squeeze", "transpose", "unsqueeze", "view", "__getitem__"}
+_ALIASING |= {"squeeze", "transpose", "unsqueeze", "view", "widened", "__getitem__"}
 _ALIASES = frozenset(
     number for number, (name, _) in enumerate(FUNCTIONS) if name.split(".")[1] in _ALIASING
 )
