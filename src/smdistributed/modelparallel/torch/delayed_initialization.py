@@ -705,7 +705,7 @@ class _Past(TorchFunctionMode):
             if func is not Tensor.tolist:
                 value.setflags(write=False)  # it would not get to the parameter
             return value
-        if func in _LETS_MEMORY_OUT and not source.is_parameters:
+        if func in _LETS_MEMORY_OUT and not tensor.is_meta and not source.is_parameters:
             _forget(tensor)
         return func(*args, **kwargs)
 

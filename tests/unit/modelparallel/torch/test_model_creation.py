@@ -94,6 +94,7 @@ class Odd(nn.Module):
         self.tied = self.scaled
         self.same_memory = nn.Parameter(self.scaled.data)
         self.copied = copy.deepcopy(self.late)
+        self.copied.untyped_storage()  # as who looks for shared memory does
         self.half = nn.Linear(3, 3, dtype=torch.bfloat16)
         self.own_generator = nn.Parameter(torch.rand(4, generator=torch.Generator().manual_seed(5)))
         self.padded = nn.Parameter(torch.ones(3))
