@@ -33,7 +33,7 @@ from smdistributed.dataparallel.trace.model import REDUCTIONS, Operation, RankIn
 from smdistributed.dataparallel.trace.recorder import CAPACITY, recorder
 from smdistributed.dataparallel.trace.termination import TerminationWatch
 
-__all__ = ["Session", "session"]
+__all__ = ["Session", "clock_name", "session"]
 
 _BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE_PATH: Final = Path("/proc/self/ns/time")
@@ -160,7 +160,7 @@ class Session:
             job=self._job,
             host=socket.gethostname(),
             pid=os.getpid(),
-            clock=_clock_name(),
+            clock=clock_name(),
             origin_ns=min(moments, default=recording.started_ns),
             wall_offset_ns=time.time_ns() - time.monotonic_ns(),
             started_ns=recording.started_ns,
@@ -246,7 +246,7 @@ def _make_folder(path: Path) -> None:
         )
 
 
-def _clock_name(
+def clock_name(
     boot_id_path: Path = _BOOT_ID_PATH, time_namespace_path: Path = _TIME_NAMESPACE_PATH
 ) -> str:
     """Returns a text that two processes share exactly if their CLOCK_MONOTONIC is the same.

@@ -30,7 +30,7 @@ from smdistributed.modelparallel.torch.assignment import ROOT, module_paths
 from smdistributed.modelparallel.torch.devices import arguments_on
 from smdistributed.modelparallel.torch.live_bytes import LiveBytes
 from smdistributed.modelparallel.torch.structures import flatten
-from smdistributed.modelparallel.torch.tracing import _unchanged
+from smdistributed.modelparallel.torch.tracing import unchanged
 
 __all__ = ["Loss", "profile"]
 
@@ -63,7 +63,7 @@ def profile(
     parameters = list(model.parameters())
     homes = [(tensor, tensor.data) for tensor in (*parameters, *model.buffers())]
     gradients = [parameter.grad for parameter in parameters]
-    with _unchanged(model), torch.enable_grad():
+    with unchanged(model), torch.enable_grad():
         try:
             for tensor, _ in homes:
                 tensor.data = tensor.data.to(device)

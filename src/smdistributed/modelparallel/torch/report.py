@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from smdistributed._common.log import get_logger
 from smdistributed._common.trace_path import rank_path
 from smdistributed._common.version import __version__
-from smdistributed.dataparallel.trace.session import _clock_name
+from smdistributed.dataparallel.trace.session import clock_name
 from smdistributed.modelparallel.report.costs import Profile, Row
 from smdistributed.modelparallel.report.document import Report, report_of_records
 from smdistributed.modelparallel.report.records import RankRecord, write_rank_record
@@ -170,7 +170,7 @@ def _about(job: Job, placement: Placement) -> dict[str, Any]:
         "members": job.members(GroupKind.PP),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "clock": _clock_name(),
+        "clock": clock_name(),
         "wall_offset_ns": time.time_ns() - time.monotonic_ns(),
         "version": __version__,
         "settings": settings_of(job.config, placement.decision),

@@ -39,7 +39,7 @@ from smdistributed.modelparallel.torch.delayed_initialization import (
 from smdistributed.modelparallel.torch.devices import arguments_on
 from smdistributed.modelparallel.torch.structures import flatten
 
-__all__ = ["Trace", "trace", "untraced"]
+__all__ = ["Trace", "trace", "unchanged", "untraced"]
 
 # A training step has so many numbers for one of a parameter: weight, gradient, two moments.
 _COPIES = 4
@@ -213,7 +213,7 @@ def trace(
         )
         materialise(model)
     found = Trace(model, device, is_measured)
-    with _unchanged(model), torch.no_grad():
+    with unchanged(model), torch.no_grad():
         homes = {p: p.device for p in (*model.parameters(), *model.buffers())}
         is_elsewhere = any(home.type != device.type for home in homes.values())
         if is_elsewhere:
@@ -238,7 +238,7 @@ def _trace_shapes(
     found = Trace(model, device, is_measured=False)
     try:
         args, kwargs = arguments_on(device, args, kwargs)
-        with _unchanged(model), torch.no_grad(), Disguise(device), _Shapes(), _Watch(found):
+        with unchanged(model), torch.no_grad(), Disguise(device), _Shapes(), _Watch(found):
             model(*args, **kwargs)
     except Exception as error:  # of any kind; if it is not for want of values it comes again
         get_logger().info("shapes do not tell what the model does: %s", error)
@@ -268,7 +268,8 @@ class _Shapes(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Buffers of the model, and random states, are after the block as they were before."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices), kept_buffers(model.modules()):
         yield

@@ -167,9 +167,9 @@ def test_a_clock_has_the_name_of_its_host_and_its_time_namespace(tmp_path: Path)
     boot_id.write_text("some-id\n")
     namespace = tmp_path / "time"
     namespace.symlink_to("time:[42]")
-    assert session_module._clock_name(boot_id, namespace) == "some-id time:[42]"
-    assert session_module._clock_name() == session_module._clock_name()
-    assert session_module._clock_name(boot_id, tmp_path / "none") == "some-id time:"
+    assert session_module.clock_name(boot_id, namespace) == "some-id time:[42]"
+    assert session_module.clock_name() == session_module.clock_name()
+    assert session_module.clock_name(boot_id, tmp_path / "none") == "some-id time:"
 
 
 def test_the_profiler_loads_no_framework(tmp_path: Path) -> None:
