@@ -72,7 +72,9 @@ def _way(
         forward_s = found.forward_seconds(module)
         forward[partition] += forward_s
         kept[partition] += found.costs[module].kept_bytes
-        if isinstance(module, _SPLIT) or type(module).__name__ == "Conv1D":  # Hugging Face's
+        is_split = isinstance(module, _SPLIT) or type(module).__name__ == "Conv1D"  # Hugging Face's
+        weight = getattr(module, "weight", None)
+        if is_split and isinstance(weight, nn.Parameter) and weight.requires_grad:
             calls = found.costs[module].calls
             weights[partition] += forward_s + calls * longer_s
             pieces[partition] += calls

@@ -90,6 +90,7 @@ class Executor:
         self._caller = Caller(self._post, self, names)
         self._owner = Owner(rank, self._post, self, modules, names, self._random)
         self._weights = WeightGradients(lambda: self.microbatch)
+        self._parameters: frozenset[int] = frozenset()
         self._mailbox.handlers = {
             Kind.CALL: self._owner.called,
             Kind.RETURN: self._caller.returned,
@@ -247,7 +248,10 @@ class Executor:
         self._default_dtype = torch.get_default_dtype()
         self._schedule = schedule
         if schedule.defers_weights:
-            split_functions.install(self._weights)
+            if not self._parameters:
+                parameters = (p for m in self._modules for p in m.parameters(recurse=False))
+                self._parameters = frozenset(map(id, parameters))
+            split_functions.install(self._weights, self._parameters)
         self._weights.begin_step(schedule.defers_weights)
         self._under_way = set()
         self._end = None
@@ -271,6 +275,8 @@ class Executor:
             self._recorder.end_step(self._owner.name_of)
 
     def _finish_step(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
         self._owner.drop_all()
         self._caller.forget_all()
         self._weights.begin_step(False)
@@ -370,7 +376,7 @@ class Executor:
             self._failure = self._failure or error
             activity.end()
             self._num_finished = self._schedule.microbatches
-            self._weights.clear()
+            self._weights.begin_step(False)
             self._scheduler.abort()
             return
         except BaseException:
@@ -515,7 +521,7 @@ class Executor:
         """A backward pass has ended here."""
         notify, self._after_last_pass = self._after_last_pass, None
         if notify is not None:
-            self._weights.comes_last = True
+            self._weights.end_passes()
             notify()
 
     def _is_alone(self, num_programs: int) -> bool:
@@ -617,7 +623,7 @@ class Executor:
             raise StepAborted(reason)
         self._end = letter
         self._abort_reason = reason
-        self._weights.clear()
+        self._weights.begin_step(False)
         self._scheduler.abort()
 
 

@@ -101,8 +101,12 @@ class Owner:
 
     @property
     def microbatches(self) -> set[int]:
-        """Those with programs that may be asked to go back."""
-        return {frame.activity.task.microbatch for frame in self._frames.values() if frame.is_grad}
+        """Those with programs that have begun, and may be asked to go back."""
+        return {
+            frame.activity.task.microbatch
+            for frame in self._frames.values()
+            if frame.is_grad and (frame.is_running or frame.has_run)
+        }
 
     @property
     def num_frames(self) -> int:

@@ -3,8 +3,8 @@
 """Functions of torch whose backward pass can leave the gradients of weights for later.
 
 Replaced, while there is a pipeline that defers them, are those that hold most of the work: linear
-(attention and MLPs), addmm (Hugging Face's Conv1D) and convolutions; called with parameters as
-weights, and outside of autocast. All others compute their gradients at once.
+(attention and MLPs), addmm (Hugging Face's Conv1D) and convolutions; called with parameters of the
+model as weights, and outside of autocast. All others compute their gradients at once.
 """
 
 # torch's functions of autograd have no types.
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -27,17 +27,24 @@ from smdistributed.modelparallel.torch.executor.weight_gradients import Compute,
 
 __all__ = ["install", "uninstall"]
 
-_torchs_linear = functional.linear
 _weights: WeightGradients | None = None
-_replaced: list[tuple[Any, str, Any]] = []
+_parameters: frozenset[int] = frozenset()
+_replaced: dict[tuple[Any, str], tuple[Any, Any]] = {}  # what was there, and what is now
+_linear_before: Callable[..., Tensor] = functional.linear
 
 
-def install(weights: WeightGradients) -> None:
-    """From now on these functions leave gradients there, in steps that defer them."""
-    global _weights
+def install(weights: WeightGradients, parameters: frozenset[int]) -> None:
+    """From now on these functions leave gradients there, in steps that defer them.
+
+    Args:
+        parameters: of the model, by `id`. Others get theirs at once.
+    """
+    global _weights, _parameters, _linear_before
     _weights = weights
+    _parameters = parameters
     if _replaced:
         return
+    _linear_before = functional.linear
     splits: list[tuple[Any, str, Callable[..., Any]]] = [
         (functional, "linear", _linear),
         (torch, "addmm", _addmm),
@@ -45,17 +52,19 @@ def install(weights: WeightGradients) -> None:
     ]
     for place, name, function in splits:
         original = getattr(place, name)
-        _replaced.append((place, name, original))
-        setattr(place, name, functools.wraps(original)(functools.partial(function, original)))
+        ours = functools.wraps(original)(functools.partial(function, original))
+        _replaced[place, name] = original, ours
+        setattr(place, name, ours)
 
 
 def uninstall(weights: WeightGradients) -> None:
-    """Gives them back, if they are of this pipeline."""
-    global _weights
+    """Gives them back, if they are of this pipeline, as far as nobody has replaced them since."""
+    global _weights, _parameters
     if _weights is weights:
-        _weights = None
-        for place, name, original in _replaced:
-            setattr(place, name, original)
+        _weights, _parameters = None, frozenset()
+        for (place, name), (original, ours) in _replaced.items():
+            if getattr(place, name) is ours:
+                setattr(place, name, original)
         _replaced.clear()
 
 
@@ -63,26 +72,39 @@ def _can_split(input: Any, weight: Any, bias: Any) -> bool:
     return (
         _weights is not None
         and _weights.is_deferring
+        and not torch.compiler.is_compiling()
         and type(input) is Tensor
-        and type(weight) is nn.Parameter
+        and input.layout is torch.strided
+        and _is_ours(weight)
         and weight.requires_grad
-        and (bias is None or type(bias) is nn.Parameter)
+        and not weight.is_complex()
+        and (bias is None or _is_ours(bias))
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled(input.device.type)
-        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
+
+
+def _is_ours(parameter: Any) -> bool:
+    """A parameter of the model whose gradient nobody wants to change on its way."""
+    is_plain = type(parameter) is nn.Parameter and not parameter._backward_hooks
+    return is_plain and id(parameter) in _parameters
 
 
 def _linear(original: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     if not _can_split(input, weight, bias) or input.dim() < 2:
         return original(input, weight, bias)
-    return _Split.apply(_EDGE, input, _Linear(weight, bias, is_transposed=True), _weights)
+    return _split(input, weight, _Linear(weight, bias, is_transposed=True))
 
 
-def _addmm(original: Any, input: Any, mat1: Any, mat2: Any, **options: Any) -> Any:
-    if options or not _can_split(mat1, mat2, input) or input.dim() != 1 or mat1.dim() != 2:
-        return original(input, mat1, mat2, **options)
-    return _Split.apply(_EDGE, mat1, _Linear(mat2, input, is_transposed=False), _weights)
+def _addmm(original: Any, *args: Any, **options: Any) -> Any:
+    if options or len(args) != 3 or not _can_split(args[1], args[2], args[0]):
+        return original(*args, **options)
+    bias, input, weight = args
+    if bias.dim() != 1 or input.dim() != 2:
+        return original(*args)
+    return _split(input, weight, _Linear(weight, bias, is_transposed=False))
 
 
 def _convolution(dims: int) -> Callable[..., Any]:
@@ -105,8 +127,8 @@ def _convolution(dims: int) -> Callable[..., Any]:
         strides, paddings, dilations = (
             _for_each(value, dims) for value in (stride, padding, dilation)
         )
-        return _Split.apply(
-            _EDGE, input, _Convolution(weight, bias, strides, paddings, dilations, groups), _weights
+        return _split(
+            input, weight, _Convolution(weight, bias, strides, paddings, dilations, groups)
         )
 
     return convolve
@@ -116,6 +138,12 @@ def _for_each(value: int | Sequence[int], dims: int) -> list[int]:
     """Of each dimension, where one number stands for all of them."""
     values = [value] if isinstance(value, int) else list(value)
     return values * dims if len(values) == 1 else values
+
+
+def _split(input: Tensor, weight: Tensor, function: _Function) -> Tensor:
+    # Detached: it is looked after for changes in place, and its node is not reached.
+    result: Tensor = _Split.apply(_EDGE, input, weight.detach(), function, _weights)
+    return result
 
 
 class _Split(Function):
@@ -128,10 +156,15 @@ class _Split(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, edge: Tensor, input: Tensor, function: _Function, weights: WeightGradients
+        ctx: Any,
+        edge: Tensor,
+        input: Tensor,
+        weight: Tensor,
+        function: _Function,
+        weights: WeightGradients,
     ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(input)
+        ctx.save_for_backward(input, weight)
         ctx.function, ctx.weights = function, weights
         return function.result(input)
 
@@ -140,18 +173,21 @@ class _Split(Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         of_input = None
         if gradient is not None:
-            (input,) = ctx.saved_tensors
-            if ctx.needs_input_grad[1]:
-                of_input = ctx.function.of_input(gradient, input)
-            for parameter, compute in ctx.function.of_parameters(gradient, input):
-                if parameter.requires_grad:
-                    ctx.weights.defer(parameter, compute)
-        return None, of_input, None, None
+            input, weight = ctx.saved_tensors
+            with torch._C._DisableAutocast():
+                if ctx.needs_input_grad[1]:
+                    of_input = ctx.function.of_input(gradient, input, weight)
+                # Not in a pass that does not go to leaves, as of torch.autograd.grad().
+                if torch._C._will_engine_execute_node(_EDGE_NODE):
+                    for parameter, compute in ctx.function.of_parameters(gradient, input):
+                        if parameter.requires_grad:
+                            ctx.weights.defer(parameter, input, compute)
+        return None, of_input, None, None, None
 
 
 class _Function(Protocol):
     def result(self, input: Tensor) -> Tensor: ...
-    def of_input(self, gradient: Tensor, input: Tensor) -> Tensor: ...
+    def of_input(self, gradient: Tensor, input: Tensor, weight: Tensor) -> Tensor: ...
     def of_parameters(
         self, gradient: Tensor, input: Tensor
     ) -> Iterator[tuple[nn.Parameter, Compute]]: ...
@@ -169,10 +205,10 @@ class _Linear:
 
     def result(self, input: Tensor) -> Tensor:
         weight = self._weight if self._is_transposed else self._weight.t()
-        return _torchs_linear(input, weight, self._bias)
+        return _linear_before(input, weight, self._bias)
 
-    def of_input(self, gradient: Tensor, input: Tensor) -> Tensor:
-        return gradient @ (self._weight if self._is_transposed else self._weight.t())
+    def of_input(self, gradient: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+        return gradient @ (weight if self._is_transposed else weight.t())
 
     def of_parameters(
         self, gradient: Tensor, input: Tensor
@@ -205,7 +241,7 @@ class _Convolution:
         result: Tensor = torch.ops.aten.convolution(input, self._weight, self._bias, *self._options)
         return result
 
-    def of_input(self, gradient: Tensor, input: Tensor) -> Tensor:
+    def of_input(self, gradient: Tensor, input: Tensor, weight: Tensor) -> Tensor:
         return self._gradient(gradient, input, 0)
 
     def of_parameters(
@@ -236,3 +272,4 @@ def _added(sum_: Tensor | None, gradient: Tensor) -> Tensor:
 
 # So that there is a node where no input requires grad.
 _EDGE = torch.empty(0, requires_grad=True)
+_EDGE_NODE = torch.autograd.graph.get_gradient_edge(_EDGE).node
