@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,7 @@ def replicas(rank: int, world_size: int, folder: str) -> list[tuple[str, str, fl
     """Two pipelines of two: goes on, fails in each way, and goes on again."""
     import smdistributed.modelparallel.torch as smp
     from smdistributed.modelparallel.torch.checkpointing import parts
+    from smdistributed.modelparallel.torch.checkpointing.directory import CheckpointDirectory
 
     goes_on(rank, world_size, folder, 2)
     script = Script(smp, 2, ddp=True)
@@ -177,6 +179,13 @@ def replicas(rank: int, world_size: int, folder: str) -> list[tuple[str, str, fl
     parts.files.save = original
     mine = f"{folder}.at_save/no" if rank == 2 else folder  # below a file
     attempt("path", lambda: smp.save_checkpoint(mine, "x"))
+    odd: Any = 3 if rank == 1 else folder
+    attempt("no path", lambda: smp.save_checkpoint(odd, "x"))
+    attempt("no path", lambda: smp.resume_from_checkpoint(odd, "parts"))
+    plain = torch.nn.Linear(1, 1) if rank == 2 else None
+    attempt("no model", lambda: smp.save_checkpoint(folder, "x", model=plain))
+    attempt("no model", lambda: smp.save_safetensors(f"{folder}/x", model=plain))
+    attempt("option", lambda: smp.resume_from_checkpoint(folder, load_optimizer=rank != 3))
     own = f"{folder}/no" if rank == 3 else folder
     attempt("missing", lambda: smp.resume_from_checkpoint(own, "parts"))
     attempt("newest", lambda: smp.resume_from_checkpoint(f"{folder}/no"))
@@ -197,6 +206,25 @@ def replicas(rank: int, world_size: int, folder: str) -> list[tuple[str, str, fl
     assert found == [*own_parts, "partition.pt", "user_content.pt"]
     content = torch.load(f"{host}/2_partial/user_content.pt")
     assert content == [2 * (rank // 2)]
+
+    # One host cannot name the new one: on none it is there, nor takes it the place of another.
+    def refuses(self: Any, tag: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    if rank == 2:
+        CheckpointDirectory.publish = refuses  # type: ignore[method-assign]
+    for tag in ("2", "3"):
+        attempt("publish", lambda tag=tag: smp.save_checkpoint(host, tag, user_content=["new"]))
+        assert sorted(os.listdir(host)) == ["1_partial", "2_partial", "newest"]
+        assert torch.load(f"{host}/2_partial/user_content.pt") == content
+    # Nor can the other take its own back, as after a kill: then parts of two saves are there.
+    CheckpointDirectory.withdraw = lambda self, tag: None  # type: ignore[method-assign]
+    attempt("publish", lambda: smp.save_checkpoint(host, "2"))
+    if rank == 2:
+        for name in os.listdir(f"{folder}.hosts/0/2_partial"):
+            if name.startswith(("model", "optimizer")):
+                shutil.copy(f"{folder}.hosts/0/2_partial/{name}", f"{host}/2_partial")
+    attempt("mixed", lambda: smp.resume_from_checkpoint(host, "2"))
     smp.barrier()
     smp.reset()
     return told
@@ -208,6 +236,9 @@ def anew(rank: int, world_size: int, folder: str, source: str, target: str | Non
 
     script = Script(smp, world_size)
     smp.resume_from_checkpoint(folder, source)
+    saved = torch.load(f"{folder}.at_save", weights_only=False)["optimizer"]
+    rate = saved["param_groups"][0]["lr"]
+    assert script.optimizer.param_groups[0]["lr"] == rate != 0.02, "also without a part"
     seen = []
     script.model.register_post_partition_hook(
         lambda *_: seen.append(assert_same_states(script, f"{folder}.at_save"))
@@ -252,11 +283,70 @@ def of_another_model(rank: int, world_size: int, folder: str) -> list[str]:
     return told
 
 
+def waits_in_order(smp: Any, folder: str) -> None:
+    """What is loaded before the model is partitioned: the last one is right."""
+    saved = torch.load(f"{folder}/whole")
+    zeros = {
+        key: torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+        for key, value in saved.items()
+    }
+    some = {"head.weight": torch.ones_like(saved["head.weight"])}
+    some["embedding.weight"] = some["head.weight"]
+    part = {"_smp_is_partial": True, **zeros}
+    for loads, expected in (
+        ([(part, True), (saved, True)], saved),
+        ([(saved, True), (part, True)], zeros),
+        ([(part, True), (some, False)], {**zeros, **some}),
+    ):
+        script = Script(smp, 2)
+        for loaded, strict in loads:
+            script.model.load_state_dict(loaded, strict=strict)
+        seen = []
+
+        def check(model: Any, _: Any, expected: Any = expected, seen: Any = seen) -> None:
+            seen.append(assert_same_bits(model.state_dict(), expected))
+
+        script.model.register_post_partition_hook(check)
+        script.run(0, 1)
+        assert seen == [None]
+
+
+def does_not_fit_one(smp: Any, rank: int, folder: str) -> list[str]:
+    """Rank 1 cannot load its part: once it is partitioned, and in the first step."""
+    if rank == 0:
+        shutil.copytree(f"{folder}/parts_partial", f"{folder}.bad/parts_partial")
+        path = f"{folder}.bad/parts_partial/model_1_0.pt"
+        part = torch.load(path)
+        part["blocks.3.scale"] = torch.ones(3)
+        torch.save(part, path)
+    told = []
+    script = Script(smp, 2)
+    smp.resume_from_checkpoint(f"{folder}.bad", "parts")
+    try:
+        script.run(0, 1)
+    except (RuntimeError, smp.exceptions.SMPError) as error:
+        told.append(f"{type(error).__name__}: {error}")
+    script = Script(smp, 2)
+    smp.resume_from_checkpoint(folder, "parts")
+    script.run(0, 1)
+    try:
+        smp.resume_from_checkpoint(f"{folder}.bad", "parts")
+    except (RuntimeError, smp.exceptions.SMPError) as error:
+        told.append(f"{type(error).__name__}: {error}")
+    smp.resume_from_checkpoint(folder, "parts")  # the ranks are in step all the same
+    assert_same_states(script, f"{folder}.at_save")
+    return told
+
+
 def dies(rank: int, world_size: int, folder: str) -> list[str]:
-    """Rank 1 is killed in the middle of its part."""
+    """First what others survive; then rank 1 is killed in the middle of its part."""
     import smdistributed.modelparallel.torch as smp
     from smdistributed.modelparallel import atomic_files
 
+    waits_in_order(smp, folder)
+    for text in does_not_fit_one(smp, rank, folder):
+        assert "size mismatch for blocks.3.scale" in text
+        assert ("failed on rank 1" in text) == (rank == 0)
     script = Script(smp, 2)
     script.run(0, 1)
     if rank == 1:
@@ -286,14 +376,23 @@ def test_replicas_of_two_partitions_and_other_numbers(tmp_path: Path) -> None:
     run_ranks(train_and_save, 4, folder, 2, deadline_s=DEADLINE_S)
     told = run_ranks(replicas, 4, folder, deadline_s=DEADLINE_S)
     expected = (  # who fails, and of what
-        ("tag", None, "'other', True, None) on rank 3"),
+        ("tag", None, "tag 'other' on rank 3"),
         ("kept", 1, "num_kept_partial_checkpoints is 0"),
         ("pickle", 0, "pickle"),
         ("pickle", 0, "pickle"),
         ("disk", 1, "No space left"),
         ("path", 2, ".at_save"),
+        ("no path", 1, "PathLike"),
+        ("no path", 1, "PathLike"),
+        ("no model", 2, "Wrap the model first"),
+        ("no model", 2, "Wrap the model first"),
+        ("option", None, "load_optimizer False on rank 3, and True on rank 0"),
         ("missing", 3, "there is no partial checkpoint"),
         ("newest", 0, "holds no file `newest`"),
+        ("publish", 2, "No space left"),
+        ("publish", 2, "No space left"),
+        ("publish", 2, "No space left"),
+        ("mixed", None, "of another on that of rank 2"),
     )
     for rank, answers in enumerate(told):
         assert [name for name, _, _ in answers] == [name for name, _, _ in expected]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import files
-from smdistributed.modelparallel.torch.checkpointing.agreement import keeper_of, together
+from smdistributed.modelparallel.torch.checkpointing.agreement import agreed, keeper_of, together
 from smdistributed.modelparallel.torch.checkpointing.directory import (
     MODEL,
     PARTITION,
@@ -29,8 +30,16 @@ from smdistributed.modelparallel.torch.checkpointing.directory import (
     Layout,
     checked_tag,
 )
-from smdistributed.modelparallel.torch.checkpointing.parts import Parts, local_parts, write_parts
+from smdistributed.modelparallel.torch.checkpointing.parts import (
+    Parts,
+    local_parts,
+    plain_save,
+    plain_values,
+    write_parts,
+)
 from smdistributed.modelparallel.torch.checkpointing.resuming import (
+    Loader,
+    check_saves,
     full_loader,
     newest_tag,
     partial_loader,
@@ -89,13 +98,32 @@ def save_checkpoint(
         ConfigError: (a ValueError) an argument cannot be, or differs between ranks.
         ModelNotPartitionedError: partial, before the first step.
         OSError: on the rank that could not write; what was there before is still there.
+        SMPError: a state holds more than tensors and plain values, which no resume would load.
         SMPError: on the others; names that rank, and why.
     """
     job = state.require(_SAVE)
-    directory = CheckpointDirectory(path)
-    model = _model_or_registered(model, _SAVE)
+    kept = num_kept_partial_checkpoints
+
+    def check() -> dict[str, Any]:
+        nonlocal model
+        CheckpointDirectory(path)
+        model = _model_or_registered(model, _SAVE)
+        if kept is not None and (type(kept) is not int or kept < 1):
+            raise ConfigError(
+                f"num_kept_partial_checkpoints is {kept!r}; expected 1 or more, or None to keep"
+                " all. Correct it."
+            )
+        return {
+            "tag": checked_tag(tag),
+            "partial": bool(partial),
+            "num_kept_partial_checkpoints": kept,
+        }
+
+    agreed(job, _SAVE, check)
+    tag = checked_tag(tag)
     optimizer = state.optimizer if optimizer is None else optimizer
-    tag, kept = _agreed(job, tag, partial, num_kept_partial_checkpoints)
+    save = together(job, _SAVE, lambda: secrets.token_hex(8))[0]
+    directory = CheckpointDirectory(path, save)
     parts = Parts()
     whole: Mapping[str, Any] = {}
 
@@ -104,13 +132,14 @@ def save_checkpoint(
         if partial:
             parts = local_parts(job, model, optimizer)
         else:
-            whole = model.state_dict(gather_to_rank0=True)
+            whole = plain_values(model.state_dict(gather_to_rank0=True))
         if partial or job.rank == 0:
             os.makedirs(directory.path, exist_ok=True)
 
     together(job, _SAVE, prepare)
     if partial:
         layout = Layout(
+            save=save,
             number=0,
             pp_size=job.size_of(GroupKind.PP),
             tp_size=job.size_of(GroupKind.TP),
@@ -126,28 +155,6 @@ def save_checkpoint(
         get_logger().info("Saved the %s checkpoint %s in %s", kind, tag, directory.path)
 
 
-def _agreed(job: Job, tag: object, partial: bool, kept: int | None) -> tuple[str, int | None]:
-    """The arguments that all ranks must pass alike, checked; a collective."""
-
-    def check() -> tuple[str, bool, int | None]:
-        if kept is not None and (type(kept) is not int or kept < 1):
-            raise ConfigError(
-                f"num_kept_partial_checkpoints is {kept!r}; expected 1 or more, or None to keep"
-                " all. Correct it."
-            )
-        return checked_tag(tag), bool(partial), kept
-
-    answers = together(job, _SAVE, check)
-    for rank, answer in enumerate(answers):
-        if answer != answers[0]:
-            raise ConfigError(
-                f"{_SAVE} got tag, partial and num_kept_partial_checkpoints {answer} on rank"
-                f" {rank}, and {answers[0]} on rank 0; expected the same on all ranks. Pass what"
-                " does not depend on the rank."
-            )
-    return answers[0][0], kept
-
-
 def _save_partial(
     job: Job,
     directory: CheckpointDirectory,
@@ -160,8 +167,11 @@ def _save_partial(
     names = names_of(job)
     keeps = keeper_of(job, _SAVE, directory.path) == job.rank
 
-    def of_keepers(action: Callable[[], None]) -> None:
-        together(job, _SAVE, lambda: action() if keeps else None)
+    def of_keepers(action: Callable[[], None], undo: Callable[[], None] = _nothing) -> None:
+        if keeps:
+            together(job, _SAVE, action, undo=undo)
+        else:
+            together(job, _SAVE, _nothing)
 
     def write() -> None:
         write_parts(job, names, directory.unfinished, parts)
@@ -175,7 +185,7 @@ def _save_partial(
     try:
         of_keepers(directory.begin)
         together(job, _SAVE, write)
-        of_keepers(lambda: directory.publish(tag))
+        of_keepers(lambda: directory.publish(tag), lambda: directory.withdraw(tag))
     except BaseException:
         if keeps:
             directory.abandon()
@@ -190,10 +200,11 @@ def _save_full(
         return
     directory.begin()
     try:
-        for name, written in ((MODEL, whole), (USER_CONTENT, content)):
-            if written is not None:
-                path = os.path.join(directory.unfinished, name)
-                files.save(written, path, partial=False, names=names_of(job))
+        names = names_of(job)
+        plain_save(whole, os.path.join(directory.unfinished, MODEL), names)
+        if content is not None:
+            path = os.path.join(directory.unfinished, USER_CONTENT)
+            files.save(content, path, partial=False, names=names)
         directory.publish_full(tag)
     finally:
         directory.abandon()
@@ -220,7 +231,13 @@ def save_safetensors(
         SMPError: on the others; says why.
     """
     job = state.require(_EXPORT)
-    model = _model_or_registered(model, _EXPORT)
+
+    def check() -> None:
+        nonlocal model
+        model = _model_or_registered(model, _EXPORT)
+        os.fspath(path)
+        if job.rank == 0:
+            require_packages()
 
     def write() -> None:
         whole = model.state_dict(gather_to_rank0=True)
@@ -228,7 +245,7 @@ def save_safetensors(
             os.makedirs(path, exist_ok=True)
             write_safetensors(whole, os.fspath(path), max_shard_size)
 
-    together(job, _EXPORT, lambda: require_packages() if job.rank == 0 else None)
+    together(job, _EXPORT, check)
     together(job, _EXPORT, write)
 
 
@@ -275,43 +292,58 @@ def resume_from_checkpoint(
         SMPNotInitialized: before `smp.init()`.
         FileNotFoundError: there is no such checkpoint, or part of it.
         ConfigError: (a ValueError) it is of another model, or of ranks whose parts cannot be
-            divided anew.
+            divided anew; hosts have parts of different saves; arguments differ between ranks.
         RuntimeError: torch's, of names and shapes; with `strict` also in the first step.
         SMPError: on ranks where nothing was wrong; names the one where it was.
     """
     job = state.require(_RESUME)
-    directory = CheckpointDirectory(path)
-    model = _model_or_registered(None, _RESUME)
     if load_optimizer_states is not None:
         load_optimizer = load_optimizer_states
-    optimizer = state.optimizer
+    if tag is not None:
+        tag = str(tag)  # a number, as `save_checkpoint` takes it
+
+    def check() -> dict[str, Any]:
+        CheckpointDirectory(path)
+        _model_or_registered(None, _RESUME)
+        return {
+            "tag": tag,
+            "partial": bool(partial),
+            "strict": bool(strict),
+            "load_optimizer": bool(load_optimizer),
+            "load_sharded_optimizer_state": bool(load_sharded_optimizer_state),
+        }
+
+    agreed(job, _RESUME, check)
+    directory = CheckpointDirectory(path)
+    model, optimizer = state.model, state.optimizer
     if tag is None:
         of_first = together(
             job, _RESUME, lambda: newest_tag(directory, partial) if job.rank == 0 else None
         )
         tag = of_first[0]
-    else:
-        tag = str(tag)  # a number, as `save_checkpoint` takes it
-    apply: Callable[[], None] = _nothing
+    loader = Loader(steps=())
+    folder = ""
     content: Any = {}
 
-    def read() -> None:
-        nonlocal apply, content
+    def read() -> str:
+        nonlocal loader, folder, content
         if partial:
             assert tag is not None
             folder = directory.partial(tag)
-            apply = partial_loader(
+            loader = partial_loader(
                 job, folder, model, optimizer, strict, load_optimizer, load_sharded_optimizer_state
             )
             beside = os.path.join(folder, USER_CONTENT)
         else:
-            apply = full_loader(job, directory, tag, model, optimizer, strict, translate_function)
+            loader = full_loader(job, directory, tag, model, optimizer, strict, translate_function)
             beside = "" if tag is None else directory.full_user_content(tag)
         if os.path.isfile(beside):
             content = files.load(beside, partial=False, names=names_of(job))
+        return loader.save
 
-    together(job, _RESUME, read)
-    together(job, _RESUME, lambda: apply())
+    check_saves(together(job, _RESUME, read), folder)
+    for load in loader.steps:
+        together(job, _RESUME, load)
     if job.rank == 0:
         kind = "partial" if partial else "full"
         shown = tag or "of Hugging Face"
@@ -333,4 +365,4 @@ def _model_or_registered(model: Any, what: str) -> Any:
 
 
 def _nothing() -> None:
-    """Takes the place of what is not known yet."""
+    """What ranks do while others do something."""

@@ -28,6 +28,7 @@ from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
 from smdistributed.modelparallel.torch.activation_checkpointing.setting import check_settings
 from smdistributed.modelparallel.torch.assignment import Decision, check_shared, module_paths
+from smdistributed.modelparallel.torch.checkpointing.agreement import together
 from smdistributed.modelparallel.torch.delayed_initialization import (
     has_delayed,
     materialise,
@@ -313,7 +314,7 @@ class DistributedModel(Wrapper):
         if job.config.partitions > 1:
             log_placement(job, placement)
             current_pipeline("the model").place(placement)
-        if job.config.partitions > 1 or job.config.fp16:
+        if job.config.partitions > 1 or job.config.fp16 or job.config.ddp:
             gradient_norms.install()
             state.call_at_reset(gradient_norms.uninstall)
         self._gradient_reduction.place(placement)
@@ -321,13 +322,23 @@ class DistributedModel(Wrapper):
             get_logger().info(
                 "Broadcasted parameters and buffers for partition %d", placement.pp_rank
             )
-        loads, self._deferred_loads = self._deferred_loads, []
-        for loaded, strict, is_same in loads:
-            self.load_state_dict(loaded, strict=strict, same_partition_load=is_same)
-        settle_optimizers()
+        if job.config.partitions > 1:
+            # A load may fail on one rank alone, and what follows is collective.
+            while any(together(job, "loading what has waited", self._load_deferred)):
+                pass
+            together(job, "loading optimizer states that have waited", settle_optimizers)
+        else:
+            settle_optimizers()
         for hook in list(self._partition_hooks.values()):
             hook(self, state.optimizer)
         self._partition_hooks.clear()
+
+    def _load_deferred(self) -> int:
+        """Loads one state that has waited, if there is one; returns how many are left."""
+        if self._deferred_loads:
+            loaded, strict, is_same = self._deferred_loads.pop(0)
+            self.load_state_dict(loaded, strict=strict, same_partition_load=is_same)
+        return len(self._deferred_loads)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -378,6 +389,13 @@ class DistributedModel(Wrapper):
     def reduce_pending(self) -> None:
         """Averages gradients of steps that did not; every replica must call it."""
         self._gradient_reduction.reduce_pending()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of torch; a 16-bit optimizer then lets go of the gradients of its fp32 copies."""
+        super().zero_grad(set_to_none)
+        optimizer = current_optimizer()
+        if optimizer is not None:
+            optimizer.note_zero_grad()
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Steps in this block leave gradients of this replica alone (ours)."""
@@ -514,16 +532,26 @@ class DistributedModel(Wrapper):
         """Loads a whole model's, or this rank's part; what is partial is gathered first.
 
         Before the model is partitioned, a partial one waits until it is, and so does any for a
-        model without data.
+        model without data, or without `strict` after such a one. In 16-bit training, fp32 copies
+        that differ from what is loaded follow.
         """
         self._model_device.leave_home()
         is_partial = state_dict.get(state_dicts.IS_PARTIAL, False)
-        if self._placement is None and (is_partial or has_delayed(self.get_module())):
+        # Later loads win, as always; a strict one of all of it needs nothing of those before.
+        is_after = bool(self._deferred_loads) and not strict
+        waits = is_partial or is_after or has_delayed(self.get_module())
+        if self._placement is None and waits:
             self._deferred_loads.append((state_dict, strict, same_partition_load))
             return nn.modules.module._IncompatibleKeys([], [])
-        return state_dicts.load_state_dict(
+        result = state_dicts.load_state_dict(
             self.get_module(), self._placement, self._job, state_dict, strict, same_partition_load
         )
+        if self._placement is None:
+            self._deferred_loads.clear()
+        optimizer = current_optimizer()
+        if optimizer is not None:
+            optimizer.note_load()
+        return result
 
     # --- devices and dtypes ----------------------------------------------------------------------
 

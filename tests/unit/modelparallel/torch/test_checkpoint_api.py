@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -139,6 +140,58 @@ class TestPartial:
         smp.save_checkpoint(tmp_path, "full", partial=False, num_kept_partial_checkpoints=1)
         smp.save_checkpoint(tmp_path, tag="9", num_kept_partial_checkpoints=1)
         assert listing(tmp_path) == ["9_partial", "full", "mine_partial", "newest"]
+
+    def test_numbers_of_numpy_are_saved_as_pythons(
+        self, model: Any, optimizer: Any, tmp_path: Path
+    ) -> None:
+        optimizer.param_groups[0]["lr"] = np.float64(0.25)
+        optimizer.param_groups[0]["betas"] = (np.float32(0.5), 0.75)
+        smp.save_checkpoint(tmp_path, tag="a")
+        optimizer.param_groups[0].update(lr=1.0, betas=(0.0, 0.0))
+        smp.resume_from_checkpoint(tmp_path)
+        group = optimizer.param_groups[0]
+        assert (type(group["lr"]), group["lr"], group["betas"]) == (float, 0.25, (0.5, 0.75))
+
+    @pytest.mark.parametrize("partial", [True, False])
+    def test_what_no_resume_would_load_is_not_saved(self, partial: bool, tmp_path: Path) -> None:
+        class Extra(nn.Linear):
+            extra: Any = np.int64(3)
+
+            def get_extra_state(self) -> Any:
+                return {"in": [self.extra]}
+
+            def set_extra_state(self, state: Any) -> None:
+                self.extra = state["in"][0]
+
+        smp.init()
+        module = Extra(1, 1)
+        model = smp.DistributedModel(module)
+        smp.save_checkpoint(tmp_path, "good", partial)
+        before = listing(tmp_path)
+        module.extra = NotPlain()
+        with pytest.raises(
+            SMPError, match=r"model\S*\.pt would hold more than tensors.*: \S*NotPlain; "
+        ):
+            smp.save_checkpoint(tmp_path, "bad", partial)
+        assert listing(tmp_path) == before
+        smp.resume_from_checkpoint(tmp_path, partial=partial, load_optimizer=False)
+        assert (type(module.extra), module.extra) == (int, 3)
+        del model
+
+    def test_each_save_writes_below_a_name_of_its_own(
+        self, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in (".unfinished.smp-tmp", ".unfinished.0123.smp-tmp"):
+            (tmp_path / name).mkdir()  # of somebody who was killed
+        mine = ".unfinished-safetensors.smp-tmp"
+        (tmp_path / mine).mkdir()
+        made = []
+        mkdir = os.mkdir
+        monkeypatch.setattr(os, "mkdir", lambda path, *a: (made.append(path), mkdir(path, *a)))
+        for _ in range(2):
+            smp.save_checkpoint(tmp_path, "a")
+            assert listing(tmp_path) == [mine, "a_partial", "newest"]
+        assert len({path for path in made if ".smp-tmp" in path}) == 2
 
     @pytest.mark.parametrize("damage", [b"rubbish", b""])
     def test_a_damaged_one_is_told_and_counts_as_the_oldest(
@@ -264,6 +317,16 @@ class TestFull:
         smp.save_checkpoint(tmp_path, "m", partial=False, user_content=content)
         found = smp.resume_from_checkpoint(tmp_path, "m", partial=False)
         assert isinstance(found["any"], NotPlain)
+
+    @pytest.mark.parametrize("name", ["../other", "/other", "..", "../other_partial"])
+    def test_newest_names_nothing_outside(self, name: str, model: Any, tmp_path: Path) -> None:
+        smp.save_checkpoint(tmp_path, "other", partial=False)
+        smp.save_checkpoint(tmp_path, "other")
+        smp.save_checkpoint(tmp_path / "run", "a")
+        (tmp_path / "run" / "newest").write_text(name)
+        for partial in (True, False):
+            with pytest.raises(SMPError, match=r"newest names.*Correct the file, or pass a tag"):
+                smp.resume_from_checkpoint(tmp_path / "run", partial=partial, load_optimizer=False)
 
     def test_what_is_missing_is_told_with_what_is_there(self, model: Any, tmp_path: Path) -> None:
         for partial in (True, False):
@@ -543,7 +606,10 @@ class TestKilled:
             with monkeypatch.context() as patch:
                 for name in _CHANGES:
                     patch.setattr(os, name, counted(name))
-                patch.setattr(checkpoint_api, "together", lambda *given: [given[-1]()])
+                patch.setattr(checkpoint_api, "agreed", lambda job, what, check: check())
+                patch.setattr(
+                    checkpoint_api, "together", lambda job, what, action, undo=None: [action()]
+                )
                 patch.setattr(checkpoint_api, "keeper_of", lambda *_: 0)
                 return in_a_child(
                     lambda: smp.save_checkpoint(

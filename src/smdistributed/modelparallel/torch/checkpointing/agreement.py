@@ -8,19 +8,21 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.torch.checkpointing.directory import MARK
 from smdistributed.modelparallel.torch.communication import CommGroup, allgather
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["keeper_of", "together"]
+__all__ = ["agreed", "keeper_of", "together"]
 
 T = TypeVar("T")
 
 
-def together(job: Job, what: str, action: Callable[[], T]) -> list[T]:
+def together(
+    job: Job, what: str, action: Callable[[], T], *, undo: Callable[[], None] | None = None
+) -> list[T]:
     """Lets each rank do something, and raises on all of them if it failed on one.
 
     A collective of all ranks, blocking; also a barrier.
@@ -28,7 +30,10 @@ def together(job: Job, what: str, action: Callable[[], T]) -> list[T]:
     Args:
         job: what this process knows of the others.
         what: they are doing, for messages.
-        action: this rank's. It may itself be collective. What it returns must be small and pickle.
+        action: this rank's. It may itself be collective, if nothing that can fail on some ranks
+            comes before. What it returns must be small and pickle.
+        undo: called where the action succeeded, once it is known to have failed elsewhere; must
+            not raise.
 
     Returns: what the actions returned, by rank.
 
@@ -49,11 +54,35 @@ def together(job: Job, what: str, action: Callable[[], T]) -> list[T]:
         raise failure
     for rank, (_, reason) in enumerate(answers):
         if reason:
+            if undo is not None:
+                undo()
             raise SMPError(
                 f"{what} failed on rank {rank}: {reason.rstrip('.')}; expected it to succeed on"
                 f" all ranks. Read the log of rank {rank}."
             )
     return [each for each, _ in answers]
+
+
+def agreed(job: Job, what: str, check: Callable[[], dict[str, Any]]) -> None:
+    """Raises on all ranks unless all pass the same arguments. A collective of all ranks, blocking.
+
+    Args:
+        job: what this process knows of the others.
+        what: they are doing, for messages.
+        check: returns this rank's arguments by name, or raises; they must be small, and pickle.
+
+    Raises:
+        ConfigError: (a ValueError) they differ.
+        SMPError, Exception: as of `together`.
+    """
+    answers = together(job, what, check)
+    for rank, answer in enumerate(answers):
+        for name, value in answer.items():
+            if value != answers[0][name]:
+                raise ConfigError(
+                    f"{what} got {name} {value!r} on rank {rank}, and {answers[0][name]!r} on rank"
+                    " 0; expected the same on all ranks. Pass what does not depend on the rank."
+                )
 
 
 def keeper_of(job: Job, what: str, path: str) -> int:

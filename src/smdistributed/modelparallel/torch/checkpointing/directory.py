@@ -15,7 +15,7 @@ that is named is whole, and whenever a process dies `newest` names one that is t
 files of a full one are named one after the other, which counts if both replace others. What a kill
 may leave, all of it hidden, is gone after the next save:
 
-    .unfinished.smp-tmp            one that was not finished
+    .unfinished.....smp-tmp        one that was not finished
     .{tag}_partial.smp-old         one that was about to be replaced by another of the same tag; it
                                    is read as long as the other is not there
     .{tag}_partial.smp-deleted     one that was being deleted
@@ -65,7 +65,8 @@ MARK = ".smp-mark"
 
 _PARTIAL = "_partial"
 _CONTENT_OF = "user_content_"
-_UNFINISHED = ".unfinished.smp-tmp"
+_UNFINISHED = ".unfinished."
+_TEMPORARY = ".smp-tmp"
 _OLD = ".smp-old"
 _DELETED = ".smp-deleted"
 _FORMAT = "smdistributed.modelparallel checkpoint"
@@ -77,12 +78,14 @@ class Layout:
     """How a partial checkpoint is divided: the content of `partition.pt`.
 
     Attributes:
+        save: random, the same in the directories of all hosts: whose parts belong together.
         number: of the save, ascending within a directory.
         pp_size, tp_size, rdp_size: of the job that saved.
         is_sharded: whether each replica has files of its own for the optimizer.
         partition_of: by path of module, `main/...`.
     """
 
+    save: str
     number: int
     pp_size: int
     tp_size: int
@@ -158,14 +161,16 @@ class CheckpointDirectory:
 
     Args:
         path: it need not be there to be read from.
+        save: random, the same on all ranks, to write: another save must not mix its files with
+            these, such as one of a process that was thought dead.
 
     Attributes:
         unfinished: where the files of the next checkpoint go, after `begin`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], save: str = "") -> None:
         self.path = os.fspath(path)
-        self.unfinished = self._at(_UNFINISHED)
+        self.unfinished = self._at(f"{_UNFINISHED}{save}{_TEMPORARY}")
 
     def _at(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -177,13 +182,24 @@ class CheckpointDirectory:
 
         Raises:
             OSError: it cannot be read.
+            SMPError: it names what cannot be a checkpoint in this directory.
         """
+        path = self._at(NEWEST)
         try:
-            with open(self._at(NEWEST), encoding="utf-8") as file:
+            with open(path, encoding="utf-8") as file:
                 name = file.read().rstrip("\n")  # of who has edited it
         except FileNotFoundError:
             return None
-        return name.removesuffix(_PARTIAL) or None
+        tag = name.removesuffix(_PARTIAL)
+        if not tag:
+            return None
+        try:
+            return checked_tag(tag)
+        except ConfigError as error:
+            raise SMPError(
+                f"{path} names {name!r}; expected a checkpoint beside it, as smp.save_checkpoint"
+                " writes. Correct the file, or pass a tag."
+            ) from error
 
     def partial(self, tag: str) -> str:
         """The directory of a partial checkpoint.
@@ -243,8 +259,6 @@ class CheckpointDirectory:
     def begin(self) -> None:
         """Makes the hidden directory for the files of the next checkpoint."""
         self._tidy()
-        if os.path.lexists(self.unfinished):
-            shutil.rmtree(self.unfinished)
         os.mkdir(self.unfinished)
 
     def next_number(self) -> int:
@@ -273,6 +287,19 @@ class CheckpointDirectory:
                 os.rename(old, target)
             raise
         synchronise_directory(self.path)
+
+    def withdraw(self, tag: str) -> None:
+        """Undoes `publish`, which has failed for other ranks; raises nothing.
+
+        Where that is not possible, the new checkpoint stays, or the one before under its hidden
+        name; that they do not belong together is seen by `Layout.save`.
+        """
+        target = self._at(tag + _PARTIAL)
+        old = self._at(f".{tag}{_PARTIAL}{_OLD}")
+        with contextlib.suppress(OSError):
+            os.rename(target, self.unfinished)
+            if os.path.isdir(old):
+                os.rename(old, target)
 
     def publish_full(self, tag: str) -> None:
         """Gives `MODEL` and `USER_CONTENT`, if there is one, their names.
@@ -334,7 +361,9 @@ class CheckpointDirectory:
                 continue
             if name.endswith(MARK):
                 os.unlink(self._at(name))
-            elif name.endswith(_PARTIAL + _DELETED):
+            elif name.endswith(_PARTIAL + _DELETED) or (
+                name.startswith(_UNFINISHED) and name.endswith(_TEMPORARY)
+            ):
                 self._delete(name)
             elif name.endswith(_PARTIAL + _OLD):
                 target = self._at(name[1:].removesuffix(_OLD))

@@ -17,23 +17,36 @@ Source: modelparallel specification, section 6.9.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import torch
 
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import files
 from smdistributed.modelparallel.torch.checkpointing.directory import Layout
+from smdistributed.modelparallel.torch.sixteen_bit.optimizer import FP16_STATES
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["Parts", "local_parts", "plain_load", "read_parts", "write_parts"]
+__all__ = [
+    "Parts",
+    "local_parts",
+    "plain_load",
+    "plain_save",
+    "plain_values",
+    "read_parts",
+    "write_parts",
+]
 
 _MODEL, _OPTIMIZER, _FP16 = "model", "optimizer", "fp16_states"
 
@@ -66,12 +79,11 @@ def local_parts(job: Job, model: Any, optimizer: Any) -> Parts:
         UnsupportedError: (a NotImplementedError) parameters are sharded.
     """
     _refuse_sharded_parameters(job)
-    parts = Parts(model=model.local_state_dict())
+    parts = Parts(model=plain_values(model.local_state_dict()))
     if optimizer is not None:
         own = optimizer.local_state_dict(gather_if_shard=False)
-        parts.optimizer = {key: value for key, value in own.items() if key != _FP16}
-        if hasattr(optimizer, "local_fp16_states"):
-            parts.fp16 = optimizer.local_fp16_states()
+        parts.fp16 = plain_values(own.pop(FP16_STATES, None))
+        parts.optimizer = plain_values(own)
     return parts
 
 
@@ -80,7 +92,7 @@ def write_parts(job: Job, names: files.FileNames, folder: str, parts: Parts) -> 
 
     Raises:
         OSError: the disk is full, or the files cannot be written.
-        Exception: what pickling raises.
+        SMPError, Exception: as of `plain_save`.
     """
     is_first_replica = job.rank_in(GroupKind.RDP) == 0
     is_sharded = job.config.shard_optimizer_state
@@ -93,7 +105,7 @@ def write_parts(job: Job, names: files.FileNames, folder: str, parts: Parts) -> 
         if content is not None and (is_first_replica or of_each):
             rdp = job.rank_in(GroupKind.RDP) if of_each else None
             name = _name(kind, job.rank_in(GroupKind.PP), job.rank_in(GroupKind.TP), rdp)
-            files.save(content, os.path.join(folder, name), partial=False, names=names)
+            plain_save(content, os.path.join(folder, name), names)
 
 
 def read_parts(
@@ -123,20 +135,58 @@ def read_parts(
     """
     _refuse_sharded_parameters(job)
     _check_sizes(job, layout, optimizer or fp16)
-    # As many as here: the own one. More: several. Fewer: some ranks have none.
+    # As many as here: the own one. More: several. Fewer: some ranks have no states.
     of_partitions = range(job.rank_in(GroupKind.PP), layout.pp_size, job.size_of(GroupKind.PP))
 
-    def read(kind: str) -> list[dict[str, Any]]:
+    def read(kind: str, partitions: Iterable[int], **more: Any) -> list[dict[str, Any]]:
         rdp = job.rank_in(GroupKind.RDP) if layout.is_sharded and kind != _MODEL else None
-        found = (_name(kind, pp, job.rank_in(GroupKind.TP), rdp) for pp in of_partitions)
-        return [_loaded(os.path.join(folder, name), names) for name in found]
+        found = (_name(kind, pp, job.rank_in(GroupKind.TP), rdp) for pp in partitions)
+        return [_loaded(os.path.join(folder, name), names, **more) for name in found]
 
-    parts = Parts(model=_merged_model(read(_MODEL)))
-    if optimizer:
-        parts.optimizer = _merged_optimizer(read(_OPTIMIZER), folder)
+    parts = Parts(model=_merged_model(read(_MODEL, of_partitions)))
+    if optimizer and of_partitions:
+        parts.optimizer = _merged_optimizer(read(_OPTIMIZER, of_partitions), folder)
+    elif optimizer:
+        (first,) = read(_OPTIMIZER, [0], mmap=True)  # its tensors stay on the disk
+        parts.optimizer = _only_options(first)
     if fp16 and any(name.startswith(f"{_FP16}_") for name in os.listdir(folder)):
-        parts.fp16 = _merged_fp16(read(_FP16))
+        parts.fp16 = _merged_fp16(read(_FP16, of_partitions))
     return parts
+
+
+def plain_values(value: Any) -> Any:
+    """The same, with Python's numbers instead of NumPy's, which `plain_load` does not take."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        copied = copy.copy(value)  # with what torch keeps beside a state dictionary
+        copied.update((key, plain_values(each)) for key, each in value.items())
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(plain_values(each) for each in value)
+    return value
+
+
+def plain_save(content: object, path: str, names: files.FileNames) -> None:
+    """Writes a file that `plain_load` will read. Not collective, blocking.
+
+    Raises:
+        OSError: it cannot be written.
+        SMPError: the content is more than tensors and plain values.
+        Exception: what pickling raises.
+    """
+    files.save(content, path, partial=False, names=names)
+    try:
+        files.load(path, partial=False, names=names, weights_only=True, mmap=True)  # without data
+    except pickle.UnpicklingError as error:
+        classes = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        raise SMPError(
+            f"{os.path.basename(path)} would hold more than tensors and plain values:"
+            f" {', '.join(classes) or error}; expected no other classes in the states of model and"
+            " optimizer, as no resume would load them. Keep tensors and Python's own values there,"
+            " or allow those classes before saving and resuming:"
+            " torch.serialization.add_safe_globals([...])."
+        ) from error
 
 
 def plain_load(path: str, names: files.FileNames, **more: Any) -> Any:
@@ -161,7 +211,7 @@ def _name(kind: str, pp: int, tp: int, rdp: int | None = None) -> str:
     return f"{kind}_{pp}_{tp}.pt" if rdp is None else f"{kind}_{pp}_{tp}_{rdp}.pt"
 
 
-def _loaded(path: str, names: files.FileNames) -> dict[str, Any]:
+def _loaded(path: str, names: files.FileNames, **more: Any) -> dict[str, Any]:
     if not os.path.exists(path):
         raise FileNotFoundError(
             errno.ENOENT,
@@ -169,7 +219,7 @@ def _loaded(path: str, names: files.FileNames) -> dict[str, Any]:
             " on disks of several hosts, copy all of its files to each host; if it was saved"
             " without an optimizer, pass load_optimizer=False",
         )
-    content: dict[str, Any] = plain_load(path, names)
+    content: dict[str, Any] = plain_load(path, names, **more)
     return content
 
 
@@ -247,10 +297,16 @@ def _merged_optimizer(parts: Sequence[dict[str, Any]], folder: str) -> dict[str,
             )
         states.update(state)
         merged.update(part)
-    if merged:
-        merged["state"] = states
+    merged["state"] = states
     merged[IS_PARTIAL] = True
     return merged
+
+
+def _only_options(part: Mapping[str, Any]) -> dict[str, Any]:
+    """For a rank that others give the states to: learning rates and such, which all ranks set."""
+    if "param_groups" not in part:
+        return {IS_PARTIAL: True}
+    return {"state": {}, "param_groups": part["param_groups"], IS_PARTIAL: True}
 
 
 def _merged_fp16(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -3,17 +3,18 @@
 """What is read of a checkpoint, and how model and optimizer take it.
 
 It is in two acts, so that a rank that cannot read its part is told to all before any of them waits
-for what others have read: reading returns a function that loads.
+for what others have read: reading returns what loads.
 
 Source: modelparallel specification, section 6.9.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -36,7 +37,41 @@ from smdistributed.modelparallel.torch.checkpoints import names_of
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["full_loader", "newest_tag", "partial_loader"]
+__all__ = ["Loader", "check_saves", "full_loader", "newest_tag", "partial_loader"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loader:
+    """What gives to model and optimizer what was read.
+
+    Attributes:
+        steps: as many on all ranks. Each is a collective of all of them, or none; one that fails
+            on some ranks must be known to all before the next.
+        save: `Layout.save` of a partial checkpoint.
+    """
+
+    steps: Sequence[Callable[[], None]]
+    save: str = ""
+
+
+def check_saves(saves: Sequence[str], path: str) -> None:
+    """Whether all ranks have read parts of the same save. Not collective.
+
+    Args:
+        saves: `Loader.save`, by rank.
+        path: of the checkpoint.
+
+    Raises:
+        ConfigError: (a ValueError) they have not.
+    """
+    for rank, save in enumerate(saves):
+        if save != saves[0]:
+            raise ConfigError(
+                f"{path} holds parts of one save on the host of rank 0, and of another on that of"
+                f" rank {rank}, as when a save with the tag of an earlier one did not end on all"
+                " hosts; expected the same save. Resume from another tag, or copy all files of one"
+                " of them to each host, and give each checkpoint a tag of its own."
+            )
 
 
 def newest_tag(directory: CheckpointDirectory, partial: bool) -> str | None:
@@ -59,10 +94,8 @@ def partial_loader(
     strict: bool,
     loads_optimizer: bool,
     loads_shards: bool,
-) -> Callable[[], None]:
-    """Reads this rank's parts; returns what gives them to model and optimizer.
-
-    To read is not collective; to give them is one of all ranks, blocking.
+) -> Loader:
+    """Reads this rank's parts. Not collective.
 
     Args:
         job: what this process knows of the others.
@@ -99,15 +132,19 @@ def partial_loader(
             job.size_of(GroupKind.PP),
         )
 
-    def apply() -> None:
+    def load_model() -> None:
         if is_fixed:
             model.fix_partition(layout.partition_of, folder)
         _tell(model.load_state_dict(parts.model, strict=strict, same_partition_load=is_same))
+
+    def load_optimizer() -> None:
         if parts.optimizer is not None:
             optimizer.load_state_dict(parts.optimizer)
+
+    def load_masters() -> None:
         _load_masters(model, optimizer, parts.fp16)
 
-    return apply
+    return Loader(save=layout.save, steps=(load_model, load_optimizer, load_masters))
 
 
 def _fixes_partition(job: Job, model: Any, layout: Layout, strict: bool) -> bool:
@@ -140,8 +177,8 @@ def full_loader(
     optimizer: Any,
     strict: bool,
     translate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
-) -> Callable[[], None]:
-    """Reads a whole model; returns what gives it to the model. Neither is collective.
+) -> Loader:
+    """Reads a whole model. Not collective.
 
     Args:
         job: what this process knows of the others.
@@ -170,11 +207,12 @@ def full_loader(
         loaded = {**translate(dict(loaded)), IS_PARTIAL: False}
     _add_other_names(model.get_module(), loaded)
 
-    def apply() -> None:
-        _tell(model.load_state_dict(loaded, strict=strict))
-        _load_masters(model, optimizer, None)
-
-    return apply
+    return Loader(
+        steps=(
+            lambda: _tell(model.load_state_dict(loaded, strict=strict)),
+            lambda: _load_masters(model, optimizer, None),
+        )
+    )
 
 
 def _add_other_names(module: nn.Module, loaded: dict[str, Any]) -> None:
