@@ -511,31 +511,41 @@ def test_two_partitions() -> None:
 
 
 def accumulation(rank: int, world_size: int) -> None:
+    for partitions in (2, 1):
+        check_accumulation(partitions)
+
+
+def check_accumulation(partitions: int) -> None:
     """Gradients of several steps: what was not reduced yet is, by whoever needs them first."""
     import smdistributed.modelparallel.torch as smp
 
-    smp.init(by_hand(2, ddp=True))
+    smp.init(by_hand(partitions, ddp=True))
+    replicas = smp.dp_size()
     plain: Network = network()
-    model = smp.DistributedModel(cut(network(), 2), backward_passes_per_step=4)
+    options = {"backward_passes_per_step": 4, "gradient_as_bucket_view": partitions == 1}
+    model = smp.DistributedModel(cut(network(), partitions), **options)
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     reference = torch.optim.SGD(plain.parameters(), lr=0.1)
     train = step_function()
     scaler = smp.amp.GradScaler(init_scale=1.0)
-    for first in ("step", "clip", "torch's clip", "scaler"):
+    for first in ("step", "clip", "torch's clip", "torch's clip by name", "scaler"):
         optimizer.zero_grad()
         reference.zero_grad()
         for number in range(2):
             train(model, *batch(10 * number + smp.dp_rank()))
-            for replica in range(2):
+            for replica in range(replicas):
                 plain_step(plain, *batch(10 * number + replica))
         for parameter in plain.parameters():
             if parameter.grad is not None:
-                parameter.grad /= 2
+                parameter.grad /= replicas
         if first == "clip":
             model.clip_grad_norm_(0.3)
             imported_before(plain.parameters(), 0.3)
         elif first == "torch's clip":
             nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            imported_before(plain.parameters(), 0.3)
+        elif first == "torch's clip by name":
+            imported_before(model.parameters(), 0.3)
             imported_before(plain.parameters(), 0.3)
         if first == "scaler":
             scaler.scale(torch.ones(()))
@@ -544,14 +554,14 @@ def accumulation(rank: int, world_size: int) -> None:
         else:
             optimizer.step()
         reference.step()
-        assert_local_parameters(model, plain, first)
+        assert_local_parameters(model, plain, f"{first}, {partitions}")
     totals = smp.allgather(model.clip_grad_norm_(0.3), smp.WORLD)
     assert all(torch.equal(total, totals[0]) for total in totals)
     smp.barrier()
     smp.reset()
 
 
-def test_accumulated_gradients_of_two_replicas() -> None:
+def test_accumulated_gradients_of_replicas() -> None:
     run_ranks(accumulation, 4, deadline_s=DEADLINE_S)
 
 

@@ -294,6 +294,53 @@ def in_ranks(rank: int, world_size: int, config: dict[str, Any], names: list[str
     check_waiting(config)
 
 
+def check_sixteen_bits_and_fp32() -> None:
+    """Masters and a norm in fp32: states before the first update, made early, and in shards."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({**by_hand(1), "ddp": True, "bf16": True, "shard_optimizer_state": True})
+    torch.manual_seed(2)
+    plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    masters = {"0.weight", "0.bias", "2.weight", "2.bias"}
+    inner = copy.deepcopy(plain)
+    model = smp.DistributedModel(inner)
+    optimizer = smp.DistributedOptimizer(torch.optim.Adam(model.parameters()))
+    fresh = optimizer.local_state_dict(gather_if_shard=False)
+    assert fresh["state"] == {}
+    assert set(fresh["fp16_states"]["masters"]) == masters
+
+    # Of an optimizer that has made steps before.
+    del model, inner, optimizer
+    inner = copy.deepcopy(plain)
+    early = torch.optim.Adam(inner.parameters())
+    inner(torch.linspace(-1, 1, 12).view(3, 4)).pow(2).sum().backward()
+    early.step()
+    early.zero_grad()
+    expected = copy.deepcopy(early.state_dict()["state"])
+    optimizer = smp.DistributedOptimizer(early)
+    model = smp.DistributedModel(inner)
+    mine = optimizer.local_state_dict(gather_if_shard=False)
+    assert 0 < len(mine["state"]) < len(expected)
+    own = dict(sorted(mine["state"].items()))
+    assert_states(own, {index: expected[index] for index in own}, "early")
+
+    # Several shards; each has some of the masters, and no rank is given all of its own.
+    whole = copy.deepcopy(mine["fp16_states"]["masters"])
+    part = copy.deepcopy(mine)
+    for name in sorted(masters)[smp.dp_rank() :: 2]:
+        del part["fp16_states"]["masters"][name]
+    everyone = smp.allgather(part, smp.WORLD)
+    again = smp.DistributedOptimizer(torch.optim.Adam(model.parameters()))
+    for each in again.local_fp16_states()["masters"].values():
+        each.zero_()
+    again.load_state_dict(everyone if smp.rank() == 0 else [everyone[0]])
+    found = again.local_state_dict(gather_if_shard=False)
+    assert_states(dict(sorted(found["state"].items())), own, "a list of shards")
+    for name, master in found["fp16_states"]["masters"].items():
+        assert torch.equal(master, whole[name]), name
+    smp.reset()
+
+
 def in_sixteen_bits(rank: int, world_size: int) -> None:
     """Masters are sharded: the same bits as with states that are whole."""
     results = []
@@ -322,6 +369,7 @@ def in_sixteen_bits(rank: int, world_size: int) -> None:
         smp.reset()
     for name, value in results[0].items():
         assert torch.equal(value, results[1][name]), name
+    check_sixteen_bits_and_fp32()
 
 
 @pytest.mark.parametrize(

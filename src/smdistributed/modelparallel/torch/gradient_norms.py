@@ -4,9 +4,10 @@
 
 `model.clip_grad_norm_()`, and `torch.nn.utils.clip_grad_norm_` and `get_total_norm` where they are
 given parameters (or gradients) of the model: scripts and trainers call those, and would get a norm
-of their own on every rank. They are replaced while a model of several partitions lives; then such a
-call is a collective of the ranks that hold the model. `SMP_GLOBAL_GRADIENT_NORM=0` leaves torch's
-functions alone.
+of their own on every rank. They are replaced while a model of several partitions or with replicas
+lives; then such a call is a collective of the ranks that hold the model, and clipping first reduces
+gradients that were accumulated over steps and are still each replica's own.
+`SMP_GLOBAL_GRADIENT_NORM=0` leaves torch's functions alone.
 
 A script that has imported torch's functions by name before still calls ours: what torch's
 `clip_grad_norm_` calls for the norm is replaced in its module.
@@ -205,7 +206,7 @@ def _gradient_numbers(pairs: Iterable[tuple[Tensor, Tensor]] | None = None) -> d
 
 
 def install() -> None:
-    """The model has several partitions, or a loss scale: torch's functions know that from now on.
+    """A model has partitions, replicas or a loss scale: torch's functions know that from now on.
 
     Raises:
         ConfigError: the variable is neither 0 nor 1.
@@ -239,6 +240,14 @@ def _is_apart() -> bool:
     return state.size_of(GroupKind.PP) > 1
 
 
+def _may_reduce() -> bool:
+    """Whether there is a model, and no step is under way, which ends with its own reduction."""
+    if not state.initialized or state.model is None:
+        return False
+    pipeline = current_pipeline("the norm of gradients")
+    return not pipeline.is_in_step and not pipeline.is_tracing
+
+
 def _refuse_loss_scale(parameters: Sequence[Tensor]) -> None:
     """Gradients of the model that are multiplied by a loss scale have no norm to clip by."""
     if not state.initialized or state.model is None or not state.cfg.fp16:
@@ -264,6 +273,8 @@ def _clip_grad_norm_(
     _refuse_loss_scale(listed)
     if _is_apart() and _is_the_models(listed, state.model.parameters()):
         return clip_grad_norm_(listed, max_norm, norm_type, error_if_nonfinite, foreach)
+    if _may_reduce() and _is_the_models(listed, state.model.parameters()):
+        state.model.reduce_pending()
     return _plain_clip(listed, max_norm, norm_type, error_if_nonfinite, foreach)
 
 
@@ -280,6 +291,22 @@ def _get_total_norm(
     return _plain_norm(listed, norm_type, error_if_nonfinite, foreach)
 
 
+def _norm_to_clip_by(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """What torch's `clip_grad_norm_` asks for, which has not been called by the name above."""
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if _may_reduce() and _is_the_models(listed, (each.grad for each in state.model.parameters())):
+        named = [each for each in state.model.parameters() if each.grad is not None]
+        holders = {id(each.grad): each for each in named}
+        state.model.reduce_pending()  # which may replace them by views of buckets
+        listed = [holders[id(each)].grad if id(each) in holders else each for each in listed]
+    return _get_total_norm(listed, norm_type, error_if_nonfinite, foreach)
+
+
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "clip_grad_norm_": _plain_clip,
     "get_total_norm": _plain_norm,
@@ -288,5 +315,5 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
 _OURS: dict[str, Callable[..., Tensor]] = {
     "clip_grad_norm_": _clip_grad_norm_,
     "get_total_norm": _get_total_norm,
-    "_get_total_norm": _get_total_norm,
+    "_get_total_norm": _norm_to_clip_by,
 }

@@ -25,12 +25,19 @@ import torch
 from torch import Tensor
 
 from smdistributed._common.errors import UnsupportedError
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
-from smdistributed.modelparallel.torch.optimizer_sharding import Shards, is_sharded, shard
+from smdistributed.modelparallel.torch.optimizer_sharding import (
+    Shards,
+    is_sharded,
+    parameters_of,
+    shard,
+)
 from smdistributed.modelparallel.torch.optimizer_states import (
     SHARDS,
+    current_placement,
     gathered_shards,
     gathered_state,
     has_nothing_here,
@@ -40,13 +47,15 @@ from smdistributed.modelparallel.torch.optimizer_states import (
     merged_state,
     move_state,
     parameters_here,
-    parameters_of,
     united_shards,
 )
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
-from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
-from smdistributed.modelparallel.torch.sixteen_bit.optimizer import Bit16Optimizer, make_scaler
+from smdistributed.modelparallel.torch.sixteen_bit.optimizer import (
+    FP16_STATES,
+    Bit16Optimizer,
+    make_scaler,
+)
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
@@ -219,7 +228,7 @@ class _Parts:
 
     def settle(self) -> None:
         """Once, when it is known what is here: drops the rest, and loads what has waited."""
-        optimizer, placement = self._optimizer(), _placement()
+        optimizer, placement = self._optimizer(), current_placement()
         if self._is_settled or placement is None or optimizer is None:
             return
         self._is_settled = True
@@ -253,15 +262,6 @@ def _parts_of(optimizer: Any) -> _Parts:
     return parts
 
 
-def _placement() -> Placement | None:
-    """Of the model, if it is partitioned."""
-    model = state.model
-    if model is None or not model.partitioned:
-        return None
-    placement: Placement = model.placement("the optimizer's part")
-    return placement
-
-
 def _is_whole(job: Job) -> bool:
     """Whether all parameters are on each rank, and their states."""
     return job.size_of(GroupKind.PP) == 1 and not is_sharded(job)
@@ -291,7 +291,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     elif callable(kwargs.get("closure")):
         kwargs["closure"] = _reducing(kwargs["closure"])
     is_torchs = isinstance(optimizer, torch.optim.Optimizer)
-    if not is_torchs and has_nothing_here(optimizer, _placement()):
+    if not is_torchs and has_nothing_here(optimizer, current_placement()):
         return None  # torch's find that out themselves
     if parts.shards is not None:
         return parts.shards.step(parts.step, *args, **kwargs)
@@ -350,7 +350,7 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
     parts = _parts_of(optimizer)
     if _is_whole(job):
         return _original_state(parts)
-    placement = _placement()
+    placement = current_placement()
     if placement is None:
         own = _original_state(parts)
         if parts.waiting is None:
@@ -387,14 +387,14 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
     job = state.require("optimizer.local_state_dict()")
     parts = _parts_of(optimizer)
     if not _is_whole(job):
-        if _placement() is None:
+        if current_placement() is None:
             raise ModelNotPartitionedError(
                 "optimizer.local_state_dict() was called before the model was partitioned; expected"
                 " it after the first call of a function decorated with @smp.step. Call it there,"
                 " or use state_dict()."
             )
         parts.settle()
-    placement = _placement()
+    placement = current_placement()
     own = local_state(optimizer, placement, _original_state(parts), parts.others())
     own = {**own, IS_PARTIAL: True}
     if parts.shards is None or placement is None:
@@ -422,8 +422,16 @@ def _load_state_dict(
     if not isinstance(state_dict, Mapping):
         state_dict = united_shards(state_dict)
     job = state.require("optimizer.load_state_dict()")
+    if FP16_STATES in state_dict:  # in 16-bit training the optimizer around has taken it
+        get_logger().warning(
+            "the optimizer state has fp32 weights, as of 16-bit training, and this training is in"
+            " fp32: they are left out, and it goes on from the model's weights, perhaps rounded to"
+            " 16 bits. To keep the precision, load them into the model:"
+            " model.load_state_dict(state_dict['%s']['masters'], strict=False).",
+            FP16_STATES,
+        )
     parts = _parts_of(optimizer)
-    if _is_whole(job) or _placement() is not None:
+    if _is_whole(job) or current_placement() is not None:
         parts.settle()
         _load_now(optimizer, state_dict)
     else:
@@ -450,7 +458,7 @@ def _param_name_to_index(optimizer: Any) -> dict[str, int]:
 
 def _param_index_to_param_local(optimizer: Any) -> dict[int, Tensor]:
     """This rank's parameters, by their index in state dictionaries."""
-    return parameters_here(optimizer, _placement())
+    return parameters_here(optimizer, current_placement())
 
 
 # ---- what it was --------------------------------------------------------------------------------
@@ -464,7 +472,7 @@ def _original_state(parts: _Parts) -> dict[str, Any]:
 def _load_now(optimizer: Any, given: Mapping[str, Any]) -> None:
     """Loads a state, whole or partial, now that it is known what is here."""
     job = state.require("optimizer.load_state_dict()")
-    placement = _placement()
+    placement = current_placement()
     parts = _parts_of(optimizer)
     plain = {key: value for key, value in given.items() if key != IS_PARTIAL}
     if given.get(IS_PARTIAL, False) and not _is_whole(job):

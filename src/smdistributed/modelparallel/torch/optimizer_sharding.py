@@ -33,7 +33,7 @@ from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["Shards", "all_parameters", "is_sharded", "shard"]
+__all__ = ["Shards", "is_sharded", "parameters_of", "shard"]
 
 _WHOLE = "_smp_whole_parameters"
 
@@ -57,8 +57,8 @@ def shard(optimizer: Any, job: Job, placement: Placement) -> Shards | None:
     return Shards(optimizer, job.process_group(GroupKind.DP), here)
 
 
-def all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """By index, also within a step that updates those owned here."""
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """All of them, by index; also within a step that updates those owned here."""
     whole: list[Tensor] | None = getattr(optimizer, _WHOLE, None)
     if whole is not None:
         return whole

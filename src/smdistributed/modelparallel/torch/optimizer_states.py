@@ -21,12 +21,15 @@ from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.communication import CommGroup
 from smdistributed.modelparallel.torch.gathering import gather
+from smdistributed.modelparallel.torch.optimizer_sharding import parameters_of
 from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
-from smdistributed.modelparallel.torch.state_mod import Job
+from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = [
     "SHARDS",
+    "absent",
+    "current_placement",
     "gathered_shards",
     "gathered_state",
     "has_nothing_here",
@@ -36,7 +39,6 @@ __all__ = [
     "merged_state",
     "move_state",
     "parameters_here",
-    "parameters_of",
     "united_shards",
 ]
 
@@ -44,9 +46,21 @@ SHARDS = "_smp_shards"
 """A key of dictionaries that hold shards: of each the partition, dp_rank and number of replicas."""
 
 
-def parameters_of(optimizer: Any) -> list[Tensor]:
-    """All of them, by index."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def current_placement() -> Placement | None:
+    """Of the model, if it is partitioned."""
+    model = state.model
+    if model is None or not model.partitioned:
+        return None
+    placement: Placement = model.placement("the optimizer's part")
+    return placement
+
+
+def absent(placement: Placement | None) -> frozenset[int]:
+    """`id`s of the model's parameters that are on other ranks."""
+    if placement is None:
+        return frozenset()
+    named = placement.model.named_parameters()
+    return frozenset(id(parameter) for name, parameter in named if not placement.is_here(name))
 
 
 def indices_by_id(optimizer: Any) -> dict[int, int]:
@@ -60,19 +74,19 @@ def indices_by_id(optimizer: Any) -> dict[int, int]:
 
 def parameters_here(optimizer: Any, placement: Placement | None) -> dict[int, Tensor]:
     """This rank's, by index; all of them where nothing is placed yet."""
-    absent = _absent(placement)
+    elsewhere = absent(placement)
     found: dict[int, Tensor] = {}
     by_id = {id(parameter): parameter for parameter in parameters_of(optimizer)}
     for identity, index in optimizer._param_id_to_index().items():
-        if identity not in absent and identity in by_id:
+        if identity not in elsewhere and identity in by_id:
             found[index] = by_id[identity]
     return found
 
 
 def has_nothing_here(optimizer: Any, placement: Placement | None) -> bool:
     """Whether all its parameters are on other ranks."""
-    absent = _absent(placement)
-    return bool(absent) and all(id(each) in absent for each in parameters_of(optimizer))
+    elsewhere = absent(placement)
+    return bool(elsewhere) and all(id(each) in elsewhere for each in parameters_of(optimizer))
 
 
 def is_like_torchs(own: Any) -> bool:
@@ -95,13 +109,13 @@ def local_state(
     Args:
         others: `id`s of those whose state is on other replicas.
     """
-    absent = _absent(placement).union(others)
-    if not is_like_torchs(own) or not absent:
+    elsewhere = absent(placement).union(others)
+    if not is_like_torchs(own) or not elsewhere:
         return own
-    elsewhere = {
-        index for identity, index in indices_by_id(optimizer).items() if identity in absent
+    indices = {
+        index for identity, index in indices_by_id(optimizer).items() if identity in elsewhere
     }
-    kept = {key: value for key, value in own["state"].items() if key not in elsewhere}
+    kept = {key: value for key, value in own["state"].items() if key not in indices}
     return {**own, "state": kept}
 
 
@@ -169,11 +183,11 @@ def gathered_shards(
 
 def united_shards(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Several parts as one."""
-    state: dict[Any, Any] = {}
+    states: dict[Any, Any] = {}
     for part in parts:
-        state.update(part["state"])
+        states.update(part["state"])
     shards = [shard for part in parts for shard in part.get(SHARDS, ())]
-    return {**parts[0], "state": state, SHARDS: shards}
+    return {**parts[0], "state": states, SHARDS: shards}
 
 
 def merged_state(
@@ -233,22 +247,14 @@ def move_state(
     states = getattr(optimizer, "state", None)
     if not isinstance(states, dict) or not states:
         return
-    absent = _absent(placement).union(others())
+    elsewhere = absent(placement).union(others())
     for parameter in list(states):
-        if id(parameter) in absent:
+        if id(parameter) in elsewhere:
             del states[parameter]
         elif isinstance(parameter, Tensor) and isinstance(states[parameter], dict):
             for key, value in states[parameter].items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     states[parameter][key] = value.to(parameter.device)
-
-
-def _absent(placement: Placement | None) -> set[int]:
-    """`id`s of the model's parameters that are on other ranks."""
-    if placement is None:
-        return set()
-    named = placement.model.named_parameters()
-    return {id(parameter) for name, parameter in named if not placement.is_here(name)}
 
 
 def _check_shards(shards: Sequence[Sequence[int]]) -> None:

@@ -194,3 +194,17 @@ def test_optimizers_do_not_live_for_ever() -> None:
     del first
     gc.collect()
     assert gone() is None
+
+
+def test_fp32_weights_of_16_bit_training_are_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    smp.init({})
+    model = smp.DistributedModel(nn.Linear(2, 2))
+    optimizer = smp.DistributedOptimizer(torch.optim.Adam(model.parameters()))
+    state = optimizer.state_dict()
+    with caplog.at_level("WARNING", logger="smdistributed"):
+        optimizer.load_state_dict(state)
+        assert not caplog.records
+        optimizer.load_state_dict({**state, "fp16_states": {"masters": {}}})
+    assert "fp32 weights, as of 16-bit training" in caplog.text

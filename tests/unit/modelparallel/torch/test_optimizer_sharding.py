@@ -13,7 +13,7 @@ from torch import nn
 
 import smdistributed.modelparallel.torch as smp
 from smdistributed._common.errors import UnsupportedError
-from smdistributed.modelparallel.torch.optimizer_sharding import all_parameters
+from smdistributed.modelparallel.torch.optimizer_sharding import parameters_of
 from smdistributed.modelparallel.torch.optimizer_states import (
     SHARDS,
     _check_shards,
@@ -69,4 +69,4 @@ def test_a_state_of_missing_shards_is_refused() -> None:
 def test_all_parameters_outside_of_a_step() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD([{"params": [model.bias]}, {"params": [model.weight]}], lr=0.1)
-    assert [id(each) for each in all_parameters(optimizer)] == [id(model.bias), id(model.weight)]
+    assert [id(each) for each in parameters_of(optimizer)] == [id(model.bias), id(model.weight)]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from smdistributed.modelparallel.torch.assignment import Decision
+from smdistributed.modelparallel.torch.optimizer_sharding import parameters_of
 from smdistributed.modelparallel.torch.optimizer_states import (
     has_nothing_here,
     indices_by_id,
@@ -18,7 +19,6 @@ from smdistributed.modelparallel.torch.optimizer_states import (
     local_state,
     move_state,
     parameters_here,
-    parameters_of,
 )
 from smdistributed.modelparallel.torch.placement import Placement
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.gradient_norms import total_norm
-from smdistributed.modelparallel.torch.optimizer_sharding import all_parameters
+from smdistributed.modelparallel.torch.optimizer_sharding import parameters_of
 from smdistributed.modelparallel.torch.optimizers import kernels
 from smdistributed.modelparallel.torch.optimizers.base import FusedOptimizer
 from smdistributed.modelparallel.torch.optimizers.batches import Scratch, in_batches
@@ -88,7 +88,7 @@ class FusedLAMB(FusedOptimizer):
         longest = self.defaults["max_grad_norm"]
         self._clip = 1.0
         if longest and longest != math.inf:
-            norm = total_norm(all_parameters(self))
+            norm = total_norm(parameters_of(self))
             self._clip = norm / longest if norm > longest else 1.0
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:

@@ -130,6 +130,13 @@ class Masters:
             masters: list[Tensor] = [pair.master for pair in self.pairs]
             torch._foreach_copy_(masters, parameters)
 
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Masters become their parameters where they are no longer what these were rounded from."""
+        for pair in self.pairs:
+            if not torch.equal(pair.master.to(pair.parameter.dtype), pair.parameter):
+                pair.master.copy_(pair.parameter)
+
     def named(self, names: Mapping[int, str]) -> dict[str, Tensor]:
         """Masters, by the names of their parameters; the memory is that of the masters.
 

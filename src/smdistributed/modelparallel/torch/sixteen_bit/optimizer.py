@@ -25,11 +25,16 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.communication import CommGroup
 from smdistributed.modelparallel.torch.gathering import gather
 from smdistributed.modelparallel.torch.gradient_norms import total_norm
-from smdistributed.modelparallel.torch.optimizer_states import parameters_of
+from smdistributed.modelparallel.torch.optimizer_sharding import is_sharded, parameters_of
+from smdistributed.modelparallel.torch.optimizer_states import (
+    absent,
+    current_placement,
+    united_shards,
+)
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
-from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
 from smdistributed.modelparallel.torch.sixteen_bit.loss_scaler import LossScaler
 from smdistributed.modelparallel.torch.sixteen_bit.masters import Masters, model_parameter_of
@@ -167,17 +172,14 @@ class Bit16Optimizer(torch.optim.Optimizer):
             ModelNotPartitionedError: it is not decided yet which parameters are here.
         """
         if self._elsewhere is None:
-            placement = _placement()
+            placement = current_placement()
             if placement is None:
                 raise ModelNotPartitionedError(
                     "fp32 copies of the 16-bit parameters were asked for before the model was"
                     " partitioned; expected it after the first call of a function decorated with"
                     " @smp.step. Ask there, or in a hook: model.register_post_partition_hook()."
                 )
-            named = placement.model.named_parameters()
-            self._elsewhere = frozenset(
-                id(parameter) for name, parameter in named if not placement.is_here(name)
-            )
+            self._elsewhere = absent(placement)
         self._masters.make(self._elsewhere)
         self.master_params_created = True
 
@@ -194,6 +196,13 @@ class Bit16Optimizer(torch.optim.Optimizer):
     def reload_model_params(self) -> None:
         """Masters become the model's parameters, after something else has changed these."""
         self._masters.from_parameters()
+
+    def note_load(self) -> None:
+        """The model has loaded parameters: masters follow, but keep the precision they have.
+
+        So it does not matter which is loaded first, masters or the parameters rounded from them.
+        """
+        self._masters.refresh()
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -236,7 +245,8 @@ class Bit16Optimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "model.backward() was called after the gradients had been unscaled; expected all"
                 " gradients of an update before clip_master_grads(), update_master_grads() and"
-                " step(). Move these calls to the end, or call zero_grad() in between."
+                " step(). Move these calls to the end, or call zero_grad() of the model or the"
+                " optimizer in between."
             )
         if self._is_unscaled:
             return
@@ -308,14 +318,19 @@ class Bit16Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True, set_grads_to_None: bool | None = None) -> None:  # noqa: N803
         """Lets go of the model's gradients, or fills them with zeros; masters' are let go of."""
         to_none = set_to_none if set_grads_to_None is None else set_grads_to_None
-        self._is_unscaled = self._is_mixed = False
+        self.note_zero_grad()
         for pair in self._masters.pairs:
             if to_none:
                 pair.parameter.grad = None
             elif pair.parameter.grad is not None:
                 pair.parameter.grad.detach_().zero_()
-            pair.master.grad = None
         self.optimizer.zero_grad(set_to_none=to_none)
+
+    def note_zero_grad(self) -> None:
+        """The model's gradients are gone: so are those of masters, and what was noted of them."""
+        self._is_unscaled = self._is_mixed = False
+        for pair in self._masters.pairs:
+            pair.master.grad = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As of torch; its masters are made with the next update."""
@@ -332,7 +347,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         Raises: as of an fp32 optimizer.
         """
         whole: dict[str, Any] = self.optimizer.state_dict()
-        if _placement() is None:
+        if current_placement() is None:
             return whole if self._waiting is None else {**whole, FP16_STATES: self._waiting}
         return {**whole, FP16_STATES: self._gathered_states()}
 
@@ -344,20 +359,25 @@ class Bit16Optimizer(torch.optim.Optimizer):
         Raises:
             ModelNotPartitionedError: it is not decided yet which those are.
         """
+        if current_placement() is not None:
+            self.init_master_params()  # it is they that have owners in a sharded state
         own: dict[str, Any] = self.optimizer.local_state_dict(gather_if_shard=gather_if_shard)
         return {**own, FP16_STATES: self.local_fp16_states()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes either; until the model is partitioned, it waits.
+    def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Takes either, or several shards as a list; until the model is partitioned, it waits.
 
-        What is partial is merged over the MP group, a collective, blocking. Without `fp16_states`,
-        as of an optimizer in fp32, masters and loss scale stay as they are.
+        What is partial is merged over the MP group, or all ranks where states are spread over
+        replicas; a collective, blocking. Without `fp16_states`, as of an optimizer in fp32, masters
+        and loss scale stay as they are.
 
         Raises:
             ValueError: torch's; masters do not fit.
         """
+        if not isinstance(state_dict, Mapping):
+            state_dict = _united(state_dict)
         rest = {key: value for key, value in state_dict.items() if key != FP16_STATES}
-        if _placement() is None:
+        if current_placement() is None:
             self._inner.wait_with(rest)
         else:
             self.init_master_params()  # or torch would cast the state to the parameters' 16 bits
@@ -377,13 +397,14 @@ class Bit16Optimizer(torch.optim.Optimizer):
     def load_fp16_states(self, states: Mapping[str, Any]) -> None:
         """Takes what `local_fp16_states` gave, or `fp16_states` of a state dictionary.
 
-        Until the model is partitioned it waits. What is partial is merged over the MP group, a
-        collective, blocking: so it may have been saved with another number of partitions.
+        Until the model is partitioned it waits. What is partial is merged over the MP group, or all
+        ranks where states are spread over replicas, a collective, blocking: so it may have been
+        saved with another number of partitions.
 
         Raises:
             ValueError: a 16-bit parameter of this rank is not in it, or has another shape.
         """
-        if _placement() is None:
+        if current_placement() is None:
             self._waiting = states
             return
         self.init_master_params()
@@ -398,10 +419,13 @@ class Bit16Optimizer(torch.optim.Optimizer):
 
     def settle(self) -> None:
         """The model has been partitioned: loads what has waited. On every rank."""
-        if _placement() is None:
+        if current_placement() is None:
             return
-        if self._inner.waiting is not None:
-            self.init_master_params()
+        is_asked_for = self._inner.waiting is not None
+        if not is_asked_for and is_sharded(state.require("the optimizer")):
+            is_asked_for = bool(getattr(self.optimizer, "state", None))
+        if is_asked_for:
+            self.init_master_params()  # before it is decided who owns what
         self._inner.settle()
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
@@ -425,25 +449,29 @@ class Bit16Optimizer(torch.optim.Optimizer):
     ) -> tuple[Mapping[str, Tensor], Any]:
         """What this rank needs of the parts of all ranks, and the first scaler among them."""
         job = state.require("optimizer.load_state_dict()")
-        if job.size_of(GroupKind.PP) == 1:
+        group = CommGroup.WORLD if is_sharded(job) else CommGroup.MP_GROUP
+        if job.size_of(group.value) == 1:
             return masters, scaler
 
         def wants(member: int, name: Any, notes: Sequence[Any]) -> bool:
             return name in notes[member][0]
 
-        notes, found = gather(job, lambda: ((here, scaler), masters), wants, copies=False)
+        notes, found = gather(
+            job, lambda: ((here, scaler), masters), wants, copies=False, group=group
+        )
         scalers = [theirs for _, theirs in notes if theirs is not None]
         held = {name: value for name, value in found.items() if name in here}
         return held, scaler if scaler is not None or not scalers else scalers[0]
 
 
-def _placement() -> Placement | None:
-    """Of the model, if it is partitioned."""
-    model = state.model
-    if model is None or not model.partitioned:
-        return None
-    placement: Placement = model.placement("the optimizer's part")
-    return placement
+def _united(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several parts as one; masters are by name, the scaler is the same in all."""
+    whole = united_shards(parts)
+    found = [part[FP16_STATES] for part in parts if FP16_STATES in part]
+    if found:
+        masters = {name: value for each in found for name, value in each["masters"].items()}
+        whole[FP16_STATES] = {**found[0], "masters": masters}
+    return whole
 
 
 def _names() -> dict[int, str]:

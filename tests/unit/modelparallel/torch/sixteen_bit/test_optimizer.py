@@ -318,18 +318,54 @@ def test_resuming_goes_on_with_the_same_bits(dtype: torch.dtype, order: str) -> 
     )
 
 
-def test_masters_follow_what_is_loaded_before_the_first_update() -> None:
+def test_masters_follow_what_changes_the_model() -> None:
     model, optimizer = wrapped(torch.float16, OPTIMIZERS["Adam"])
     other = {name: tensor + 1 for name, tensor in model.state_dict().items()}
     model.load_state_dict(other)
     optimizer.init_master_params()
     masters = optimizer.local_fp16_states()["masters"]
     assert torch.equal(masters["first.weight"], other["first.weight"].float())
-    # Afterwards a script says so.
-    model.load_state_dict({name: tensor + 1 for name, tensor in other.items()})
+    # Of other changes a script says so.
+    model.get_module().first.weight.data += 1
     assert torch.equal(masters["first.weight"], other["first.weight"].float())
     optimizer.reload_model_params()
     assert torch.equal(masters["first.weight"], (other["first.weight"] + 1).float())
+
+
+@dtypes
+@pytest.mark.parametrize("what", ["state_dict", "local_state_dict", "load_state_dict", "step"])
+def test_what_is_loaded_into_the_model_is_not_undone(dtype: torch.dtype, what: str) -> None:
+    """By masters that were made of earlier parameters, in passing or by an update."""
+    model, optimizer = wrapped(dtype, OPTIMIZERS["Adam"])
+    if what == "load_state_dict":
+        own = OPTIMIZERS["Adam"](list(net().parameters())).state_dict()
+        optimizer.load_state_dict(own)
+    elif what == "step":
+        train(model, *data(0))
+        optimizer.step()
+    else:
+        getattr(optimizer, what)()
+    loaded = {name: tensor * 1.5 for name, tensor in model.state_dict().items()}
+    model.load_state_dict(loaded)
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(model, *data(1))
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, loaded[name]), name
+
+
+def test_masters_keep_their_precision_where_the_model_loads_what_it_has() -> None:
+    model, optimizer = wrapped(torch.bfloat16, OPTIMIZERS["Adam"])
+    train(model, *data(0))
+    optimizer.step()
+    before = copy.deepcopy(optimizer.local_fp16_states()["masters"])
+    assert any(not torch.equal(each, each.bfloat16().float()) for each in before.values())
+    loaded = copy.deepcopy(model.state_dict())
+    loaded["last.bias"] += 1
+    model.load_state_dict(loaded)
+    before["last.bias"] = loaded["last.bias"].float()
+    for name, master in optimizer.local_fp16_states()["masters"].items():
+        assert torch.equal(master, before[name]), name
 
 
 def test_a_state_of_other_parameters_is_refused() -> None:
@@ -449,6 +485,11 @@ def test_gradients_on_top_of_unscaled_ones_are_refused() -> None:
     with pytest.raises(RuntimeError, match="after the gradients had been unscaled"):
         optimizer.step()
     optimizer.zero_grad()
+    train(model, *data(0))
+    assert optimizer.clip_master_grads(1e9) == norm
+    # A batch is dropped by the model's method too, with the gradients of masters.
+    model.zero_grad()
+    assert all(each.grad is None for each in optimizer.fp32_from_fp16_groups[0])
     train(model, *data(0))
     assert optimizer.clip_master_grads(1e9) == norm
     # Steps that add up before it are one update.
