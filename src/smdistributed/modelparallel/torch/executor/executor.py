@@ -13,6 +13,7 @@ Source: modelparallel specification, sections 3.2, 3.5, 3.6 and 3.12.
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,9 @@ from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Lette
 __all__ = ["Executor"]
 
 _log = get_logger()
+
+# As long as a rank works without a look at what has come, where pieces are shorter than that.
+_SHORT_S = 200e-6
 
 # The gradient of a program's token, at which nobody looks.
 _OF_TOKEN = torch.ones(())
@@ -390,10 +394,14 @@ class Executor:
         self._caller.forget(activity)
 
     def _run_weights(self, task: Task) -> None:
-        """Gradients that were left for later: those of one use of a weight, as others may come."""
+        """Gradients that were left for later: of a weight, or of some that take no time."""
         activity = Activity(task, 0)
         self._enter(activity)
-        self._weights.run_next()
+        end_s = time.perf_counter() + _SHORT_S
+        while self._weights and self._weights.next_microbatch == task.microbatch:
+            self._weights.run_next()
+            if time.perf_counter() >= end_s:
+                break  # something more urgent may have come
 
     def _note_forward_done(self) -> None:
         self._num_forwards_done += 1
