@@ -13,7 +13,6 @@ Source: modelparallel specification, sections 3.2, 3.5, 3.6 and 3.12.
 from __future__ import annotations
 
 import pickle
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,8 +48,9 @@ __all__ = ["Executor"]
 
 _log = get_logger()
 
-# As long as a rank works without a look at what has come, where pieces are shorter than that.
-_SHORT_S = 200e-6
+# Gradients of smaller weights are computed without a look at what has come: it takes longer. Not
+# by a clock, so that the same orders of messages lead to the same course of events.
+_FEW_ELEMENTS = 32 * 1024
 
 # The gradient of a program's token, at which nobody looks.
 _OF_TOKEN = torch.ones(())
@@ -397,10 +397,10 @@ class Executor:
         """Gradients that were left for later: of a weight, or of some that take no time."""
         activity = Activity(task, 0)
         self._enter(activity)
-        end_s = time.perf_counter() + _SHORT_S
+        num_elements = 0
         while self._weights and self._weights.next_microbatch == task.microbatch:
-            self._weights.run_next()
-            if time.perf_counter() >= end_s:
+            num_elements += self._weights.run_next()
+            if num_elements >= _FEW_ELEMENTS:
                 break  # something more urgent may have come
 
     def _note_forward_done(self) -> None:

@@ -109,8 +109,10 @@ class WeightGradients:
         else:
             piece.uses += uses
 
-    def run_next(self) -> None:
+    def run_next(self) -> int:
         """Computes a piece, and adds it to the parameter's gradient.
+
+        Returns: the elements of the parameter.
 
         Raises:
             RuntimeError: an input was changed in place since the backward pass.
@@ -121,6 +123,7 @@ class WeightGradients:
             del self._counts[piece.microbatch]
         with torch.no_grad(), torch._C._DisableAutocast():
             _run(piece)
+        return piece.parameter.numel()
 
 
 def _run(piece: _Piece) -> None:
