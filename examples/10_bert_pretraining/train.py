@@ -257,7 +257,7 @@ def main() -> None:
         print(f"text: {source.origin}, {len(corpus.sentences):,} sentences")
         print(
             f"network: {num_parameters:,} parameters in {smp.pp_size()} partitions;"
-            f" {smp.dp_size()} replicas, {smp.num_microbatches()} microbatches, {device.type}"
+            f" {smp.dp_size()} replica(s), {smp.num_microbatches()} microbatches, {device.type}"
         )
         if first_step:
             print(f"going on from {args.output} at step {first_step} of {args.steps}")

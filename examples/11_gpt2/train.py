@@ -298,7 +298,7 @@ def main() -> None:
         print(f"text: {source.origin}, {len(source.content):,} characters")
         print(
             f"GPT-2: {num_parameters:,} parameters in {smp.pp_size()} partitions;"
-            f" {smp.dp_size()} replicas, {smp.num_microbatches()} microbatches, {device.type},"
+            f" {smp.dp_size()} replica(s), {smp.num_microbatches()} microbatches, {device.type},"
             f" {str(network.dtype).removeprefix('torch.')}"
         )
         if resumes:

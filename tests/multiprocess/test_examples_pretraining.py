@@ -236,7 +236,7 @@ def test_gpt2_learns_what_plain_transformers_learns_and_that_loads_it(
     output = _run(
         *["11_gpt2", *options, "--activation_checkpointing", "1", "--model_dir", str(tmp_path)]
     )
-    assert "2 partitions; 1 replicas, 4 microbatches, cpu, float32" in output
+    assert "2 partitions; 1 replica(s), 4 microbatches, cpu, float32" in output
     assert _printed(output) == pytest.approx(losses, abs=5e-4), output
     assert _printed(output, "norm") == pytest.approx(norms, rel=5e-3), output
     assert "goes on: " in output
@@ -250,7 +250,7 @@ def test_gpt2_learns_what_plain_transformers_learns_and_that_loads_it(
     options += ["--bf16", "1", "--shard_optimizer_state", "1", "--manual_partition", "1"]
     options += ["--checkpoint_dir", str(tmp_path / "run"), "--load_full", str(tmp_path)]
     output = _run("11_gpt2", *options, processes=4)
-    assert "2 partitions; 2 replicas, 4 microbatches, cpu, bfloat16" in output
+    assert "2 partitions; 2 replica(s), 4 microbatches, cpu, bfloat16" in output
     further, norms, _ = _plain_gpt2(options, monkeypatch, loaded)
     assert further[1] < losses[1] - 0.1
     assert _printed(output) == pytest.approx(further, abs=0.03), output
