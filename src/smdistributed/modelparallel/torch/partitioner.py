@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.partition_file import read_partition, write_partition
 from smdistributed.modelparallel.topology import GroupKind
@@ -31,7 +33,7 @@ from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.schedule_choice import chosen_schedule
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["agree_on_partition", "in_one_partition", "log_placement"]
+__all__ = ["agree_on_partition", "find_partition", "in_one_partition", "log_placement"]
 
 Watch = Callable[[], tracing.Trace | None]
 """Runs the step's body on the first microbatch until the model's first call has been watched."""
@@ -107,20 +109,33 @@ def _tell(job: Job, message: list[Any], source: int) -> None:
 def _decide(job: Job, model: nn.Module, watch: Watch | None, fixed: Decision | None) -> Decision:
     config = job.config
     path = config.partition_file
-    if fixed is None and config.load_partition:
-        assert path  # the configuration was checked
-        return _loaded(model, path, config.partitions)
-    if fixed is not None:
-        decision = fixed
-    elif config.auto_partition:
-        decision = _by_cost(job, model, watch)
-    else:
-        assert config.default_partition is not None
-        decision = assign_by_hand(model, config.default_partition)
+    decision = find_partition(config, model, job.device, watch) if fixed is None else fixed
     if path and not config.load_partition:
         write_partition(path, decision.partition_of, config.partitions)
         get_logger().info("Wrote the partition to %s", path)
     return decision
+
+
+def find_partition(
+    config: Config, model: nn.Module, device: torch.device, watch: Watch | None
+) -> Decision:
+    """From the file, by cost or by hand, as the configuration says. Not collective.
+
+    Args:
+        device: where the model will be.
+        watch: as of `agree_on_partition`.
+
+    Raises:
+        ConfigError: the file does not fit, or modules that share are in different partitions.
+        OSError: the file cannot be read.
+    """
+    if config.load_partition:
+        assert config.partition_file  # the configuration was checked
+        return _loaded(model, config.partition_file, config.partitions)
+    if config.auto_partition:
+        return _by_cost(config, model, device, watch)
+    assert config.default_partition is not None
+    return assign_by_hand(model, config.default_partition)
 
 
 def _loaded(model: nn.Module, path: str, partitions: int) -> Decision:
@@ -131,11 +146,12 @@ def _loaded(model: nn.Module, path: str, partitions: int) -> Decision:
     return Decision(partition_of, dict.fromkeys(partition_of, f"as {path} says"))
 
 
-def _by_cost(job: Job, model: nn.Module, watch: Watch | None) -> Decision:
-    config = job.config
+def _by_cost(
+    config: Config, model: nn.Module, device: torch.device, watch: Watch | None
+) -> Decision:
     found = None if config.skip_tracing or watch is None else watch()
     if found is None:
-        found = tracing.untraced(model, job.device)
+        found = tracing.untraced(model, device)
     active = config.active_microbatches or config.microbatches
     assignment = tracing.decide(
         found, config.partitions, config.memory_weight, min(active, config.microbatches)

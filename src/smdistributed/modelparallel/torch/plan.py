@@ -11,6 +11,7 @@ Source: our choice; docs/pipeline_report.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ import torch
 from torch import nn
 
 from smdistributed.modelparallel.config import Config
-from smdistributed.modelparallel.partition_file import read_partition
 from smdistributed.modelparallel.report.costs import Profile, Settings
 from smdistributed.modelparallel.report.document import Report
 from smdistributed.modelparallel.report.expectation import expect_of_profile
@@ -26,14 +26,11 @@ from smdistributed.modelparallel.report.words import aligned, bytes_text, second
 from smdistributed.modelparallel.torch import tracing
 from smdistributed.modelparallel.torch.assignment import (
     Decision,
-    assign_by_hand,
-    check_shared,
-    module_paths,
 )
 from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter
+from smdistributed.modelparallel.torch.partitioner import find_partition
 from smdistributed.modelparallel.torch.profile import Loss, profile
 from smdistributed.modelparallel.torch.rows import row_of, rows_of
-from smdistributed.modelparallel.torch.schedule_choice import chosen_schedule
 
 __all__ = ["Plan", "plan", "settings_of"]
 
@@ -148,7 +145,7 @@ def plan(
             if count not in traces and parsed.auto_partition and not parsed.load_partition:
                 found = tracing.trace(module, call[0], call[1], device, is_measured=False)
                 traces[count] = found
-            decision = _decide(module, parsed, traces.get(count))
+            decision = find_partition(parsed, module, device, functools.partial(traces.get, count))
             reports.append(
                 _report(
                     module,
@@ -182,33 +179,6 @@ def _several(numbers: int | Sequence[int]) -> list[int]:
 
 def _loss_arguments(*args: Any) -> None:
     """What a loss is called with, beside the output."""
-
-
-def _decide(module: nn.Module, config: Config, found: tracing.Trace | None) -> Decision:
-    """As the first step would."""
-    paths = module_paths(module)
-    if config.load_partition:
-        assert config.partition_file  # the configuration was checked
-        read = read_partition(config.partition_file, list(paths.values()), config.partitions)
-        check_shared(module, paths, read)
-        return Decision(read)
-    if not config.auto_partition:
-        assert config.default_partition is not None
-        return assign_by_hand(module, config.default_partition)
-    if found is None or config.skip_tracing:
-        found = tracing.untraced(module, torch.device("cpu"))
-    assignment = tracing.decide(
-        found, config.partitions, config.memory_weight, config.active_microbatches
-    )
-    return Decision(
-        assignment.partition_of,
-        assignment.reasons,
-        assignment.shares,
-        assignment.loads,
-        chosen_schedule(found, assignment.partition_of, config)
-        if config.pipeline == "auto"
-        else "",
-    )
 
 
 def _report(

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from smdistributed.modelparallel import atomic_files
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.torch import checkpoint_api
 from smdistributed.modelparallel.torch.checkpointing import directory as directory_module
+from tests.unit.modelparallel.torch.forked import in_a_child
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -552,20 +552,6 @@ class TestErrors:
 
 
 _CHANGES = ("mkdir", "rename", "replace", "unlink", "rmdir", "fsync")
-
-
-def in_a_child(work: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class TestKilled:

@@ -11,7 +11,6 @@ import resource
 import stat
 import sys
 import threading
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 
 from smdistributed.modelparallel import atomic_files
 from smdistributed.modelparallel.torch.files import FileNames, load, save
+from tests.unit.modelparallel.torch.forked import in_a_child
 
 # Every rank is another number, so that a mixed up name shows.
 PIPELINE = FileNames(pp_rank=1, tp_rank=0, rdp_rank=3, mp_rank=7, tp_size=1)
@@ -256,21 +256,6 @@ def after_bytes(
         return happens()
 
     monkeypatch.setattr(atomic_files.OpenFile, "_write_some", limited)
-
-
-def in_a_child(work: Callable[[], None]) -> int:
-    """Runs `work` in a forked process; returns its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class TestKilled:
