@@ -121,4 +121,4 @@ def test_failed_steps_leave_no_memory_behind() -> None:
     for outcome in _outcomes("failures_leave_no_memory", 3):
         assert outcome.ok, outcome.output
         early, late = outcome.value
-        assert late <= early + 1, f"rank {outcome.rank}: {early} tensors, then {late}"
+        assert late == early, f"rank {outcome.rank}: {early} tensors, then {late}"

@@ -49,6 +49,11 @@ class Fiber:
         self._is_given = True
         self._baton.release()
 
+    def take_job(self) -> Callable[[], None] | None:
+        """What it was given to do, which is not kept here: tensors hang on it."""
+        job, self.job = self.job, None
+        return job
+
     def take(self, interrupted: Callable[[], None]) -> None:
         """Waits until somebody gives.
 
@@ -158,11 +163,10 @@ class Scheduler:
                     self._work(main, ready.run)
                     continue
                 self._is_main_idle = True
-                self._switch(main, ready)
+                self._switch(main, ready.fiber)
                 self._is_main_idle = False
                 if main.job is not None:
-                    job, main.job = main.job, None
-                    self._work(main, job)
+                    self._work(main, main.take_job())
         finally:
             self._ready.clear()
             self._is_aborting = False  # what is submitted from now on is of the next run
@@ -281,8 +285,10 @@ class Scheduler:
         left = self._outside.leave()
         ready = self._next()
         assert ready is not None  # a fiber in the middle of something keeps the step from ending
-        if ready.fiber is not me:
-            self._switch(me, ready)
+        fiber = ready.fiber or self._fiber_for(ready)
+        del ready  # or this stack would keep what another one works on
+        if fiber is not me:
+            self._switch(me, fiber)
         self._outside.enter(left)
         if self.recorder is not None:
             self.recorder.resume(me.activity)
@@ -290,19 +296,20 @@ class Scheduler:
             thrown, me.thrown = me.thrown, None
             raise thrown
 
-    def _switch(self, me: Fiber, ready: _Ready) -> None:
-        """Gives the baton to what is ready, and waits to be given it back."""
-        fiber = ready.fiber
-        if fiber is None:
-            assert ready.run is not None
-            if self._is_main_idle:
-                fiber, self._is_main_idle = self._main, False
-            elif self._idle:
-                fiber = self._idle.pop()
-            else:
-                fiber = self._hire()
-            fiber.job = ready.run
-        fiber.give()
+    def _fiber_for(self, ready: _Ready) -> Fiber:
+        """A fiber that has nothing to do, and now this."""
+        if self._is_main_idle:
+            fiber, self._is_main_idle = self._main, False
+        elif self._idle:
+            fiber = self._idle.pop()
+        else:
+            fiber = self._hire()
+        fiber.job = ready.run
+        return fiber
+
+    def _switch(self, me: Fiber, other: Fiber) -> None:
+        """Gives the baton away, and waits to be given it back."""
+        other.give()
         me.take(self._interrupt)
         self.current = me
 
@@ -336,16 +343,15 @@ class Scheduler:
     def _pooled(self, me: Fiber) -> None:
         me.take(self._interrupt)
         while True:
-            job, me.job = me.job, None
             try:
-                self._work(me, job)
+                self._work(me, me.take_job())
             except _Exit:
                 return
             while (ready := self._next()) is not None and ready.fiber is None:
                 self._work(me, ready.run)
-            assert ready is not None  # None is for the main fiber
+            assert ready is not None and ready.fiber is not None  # None is for the main fiber
             self._idle.append(me)
-            self._switch(me, ready)
+            self._switch(me, ready.fiber)
 
 
 def _raise_exit() -> None:
