@@ -148,7 +148,7 @@ def test_bert_with_replicas_learns_what_plain_torch_learns(
     assert sorted(where for where, *_ in held) == ["0", "1", "2", "3"], output
     of_partition = {int(p): int(number.replace(",", "")) for _, p, number in held}
     assert min(of_partition.values()) > 0, output
-    total = re.search(r"network: ([\d,]+) parameters in 2 partitions; 2 replicas", output)
+    total = re.search(r"network: ([\d,]+) parameters in 2 partitions; 2 replica\(s\)", output)
     assert total is not None, output
     assert sum(of_partition.values()) == int(total[1].replace(",", "")), output
     assert re.search(r"test: masked words [\d.]+, [\d.]+% .* told right [\d.]+%", output), output
