@@ -78,6 +78,8 @@ class Settings:
         deterministic: `SMDDP_DETERMINISTIC`; sums over several hosts have the same bits for any
             size. On one host they do anyway.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
+        tf_operations: `SMDDP_TF_OPERATIONS`; how TensorFlow runs collectives: "auto", "kernels" or
+            "python".
         trace: `SMDDP_TRACE`; write a timeline there, one file per rank, or `None`.
         ag_scratch_bytes: `SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES`; cap of the all-gather's own memory.
             Not used: ours needs none.
@@ -100,6 +102,7 @@ class Settings:
     zero_copy: bool = True
     deterministic: bool = False
     cpu_shim: str = "auto"
+    tf_operations: str = "auto"
     trace: str | None = None
     ag_scratch_bytes: int = 16 * 1024 * 1024
     ag_sort_bytes: int = 128 * 1024 * 1024
@@ -143,6 +146,9 @@ class Settings:
             zero_copy=_read_bool(environ, "SMDDP_ZERO_COPY", default=True),
             deterministic=_read_bool(environ, "SMDDP_DETERMINISTIC", default=False),
             cpu_shim=_read_choice(environ, "SMDDP_CPU_SHIM", CPU_SHIM_MODES, default="auto"),
+            tf_operations=_read_choice(
+                environ, "SMDDP_TF_OPERATIONS", ("auto", "kernels", "python"), default="auto"
+            ),
             trace=_read_trace(environ),
             ag_scratch_bytes=_read_ag_buffer(
                 environ, "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES", cls.ag_scratch_bytes

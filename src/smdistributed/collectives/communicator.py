@@ -3,7 +3,7 @@
 """The public communicator: collectives on arrays."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -63,6 +63,8 @@ class Communicator:
             tokens raise `ConfigurationError`, all of them.
         tls: Paths of certificate, key and authority (PEM): TCP connections use TLS 1.3, and both
             ends show a certificate of that authority. None: they are in the clear.
+        errors: A front end's own classes by kind: "configuration", "mismatch", "peer_lost",
+            "timeout", "unsupported", "internal".
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Communicator:
         rendezvous_address: str = "",
         token: bytes | None = None,
         tls: tuple[str, str, str] | None = None,
+        errors: Mapping[str, type[Exception]] | None = None,
     ) -> None:
         settings = process_settings()
         self._native = _native.Communicator(
@@ -91,6 +94,7 @@ class Communicator:
             rendezvous_address=rendezvous_address,
             token=token,
             tls=tls,
+            errors=errors,
             stall_s=settings.stall_s,
             deterministic=settings.deterministic,
             signal_report=settings.signal_report,
@@ -104,12 +108,18 @@ class Communicator:
             "rendezvous_address": rendezvous_address,
             "token": token,
             "tls": tls,
+            "errors": errors,
         }
         self._splits = 0
         self._has_told_of_no_shared_memory = False
         self.rank = rank
         self.world_size = world_size
         self.name = name
+
+    @property
+    def native(self) -> _native.Communicator:
+        """The same group by raw pointers, for front ends."""
+        return self._native
 
     @property
     def link(self) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 """Making a communicator from the environment, under any launcher."""
 
 import os
+from collections.abc import Mapping
 
 from smdistributed._common.discovery import complete_placement, discover, export_placement
 from smdistributed._common.discovery import host_identity as this_host
@@ -14,7 +15,12 @@ from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 __all__ = ["init"]
 
 
-def init(*, name: str = "default", timeout_s: float | None = None) -> Communicator:
+def init(
+    *,
+    name: str = "default",
+    timeout_s: float | None = None,
+    errors: Mapping[str, type[Exception]] | None = None,
+) -> Communicator:
     """Join the communicator of all processes of this job.
 
     Finds out who this process is (torchrun, Open MPI, PMI, Slurm, Ray, SageMaker, smddprun), meets
@@ -25,6 +31,8 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
         name: For messages.
         timeout_s: Seconds to wait for the others, here and in every operation; None for
             `SMDDP_TIMEOUT_SECONDS`, default 1800.
+        errors: A front end's own classes, as for `Communicator`; of its operations, not of this
+            call.
 
     Raises:
         ConfigurationError: The environment is contradictory, or the master is unknown.
@@ -36,7 +44,9 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
     limit_s = settings.timeout_s if timeout_s is None else timeout_s
     placement = discover(broadcast_host=host_of_rank_zero)
     if placement.world_size == 1:
-        return Communicator(0, 1, lambda key, value: [value], name=name, timeout_s=limit_s)
+        return Communicator(
+            0, 1, lambda key, value: [value], name=name, timeout_s=limit_s, errors=errors
+        )
     address, port = placement.require_master()
     with Rendezvous(
         placement.rank,
@@ -62,4 +72,5 @@ def init(*, name: str = "default", timeout_s: float | None = None) -> Communicat
             rendezvous_address=address,
             token=settings.token,
             tls=settings.tls,
+            errors=errors,
         )

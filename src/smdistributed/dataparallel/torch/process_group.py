@@ -52,7 +52,7 @@ from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
 from smdistributed.collectives.network import tell_of_interfaces
 from smdistributed.collectives.trust import tell_of_weak_trust
-from smdistributed.dataparallel import exceptions
+from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS
 from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
 from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
@@ -66,14 +66,6 @@ from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
 
 _UNSET = timedelta(0)
-_ERRORS: Mapping[str, type[Exception]] = {
-    "configuration": exceptions.SMDDPConfigInvalid,
-    "mismatch": exceptions.SMDDPMismatch,
-    "peer_lost": exceptions.SMDDPPeerLost,
-    "timeout": exceptions.SMDDPTimeoutError,
-    "unsupported": exceptions.SMDDPUnsupported,
-    "internal": exceptions.SMDDPError,
-}
 
 
 class ProcessGroupSmddp(GroupIdentity):
@@ -163,7 +155,7 @@ class ProcessGroupSmddp(GroupIdentity):
             interfaces=self._interfaces,
             token=self._token,
             tls=self._tls,
-            errors=_ERRORS,
+            errors=ENGINE_ERRORS,
             stall_s=settings.stall_s,
             deterministic=settings.deterministic,
             signal_report=settings.signal_report,

@@ -349,7 +349,8 @@ class Scheduler:
                 return
             while (ready := self._next()) is not None and ready.fiber is None:
                 self._work(me, ready.run)
-            assert ready is not None and ready.fiber is not None  # None is for the main fiber
+            assert ready is not None  # None is for the main fiber
+            assert ready.fiber is not None
             self._idle.append(me)
             self._switch(me, ready.fiber)
 
