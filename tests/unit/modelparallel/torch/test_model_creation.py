@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed.modelparallel.torch import delayed_initialization
-from smdistributed.modelparallel.torch.delayed_initialization import has_delayed, materialise
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    has_delayed,
+    materialise,
+    sources,
+)
+from smdistributed.modelparallel.torch.delayed_initialization.recording import Recorder
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -162,7 +166,7 @@ def test_values_are_those_of_eager_initialisation(make: Callable[[], nn.Module])
     assert all(a is b for a, b in zip(wrapped.parameters(), before, strict=True))
     assert [p.requires_grad for p in before] == [p.requires_grad for p in eager.parameters()]
     assert_same(eager, model)
-    assert not delayed_initialization._of_delayed, "nothing is kept of what is done"
+    assert not sources._of_delayed, "nothing is kept of what is done"
 
 
 def test_what_is_beside_parameters_is_right_too() -> None:
@@ -326,14 +330,14 @@ def test_states_before_placement() -> None:
 def test_memory_is_that_of_one_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 20 layers; the recorder holds the values of one at a time."""
     held: list[int] = []
-    plain = delayed_initialization._Recorder._run_for_real
+    plain = Recorder._run_for_real
 
-    def watched(self: delayed_initialization._Recorder, *args: object) -> object:
+    def watched(self: Recorder, *args: object) -> object:
         result = plain(self, *args)  # type: ignore[arg-type]
         held.append(sum(storage.nbytes() for storage in self._hot.values()))
         return result
 
-    monkeypatch.setattr(delayed_initialization._Recorder, "_run_for_real", watched)
+    monkeypatch.setattr(Recorder, "_run_for_real", watched)
     with smp.delay_param_initialization():
         model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(20)])
     assert max(held) == 64 * 64 * 4
