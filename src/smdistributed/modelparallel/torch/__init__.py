@@ -28,7 +28,7 @@ from smdistributed.modelparallel.torch.activation_checkpointing.setting import (
     set_activation_checkpointing,
 )
 from smdistributed.modelparallel.torch.assignment import get_partition, partition, set_partition
-from smdistributed.modelparallel.torch.checkpoint_api import (
+from smdistributed.modelparallel.torch.checkpointing.api import (
     resume_from_checkpoint,
     save_checkpoint,
     save_safetensors,
@@ -57,7 +57,6 @@ from smdistributed.modelparallel.torch.model_creation import (
 )
 from smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
 from smdistributed.modelparallel.torch.pipeline import is_tracing
-from smdistributed.modelparallel.torch.plan import plan  # the function, not the submodule
 from smdistributed.modelparallel.torch.ranks import (
     dp_rank,
     dp_size,
@@ -86,13 +85,14 @@ from smdistributed.modelparallel.torch.ranks import (
     tp_rank,
     tp_size,
 )
-from smdistributed.modelparallel.torch.report import (  # the function, not the submodule
+from smdistributed.modelparallel.torch.reporting.plan import plan
+from smdistributed.modelparallel.torch.reporting.report import (
     recording,
     report,
     start_from_environment,
 )
 from smdistributed.modelparallel.torch.state_mod import state
-from smdistributed.modelparallel.torch.step import step  # the function, not the submodule
+from smdistributed.modelparallel.torch.step import step
 from smdistributed.modelparallel.torch.step_output import StepOutput
 from smdistributed.modelparallel.torch.utils import rmsg
 

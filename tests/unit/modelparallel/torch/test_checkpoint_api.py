@@ -25,7 +25,7 @@ import smdistributed.modelparallel.torch as smp
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel import atomic_files
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
-from smdistributed.modelparallel.torch import checkpoint_api
+from smdistributed.modelparallel.torch.checkpointing import api
 from smdistributed.modelparallel.torch.checkpointing import directory as directory_module
 from tests.unit.modelparallel.torch.forked import in_a_child
 
@@ -592,11 +592,9 @@ class TestKilled:
             with monkeypatch.context() as patch:
                 for name in _CHANGES:
                     patch.setattr(os, name, counted(name))
-                patch.setattr(checkpoint_api, "agreed", lambda job, what, check: check())
-                patch.setattr(
-                    checkpoint_api, "together", lambda job, what, action, undo=None: [action()]
-                )
-                patch.setattr(checkpoint_api, "keeper_of", lambda *_: 0)
+                patch.setattr(api, "agreed", lambda job, what, check: check())
+                patch.setattr(api, "together", lambda job, what, action, undo=None: [action()])
+                patch.setattr(api, "keeper_of", lambda *_: 0)
                 return in_a_child(
                     lambda: smp.save_checkpoint(
                         path,

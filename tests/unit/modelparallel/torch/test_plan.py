@@ -18,7 +18,7 @@ from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.partition_file import write_partition
 from smdistributed.modelparallel.report.costs import Profile
 from smdistributed.modelparallel.torch.assignment import module_paths
-from smdistributed.modelparallel.torch.profile import profile
+from smdistributed.modelparallel.torch.reporting.profile import profile
 
 WIDTH = 16
 

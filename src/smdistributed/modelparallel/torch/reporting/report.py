@@ -30,17 +30,17 @@ from smdistributed.modelparallel.report.costs import Profile, Row
 from smdistributed.modelparallel.report.document import Report, report_of_records
 from smdistributed.modelparallel.report.records import RankRecord, write_rank_record
 from smdistributed.modelparallel.topology import GroupKind
-from smdistributed.modelparallel.torch.close_look import CloseLook
 from smdistributed.modelparallel.torch.executor.recorder import (
     Observer,
     Recorder,
     active_recorder,
     set_recorder,
 )
-from smdistributed.modelparallel.torch.peak_memory import PeakMemory
 from smdistributed.modelparallel.torch.placement import Placement
-from smdistributed.modelparallel.torch.plan import Plan, settings_of
-from smdistributed.modelparallel.torch.rows import rows_of
+from smdistributed.modelparallel.torch.reporting.close_look import CloseLook
+from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
+from smdistributed.modelparallel.torch.reporting.plan import Plan, settings_of
+from smdistributed.modelparallel.torch.reporting.rows import rows_of
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["recording", "report", "start_from_environment"]

@@ -29,8 +29,8 @@ from smdistributed.modelparallel.torch.assignment import (
 )
 from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter
 from smdistributed.modelparallel.torch.partitioner import find_partition
-from smdistributed.modelparallel.torch.profile import Loss, profile
-from smdistributed.modelparallel.torch.rows import row_of, rows_of
+from smdistributed.modelparallel.torch.reporting.profile import Loss, profile
+from smdistributed.modelparallel.torch.reporting.rows import row_of, rows_of
 
 __all__ = ["Plan", "plan", "settings_of"]
 

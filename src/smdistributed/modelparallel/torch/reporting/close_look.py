@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from smdistributed.modelparallel.report.records import Memory
 from smdistributed.modelparallel.torch.executor.activity import Activity
-from smdistributed.modelparallel.torch.peak_memory import PeakMemory
+from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
 
 __all__ = ["OUTSIDE", "CloseLook"]
 

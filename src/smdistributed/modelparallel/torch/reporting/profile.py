@@ -28,7 +28,7 @@ from smdistributed.modelparallel.report.costs import (
 )
 from smdistributed.modelparallel.torch.assignment import ROOT, module_paths
 from smdistributed.modelparallel.torch.devices import arguments_on
-from smdistributed.modelparallel.torch.live_bytes import LiveBytes
+from smdistributed.modelparallel.torch.reporting.live_bytes import LiveBytes
 from smdistributed.modelparallel.torch.structures import flatten
 from smdistributed.modelparallel.torch.tracing import unchanged
 
