@@ -63,7 +63,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 pro
 
 ##@ Build
 .PHONY: env
-env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers  ## create .venv with the package and all pinned tools
+env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)/tensorflow  ## create .venv with the package and all pinned tools
 	@if [[ "$(MAKECMDGOALS)" == env ]]; then \
 		echo "Ready: $(VENV) (activate it with 'source $(BIN)/activate')."; fi
 
@@ -216,6 +216,14 @@ $(STAMPS)/trainers: $(STAMPS)/base $(STAMPS)/dev
 	@DS_BUILD_OPS=0 $(PIP_INSTALL) --no-build-isolation \
 		$(call requirements,p["dependency-groups"]["trainers"])
 	@DS_ACCELERATOR=cpu $(BIN)/python tools/build_deepspeed_helper.py
+	@touch $@
+
+# For CPUs only, as torch may be. tf-keras asks for the package `tensorflow`, which holds the files of
+# tensorflow-cpu once more and those for GPUs, so it comes without dependencies.
+$(STAMPS)/tensorflow: $(STAMPS)/base
+	@echo "Installing TensorFlow and both Kerases (the first time takes a few minutes)"
+	@$(PIP_INSTALL) $(call requirements,p["project"]["optional-dependencies"]["tensorflow-cpu"])
+	@$(PIP_INSTALL) --no-deps tf-keras
 	@touch $@
 
 # Apart from the other tools: it is large, and not part of every day.

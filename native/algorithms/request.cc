@@ -54,6 +54,7 @@ Signature signatureOf(const Request& request) {
     case OpKind::kReduce:
       signature.op = request.op;
       signature.count = request.count;
+      signature.detail = request.layout;
       break;
     case OpKind::kReduceScatter:
       signature.op = request.op;
@@ -67,6 +68,9 @@ Signature signatureOf(const Request& request) {
     case OpKind::kScatter:
       break;
     case OpKind::kBroadcast:
+      signature.count = request.count;
+      signature.detail = request.layout;
+      break;
     case OpKind::kSend:
     case OpKind::kRecv:
       signature.count = request.count;

@@ -43,6 +43,9 @@ struct Request {
   int root = -1;
   double factor = 1.0;  // of kPremulSum
   std::uint64_t count = 0;
+  // Of all_reduce and broadcast: a digest of what else the ranks must agree on, 0 for nothing. A
+  // caller that has packed several buffers gives one of their sizes.
+  std::uint64_t layout = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::vector<const std::byte*> inputs;

@@ -22,6 +22,7 @@
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
 #include "engine/registry.h"
+#include "engine/seam_group.h"
 
 namespace smd::bindings {
 namespace {
@@ -115,10 +116,16 @@ class PyCommunicator {
 
   ~PyCommunicator() {
     nb::gil_scoped_release release;
+    seam_.group.reset();
     communicator_.reset();
   }
 
   engine::Communicator& engine() const { return *communicator_; }
+
+  std::uintptr_t seamHandle() {
+    if (seam_.group == nullptr) seam_.group = engine::makeSeamGroup(communicator_);
+    return reinterpret_cast<std::uintptr_t>(&seam_);
+  }
 
   nb::typed<nb::list, RankInfo> topology() const {
     nb::list ranks;
@@ -234,6 +241,7 @@ class PyCommunicator {
 
   std::shared_ptr<ErrorClasses> errors_;
   std::shared_ptr<engine::Communicator> communicator_;
+  seam::Handle seam_;
 };
 
 #define SMD_CALL_PARAMETERS bool asyncOp, double timeoutSeconds, nb::object keepAlive
@@ -312,6 +320,9 @@ void registerCommunicator(nb::module_& module) {
           "Between hosts: seconds that a small message takes, and bytes per second. Measured when "
           "the\nfirst group over several hosts is made, of the slowest, rounded to powers of two "
           "(in\nmicroseconds); the same on all ranks.")
+      .def("seam_handle", &PyCommunicator::seamHandle,
+           "For other native libraries of this package: an address that is valid while this object "
+           "is.")
       .def("topology", &PyCommunicator::topology, "Per rank: host, pid, is_local, transport.")
       .def("explain", &PyCommunicator::explain, nb::arg("collective"), nb::arg("payload_bytes"),
            "Which algorithm would be chosen, and why.")

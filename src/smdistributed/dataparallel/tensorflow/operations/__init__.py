@@ -6,6 +6,7 @@ Two ways to carry them out, one interface:
 
     kernels            asynchronous kernels through TensorFlow's C API; they hold no thread
     python_functions   `tf.numpy_function`, where this TensorFlow does not take the kernels
+    interrupts         Ctrl-C while TensorFlow waits
     order              what keeps them in the order of the program, on all ranks
 
 All have gradients. Bucketing, averaging of integers, sparse tensors and so on are for the callers;
@@ -24,7 +25,9 @@ import tensorflow as tf
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import Communicator, ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
-from smdistributed.dataparallel.tensorflow.operations.order import order_token
+from smdistributed.dataparallel.tensorflow.operations import interrupts
+from smdistributed.dataparallel.tensorflow.operations.order import in_order
+from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "close_group", "open_group"]
 
@@ -42,12 +45,14 @@ def open_group(group: Communicator) -> None:
     backend = _choose()
     backend.set_group(group)
     _backend, _group = backend, group
+    interrupts.watch(group)
 
 
 def close_group() -> None:
     """Operations fail from now on, wherever they were built."""
     global _group
     if _group is not None:
+        interrupts.end_watch()
         _backend.clear_group()
         _group = None
 
@@ -63,10 +68,11 @@ def all_reduce(tensors: Sequence[tf.Tensor], op: ReduceOp, key: str) -> list[tf.
     Returns:
         New tensors of the same shapes; the same bits on all ranks.
     """
+    require_no_xla()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(*inputs: tf.Tensor) -> Any:
-        outputs = _backend.all_reduce(list(inputs), int(op), order_token(), key)
+        outputs = in_order(lambda token: _backend.all_reduce(list(inputs), int(op), token, key))
 
         def gradient(*upstream: tf.Tensor) -> Any:
             if op not in (ReduceOp.SUM, ReduceOp.AVG):
@@ -86,10 +92,11 @@ def broadcast(tensors: Sequence[tf.Tensor], root: int, key: str) -> list[tf.Tens
         root: whose; 0 <= root < number of ranks.
         key: what for, in messages.
     """
+    require_no_xla()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(*inputs: tf.Tensor) -> Any:
-        outputs = _backend.broadcast(list(inputs), root, order_token(), key)
+        outputs = in_order(lambda token: _backend.broadcast(list(inputs), root, token, key))
 
         def gradient(*upstream: tf.Tensor) -> Any:
             sums = all_reduce(upstream, ReduceOp.SUM, f"gradient of {key}")
@@ -108,16 +115,15 @@ def all_gather(tensor: tf.Tensor, key: str) -> tf.Tensor:
         tensor: at least one dimension; the number of rows may differ between ranks.
         key: what for, in messages.
     """
+    require_no_xla()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(rows: tf.Tensor) -> Any:
-        output = _backend.all_gather(rows, order_token(), key)
+        output = _all_gather(rows, key)
 
         def gradient(upstream: tf.Tensor) -> Any:
             (total,) = all_reduce([upstream], ReduceOp.SUM, f"gradient of {key}")
-            counts = _backend.all_gather(
-                tf.shape(rows, tf.int64)[:1], order_token(), f"rows of {key}"
-            )
+            counts = _all_gather(tf.shape(rows, tf.int64)[:1], f"rows of {key}")
             rank = 0 if _group is None else _group.rank
             begin = tf.reduce_sum(counts[:rank])
             return total[begin : begin + counts[rank]]
@@ -125,6 +131,10 @@ def all_gather(tensor: tf.Tensor, key: str) -> tf.Tensor:
         return output, gradient
 
     return run(tensor)
+
+
+def _all_gather(rows: tf.Tensor, key: str) -> tf.Tensor:
+    return in_order(lambda token: [_backend.all_gather(rows, token, key)])[0]
 
 
 def _choose() -> Any:

@@ -9,6 +9,9 @@ as well: so it treats assignments to a variable. Each operation of ours therefor
 the same in the whole process, of a variable that is never written nor read. One of them is under
 way at a time; the engine would not begin a second one earlier anyway.
 
+TensorFlow leaves these dependencies out where it builds the backward function of a `tf.function`
+that an eager tape watches. There each operation of ours waits for the one built before it.
+
 Graphs of TensorFlow 1 have no such dependencies, whoever asks for them must chain what he runs in
 one session call (`tf.control_dependencies`).
 
@@ -19,19 +22,53 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-__all__ = ["order_token"]
+__all__ = ["in_order"]
 
 _NAME = "smddp_order"
+# Classes of TensorFlow's graphs of branches and of bodies of loops, forward and backward.
+_CONTROL_FLOW = ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
 _lock = threading.Lock()
 _process_token: tf.Tensor | None = None
 _graph_tokens: weakref.WeakKeyDictionary[tf.Graph, tf.Tensor] = weakref.WeakKeyDictionary()
 
 
-def order_token() -> tf.Tensor:
+def in_order(make: Callable[[tf.Tensor], Sequence[tf.Tensor]]) -> Sequence[tf.Tensor]:
+    """Has an operation made, and its place among those of ours kept.
+
+    Args:
+        make: makes it, given the handle that it is to take as an input, and returns its results.
+    """
+    token = _order_token()
+    if tf.executing_eagerly():
+        return make(token)
+    graph = tf.compat.v1.get_default_graph()
+    token = _seen_from(graph, token)
+    if not graph.building_function or graph.experimental_acd_manager is not None:
+        return make(token)
+    last = graph.get_collection_ref(_NAME)  # copied from the graph around when this one began
+    with tf.control_dependencies([each for each in last if each.graph is graph]):
+        results = make(token)
+    last[:] = results[:1]
+    return results
+
+
+def _seen_from(graph: tf.Graph, token: tf.Tensor) -> tf.Tensor:
+    """The token as a branch or a loop's body may capture it: of the graph around it.
+
+    Gradients of branches and loops are built on the assumption that there is no other way.
+    """
+    names = {each.__name__ for each in type(graph).__mro__}
+    if names.isdisjoint(_CONTROL_FLOW) or not graph.outer_graph.building_function:
+        return token
+    return graph.outer_graph.capture(_seen_from(graph.outer_graph, token))
+
+
+def _order_token() -> tf.Tensor:
     """The handle for an operation that is made now: of this process, or of a TensorFlow 1 graph."""
     global _process_token
     with _lock, tf.init_scope():

@@ -111,7 +111,7 @@ def _call(
                 " shutdown() after, whatever communicates."
             )
         try:
-            return run(group, [np.ascontiguousarray(array) for array in arrays])
+            return run(group, [np.require(array, requirements="C") for array in arrays])
         except SMDDPError as error:
             # TensorFlow shows the text and loses the class, which toolkits look for.
             raise type(error)(f"{type(error).__name__}: {error}; in {key}") from error

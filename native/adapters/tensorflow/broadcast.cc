@@ -1,0 +1,84 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One tensor goes from the root's input straight into the others' outputs; several are packed. The
+// root's outputs are its inputs.
+#include <memory>
+#include <utility>
+
+#include "adapters/tensorflow/bucket.h"
+#include "adapters/tensorflow/kernels.h"
+
+namespace smd::tensorflow {
+namespace {
+
+struct Broadcast {
+  bool isRoot = false;
+  bool isPacked = false;
+  Layout layout;
+  std::vector<TensorView> tensors;  // the root's inputs; elsewhere what the outputs look like
+  std::vector<TensorView> outputs;  // of one tensor, elsewhere
+  std::shared_ptr<MemoryPool::Lease> memory;  // of several; null if all are empty
+};
+
+void giveOut(Broadcast& state, const Invocation& invocation) {
+  if (state.isRoot) {
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+      invocation.setOutput(static_cast<int>(i), state.tensors[i].tensor.get());
+    }
+  } else if (state.isPacked) {
+    const std::vector<TensorView> outputs = allocateLike(invocation, state.tensors);
+    for (std::size_t i = 0; i < outputs.size() && state.memory != nullptr; ++i) {
+      copyBytes(outputs[i].data, state.memory->data() + state.layout.offsets[i], outputs[i].bytes);
+    }
+  }
+  state.tensors.clear();
+  state.outputs.clear();
+  state.memory.reset();
+}
+
+}  // namespace
+
+void broadcast(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation) {
+  seam::Group& group = *open->group;
+  if (kernel.root < 0 || kernel.root >= group.size()) {
+    throw Error(ErrorKind::kConfiguration, "root " + std::to_string(kernel.root) +
+                                               " is not a rank of this group; expected 0 "
+                                               "to " +
+                                               std::to_string(group.size() - 1));
+  }
+  const auto state = std::make_shared<Broadcast>();
+  state->isRoot = kernel.root == group.rank();
+  state->tensors = tensorsOf(*invocation);
+  state->layout = layOut(state->tensors);
+  std::byte* data = nullptr;
+  state->isPacked = state->tensors.size() > 1;
+  if (state->isPacked) {
+    if (state->layout.bytes != 0) {
+      state->memory = open->memory->take(state->layout.bytes);
+      data = state->memory->data();
+    }
+    if (state->isRoot) pack(state->layout, state->tensors, data);
+  } else if (state->isRoot) {
+    data = state->tensors.front().data;
+  } else {
+    state->outputs = allocateLike(*invocation, state->tensors);
+    data = state->outputs.front().data;
+  }
+  if (!state->isRoot) {
+    for (TensorView& each : state->tensors) each.tensor.reset();
+  }
+  group.broadcast(data, state->layout.count(), state->layout.dtype, static_cast<int>(kernel.root),
+                  state->layout.digest, [state, invocation](const Error* error) {
+                    if (error != nullptr) {
+                      if (state->memory != nullptr) state->memory->discard();
+                      return invocation->fail(*error);
+                    }
+                    runGuarded(*invocation, [&] {
+                      giveOut(*state, *invocation);
+                      invocation->finish();
+                    });
+                  });
+}
+
+}  // namespace smd::tensorflow

@@ -1,0 +1,33 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the operations do. Each starts its collective and returns; the invocation ends when that
+// does. Exceptions are failures of the operation (runGuarded).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "adapters/tensorflow/groups.h"
+#include "adapters/tensorflow/invocation.h"
+#include "common/types.h"
+
+namespace smd::tensorflow {
+
+// The attributes of an operation.
+struct Kernel {
+  std::string key;
+  std::int64_t group = 0;
+  ReduceOp op = ReduceOp::kSum;  // of all_reduce
+  std::int64_t root = -1;        // of broadcast
+};
+
+using OpenGroupPtr = std::shared_ptr<const OpenGroup>;
+using InvocationPtr = std::shared_ptr<Invocation>;
+
+void allReduce(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation);
+void broadcast(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation);
+void allGather(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation);
+
+}  // namespace smd::tensorflow

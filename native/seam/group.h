@@ -1,0 +1,59 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A group of ranks as another shared library of this package sees it, that does not link the
+// engine: a process must have one engine (its progress thread, its registry, its fork handlers),
+// and that is in the Python module _native. Pointers to these interfaces pass through Python.
+//
+// Both sides are built together, by one compiler, so standard types may cross. Exceptions do not:
+// an error is what a completion is called with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/error.h"
+#include "common/types.h"
+
+namespace smd::seam {
+
+// Called once, when an operation has ended: with its error, or null if it went well. On the thread
+// that ends it: the progress thread, or the one that asks for the operation, before that returns.
+using Completion = std::function<void(const Error* error)>;
+
+// Operations are asynchronous, and start in the order of the calls, which is the same on all ranks.
+// Memory stays valid until the completion is called. Any thread, completions too.
+class Group {
+ public:
+  virtual ~Group() = default;
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+
+  // In place. `layout`: a digest of what else the ranks must agree on besides `count` elements.
+  virtual void allReduce(std::byte* data, std::uint64_t count, DType dtype, ReduceOp op,
+                         std::uint64_t layout, Completion completion) noexcept = 0;
+  // From the root's `data`, which is only read, into the others'.
+  virtual void broadcast(std::byte* data, std::uint64_t count, DType dtype, int root,
+                         std::uint64_t layout, Completion completion) noexcept = 0;
+  // `outputs` and `counts` by rank; this rank's input has counts[rank()] elements.
+  virtual void allGather(const std::byte* input, std::vector<std::byte*> outputs,
+                         std::vector<std::uint64_t> counts, DType dtype,
+                         Completion completion) noexcept = 0;
+
+  // Memory that all ranks can reach, on a page boundary, with whatever lies there: operations on it
+  // are fastest if every rank uses such memory. Null where there is none. It outlives the group.
+  virtual std::shared_ptr<std::byte> allocateShared(std::size_t bytes) noexcept = 0;
+};
+
+// What an address that passes through Python points to. `version` first, for ever: libraries of
+// different builds must find out before they call each other.
+struct Handle {
+  static constexpr std::uint64_t kVersion = 0x5345414d'00000001;  // change it with the interfaces
+  std::uint64_t version = kVersion;
+  std::shared_ptr<Group> group;
+};
+
+}  // namespace smd::seam

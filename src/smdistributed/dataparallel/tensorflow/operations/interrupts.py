@@ -1,0 +1,112 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C while TensorFlow waits for a collective.
+
+Python handles signals on its main thread, between two of its instructions. In a collective that
+thread waits inside TensorFlow, and would learn of a Ctrl-C only when the other ranks have come or
+the timeout has passed. So a thread of ours listens for it: where the main thread stays where it is,
+the group is aborted. That ends the operation, TensorFlow returns, and Python raises
+`KeyboardInterrupt`, within a second or so. TensorFlow is just making its own error then, and turns
+it into a `RuntimeError` that says so. The other ranks hear that this one was interrupted.
+
+Only for a Ctrl-C that would raise `KeyboardInterrupt`: scripts that handle it in another way go on.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+
+from smdistributed.collectives import Communicator
+
+__all__ = ["end_watch", "watch"]
+
+# What the main thread gets to handle the signal by itself, as it does outside of TensorFlow.
+_PATIENCE_S = 0.5
+_LOOK_S = 0.05
+
+# Python writes the number of each signal here; None: nobody listens.
+_wakeup: socket.socket | None = None
+
+
+def watch(group: Communicator) -> None:
+    """Begins to listen, for this group. Not where something else does, such as an event loop."""
+    global _wakeup
+    end_watch()
+    if threading.current_thread() is not threading.main_thread():
+        return  # Python allows it to no other thread
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        reading.close()
+        writing.close()
+        return
+    _wakeup = writing
+    threading.Thread(
+        target=_listen, args=(group, reading), name="smddp-interrupts", daemon=True
+    ).start()
+
+
+def end_watch() -> None:
+    """Ends it."""
+    global _wakeup
+    if _wakeup is None:
+        return
+    with contextlib.suppress(ValueError):  # on another thread
+        ours = _wakeup.fileno()
+        found = signal.set_wakeup_fd(-1)
+        if found != ours:
+            signal.set_wakeup_fd(found)
+    _wakeup.close()
+    _wakeup = None
+
+
+def _listen(group: Communicator, reading: socket.socket) -> None:
+    with reading:
+        while numbers := reading.recv(64):
+            is_ctrl_c = signal.SIGINT in numbers
+            if is_ctrl_c and _raises_interrupt() and _is_stuck_in_tensorflow():
+                group.native.abort("interrupted by its user")
+
+
+def _raises_interrupt() -> bool:
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _is_stuck_in_tensorflow() -> bool:
+    """Whether the main thread has not moved for a while, and is in a call of TensorFlow's."""
+    place = _place()
+    end = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end:
+        time.sleep(_LOOK_S)
+        if _place() != place:
+            return False
+    if place is None:
+        return False
+    _, _, code = place
+    # TensorFlow's modules, and the wrappers that it generates for operations of ours.
+    return f"{os.sep}tensorflow{os.sep}" in code.co_filename or code.co_name.startswith("smddp_")
+
+
+def _place() -> tuple[int, int, types.CodeType] | None:
+    identifier = threading.main_thread().ident
+    frame = None if identifier is None else sys._current_frames().get(identifier)
+    return None if frame is None else (id(frame), frame.f_lasti, frame.f_code)
+
+
+def _forget_in_child() -> None:
+    """A forked child must not write into what its parent listens to."""
+    end_watch()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,179 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives as TensorFlow kernels of our own: asynchronous, they hold no thread while they wait.
+
+They are in `_tensorflow_operations.so` (native/adapters/tensorflow), which is built with this
+package and knows TensorFlow by its C functions only: one library for all versions. What it relies
+on besides is that an asynchronous kernel may end after it has returned, and how TensorFlow passes
+the callback for that. Versions in which that works are known; another one is tried in a process of
+its own first.
+
+Source: our choice; see docs/tensorflow.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed.collectives import Communicator
+from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+
+__all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "is_available", "set_group"]
+
+_LIBRARY = "_tensorflow_operations.so"
+# Where the tests have run with these kernels.
+_KNOWN_VERSIONS = frozenset({"2.14", "2.16", "2.21"})
+_PROBE_SECONDS = 120.0
+# The attribute `group` of the operations: the group of all ranks.
+_WORLD = 0
+
+_lock = threading.Lock()
+
+
+class _Library:
+    """The loaded library: the operations' wrappers in Python, and its own functions."""
+
+    def __init__(self, path: Path) -> None:
+        self.operations: Any = tf.load_op_library(str(path))
+        functions = ctypes.CDLL(str(path))  # the same one: it is loaded once
+        self.problem = functions.smd_tensorflow_problem
+        self.problem.restype = ctypes.c_char_p
+        self.problem.argtypes = []
+        self.set_group = functions.smd_tensorflow_set_group
+        self.set_group.restype = ctypes.c_int
+        self.set_group.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+        self.clear_group = functions.smd_tensorflow_clear_group
+        self.clear_group.restype = None
+        self.clear_group.argtypes = [ctypes.c_int64]
+        self.set_probe_group = functions.smd_tensorflow_set_probe_group
+        self.set_probe_group.restype = None
+        self.set_probe_group.argtypes = [ctypes.c_int64]
+
+
+@functools.cache
+def is_available() -> tuple[bool, str]:
+    """Whether the kernels work with this TensorFlow; else why not, in words.
+
+    Loads them. A version that has not been tested is tried in a child process, which takes seconds;
+    that is remembered while this process lives.
+    """
+    try:
+        library = _library()
+    except (OSError, AttributeError, tf.errors.OpError) as error:
+        return False, f"{_LIBRARY} does not load: {error}"
+    if problem := library.problem().decode(errors="replace"):
+        return False, problem
+    if ".".join(tf.__version__.split(".")[:2]) in _KNOWN_VERSIONS:
+        return True, ""
+    return _try_in_child()
+
+
+def set_group(group: Communicator) -> None:
+    """Makes a group the one whose ranks take part."""
+    if not _library().set_group(_WORLD, group.native.seam_handle()):
+        raise SMDDPUnsupported(
+            f"{_LIBRARY} is of another build than the engine; expected both from one installation."
+            " Install the package again."
+        )
+
+
+def clear_group() -> None:
+    """Operations that run from now on fail."""
+    _library().clear_group(_WORLD)
+
+
+def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[Any]:
+    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
+    return list(_operations().smddp_all_reduce(token, tensors, op=op, key=key, group=_WORLD))
+
+
+def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str) -> list[Any]:
+    """As `operations.broadcast`."""
+    return list(_operations().smddp_broadcast(token, tensors, root=root, key=key, group=_WORLD))
+
+
+def all_gather(tensor: Any, token: Any, key: str) -> Any:
+    """As `operations.all_gather`."""
+    return _operations().smddp_all_gather(token, tensor, key=key, group=_WORLD)
+
+
+def probe() -> None:
+    """Runs operations that end after their kernels have returned; for a process of its own.
+
+    Raises:
+        RuntimeError: they did not do what they should.
+    """
+    library = _library()
+    library.set_probe_group(_WORLD)
+    with tf.device("/CPU:0"):
+        token = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name="smddp_probe")
+
+        def step(small: Any, large: Any) -> Any:
+            small, large = all_reduce([small, large], 0, token, "probe")
+            (large,) = all_reduce([large], 0, token, "probe")
+            (small,) = broadcast([small], 0, token, "probe")
+            return all_gather(small, token, "probe"), large
+
+        small, large = tf.range(3.0), tf.range(float(1 << 16))
+        for run in (step, tf.function(step)):
+            for result, expected in zip(run(small, large), (small, large), strict=True):
+                if not bool(tf.reduce_all(result == expected)):
+                    raise RuntimeError(f"expected {expected}, got {result}")
+        library.clear_group(_WORLD)
+        try:
+            step(small, large)
+        except tf.errors.FailedPreconditionError:
+            return
+    raise RuntimeError("an operation without a group did not fail")
+
+
+def _operations() -> Any:
+    return _library().operations
+
+
+@functools.cache
+def _load() -> _Library:
+    package = sys.modules[__name__.rpartition(".")[0]]
+    # Several where the package is installed for development: its sources, and what is built.
+    folders = [Path(folder) for folder in package.__path__]
+    for folder in folders:
+        if (folder / _LIBRARY).is_file():
+            return _Library(folder / _LIBRARY)
+    raise OSError(f"it is not in {', '.join(map(str, folders))}; install the package again")
+
+
+def _library() -> _Library:
+    with _lock:
+        return _load()
+
+
+def _try_in_child() -> tuple[bool, str]:
+    command = f"from {__name__} import probe; probe(); print('smddp probe ' + 'passed')"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return False, f"a trial of TensorFlow {tf.__version__}, which is not known, failed: {error}"
+    if child.returncode == 0 and "smddp probe passed" in child.stdout:
+        return True, ""
+    last = (child.stderr.strip().splitlines() or ["no output"])[-1]
+    return False, (
+        f"TensorFlow {tf.__version__} is not known, and a trial of it ended with exit status"
+        f" {child.returncode}: {last}"
+    )

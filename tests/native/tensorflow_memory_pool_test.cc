@@ -1,0 +1,160 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that is used again, of which not too much is kept.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "adapters/tensorflow/memory_pool.h"
+#include "adapters/tensorflow/probe_group.h"
+#include "engine/seam_group.h"
+#include "engine_harness.h"
+
+namespace smd::tensorflow::test {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::shared_ptr<MemoryPool> poolWithoutSharedMemory() {
+  return std::make_shared<MemoryPool>(makeProbeGroup());
+}
+
+TEST(MemoryPool, WhatComesBackIsGivenOutAgain) {
+  const auto pool = poolWithoutSharedMemory();
+  auto first = pool->take(kMiB);
+  std::byte* data = first->data();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
+  auto second = pool->take(kMiB);
+  EXPECT_NE(second->data(), data);
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  first.reset();
+  EXPECT_EQ(pool->keptBytes(), kMiB);
+  first = pool->take(kMiB - 100);
+  EXPECT_EQ(first->data(), data);
+  EXPECT_EQ(pool->keptBytes(), 0u);
+}
+
+TEST(MemoryPool, WhatIsMuchTooLargeOrTooSmallIsNot) {
+  const auto pool = poolWithoutSharedMemory();
+  const auto large = pool->take(4 * kMiB)->data();
+  const auto small = pool->take(kMiB)->data();
+  const auto middle = pool->take(2 * kMiB);
+  EXPECT_NE(middle->data(), large);
+  EXPECT_NE(middle->data(), small);
+  EXPECT_EQ(pool->keptBytes(), 5 * kMiB);
+  EXPECT_EQ(pool->take(kMiB)->data(), small);
+}
+
+TEST(MemoryPool, TheOldestGoesWhenTooMuchIsKept) {
+  const auto pool = poolWithoutSharedMemory();
+  constexpr std::size_t kQuarter = MemoryPool::kKeptBytes / 4;
+  std::vector<std::shared_ptr<MemoryPool::Lease>> leases;
+  for (int i = 0; i < 5; ++i) leases.push_back(pool->take(kQuarter));
+  std::byte* second = leases[1]->data();
+  for (auto& lease : leases) lease.reset();
+  EXPECT_EQ(pool->keptBytes(), MemoryPool::kKeptBytes);
+  for (auto& lease : leases) lease = pool->take(kQuarter);
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  EXPECT_EQ(leases[3]->data(), second);  // the oldest that was left, after the three later ones
+  auto huge = pool->take(MemoryPool::kKeptBytes + 1);
+  huge.reset();
+  EXPECT_EQ(pool->keptBytes(), 0u);
+}
+
+TEST(MemoryPool, NothingIsKeptOfAFailureOrOfAClosedGroup) {
+  auto pool = poolWithoutSharedMemory();
+  auto lease = pool->take(kMiB);
+  lease->discard();
+  lease.reset();
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  pool->take(kMiB);
+  lease = pool->take(2 * kMiB);
+  EXPECT_EQ(pool->keptBytes(), kMiB);
+  pool->close();
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  lease.reset();
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  lease = pool->take(kMiB);
+  pool.reset();
+  std::memset(lease->data(), 1, kMiB);  // it outlives the pool
+}
+
+TEST(MemoryPool, SharedMemoryIsTakenWhereThereIsSome) {
+  engine::test::World world(2);
+  world.run([&](int rank) {
+    auto& communicator = world.of(rank);
+    const auto pool =
+        std::make_shared<MemoryPool>(engine::makeSeamGroup(communicator.shared_from_this()));
+    const auto probe = communicator.allocateShared(4096);
+    SMD_REQUIRE(probe != nullptr);
+    // Memory of one arena lies close together.
+    const auto lease = pool->take(kMiB);
+    EXPECT_LT(std::abs(lease->data() - probe->data()), std::ptrdiff_t{1} << 40);
+    std::memset(lease->data(), rank, kMiB);
+  });
+}
+
+// Has so many bytes of shared memory.
+class SmallArena final : public seam::Group {
+ public:
+  explicit SmallArena(std::size_t bytes) : left_(std::make_shared<std::size_t>(bytes)) {}
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 2; }
+  void allReduce(std::byte*, std::uint64_t, DType, ReduceOp, std::uint64_t,
+                 seam::Completion) noexcept override {}
+  void broadcast(std::byte*, std::uint64_t, DType, int, std::uint64_t,
+                 seam::Completion) noexcept override {}
+  void allGather(const std::byte*, std::vector<std::byte*>, std::vector<std::uint64_t>, DType,
+                 seam::Completion) noexcept override {}
+  std::shared_ptr<std::byte> allocateShared(std::size_t bytes) noexcept override {
+    if (bytes > *left_) return nullptr;
+    *left_ -= bytes;
+    return {new std::byte[bytes], [left = left_, bytes](std::byte* data) {
+              *left += bytes;
+              delete[] data;
+            }};
+  }
+  std::size_t left() const { return *left_; }
+
+ private:
+  const std::shared_ptr<std::size_t> left_;
+};
+
+TEST(MemoryPool, WhatIsKeptMakesRoomWhereSharedMemoryIsScarce) {
+  const auto arena = std::make_shared<SmallArena>(10 * kMiB);
+  const auto pool = std::make_shared<MemoryPool>(arena);
+  pool->take(2 * kMiB);
+  EXPECT_EQ(arena->left(), 8 * kMiB);
+  EXPECT_EQ(pool->keptBytes(), 2 * kMiB);
+  auto most = pool->take(9 * kMiB);
+  EXPECT_EQ(arena->left(), kMiB);
+  EXPECT_EQ(pool->keptBytes(), 0u);
+  const auto ordinary = pool->take(5 * kMiB);  // there is always some
+  std::memset(ordinary->data(), 1, 5 * kMiB);
+  EXPECT_EQ(arena->left(), kMiB);
+  most.reset();
+  EXPECT_EQ(pool->keptBytes(), 9 * kMiB);
+}
+
+TEST(MemoryPool, ThreadsTakeAndReturn) {
+  const auto pool = poolWithoutSharedMemory();
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      std::vector<std::shared_ptr<MemoryPool::Lease>> mine(3);
+      for (int i = 0; i < 300; ++i) {
+        auto& lease = mine[random() % mine.size()];
+        lease = pool->take(1 + random() % 20000);
+        std::memset(lease->data(), static_cast<int>(seed), 1);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_LE(pool->keptBytes(), MemoryPool::kKeptBytes);
+}
+
+}  // namespace
+}  // namespace smd::tensorflow::test
