@@ -172,6 +172,11 @@ class Communicator:
         microseconds); the same on all ranks.
         """
 
+    def seam_handle(self) -> int:
+        """
+        For other native libraries of this package: an address that is valid while this object is.
+        """
+
     def topology(self) -> list[dict[str, object]]:
         """Per rank: host, pid, is_local, transport."""
 

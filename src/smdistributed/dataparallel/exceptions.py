@@ -20,6 +20,11 @@ class SMDDPError(_errors.SmdistributedError):
     """Base of all errors of the data parallel library."""
 
 
+# What the built-in classes beside it bring does the same, and is another object: by that TensorFlow
+# tells whether it can make an error of this class anew, with the user's lines in its text.
+SMDDPError.__init__ = Exception.__init__  # type: ignore[method-assign]
+
+
 class SMDDPTimeoutError(SMDDPError, _errors.CollectiveTimeoutError, TimeoutError):
     """A collective, or ranks that make a group, waited longer than `SMDDP_TIMEOUT_SECONDS`.
 

@@ -79,6 +79,9 @@ def master_port(environ: Mapping[str, str], claim: Claim) -> int | None:
         ConfigurationError: a given port is not an integer from 1 to 65535.
     """
     given = read_port(environ, "MASTER_PORT")
+    if given is not None and read_text(environ, "TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun listens there itself, for torch. What is derived from it is as good as its own.
+        return _derived_port(f"torchrun={read_text(environ, 'TORCHELASTIC_RUN_ID')}:{given}")
     if given is None:
         given = read_port(environ, "SMDATAPARALLEL_SERVER_PORT")
     if given is not None:
@@ -90,6 +93,10 @@ def master_port(environ: Mapping[str, str], claim: Claim) -> int | None:
     job = _job_identifier(environ)
     if job is None:
         return DEFAULT_PORT
+    return _derived_port(job)
+
+
+def _derived_port(job: str) -> int:
     digest = hashlib.sha256(job.encode()).digest()
     return _FIRST_DERIVED_PORT + int.from_bytes(digest[:4], "big") % _NUM_DERIVED_PORTS
 

@@ -1,0 +1,152 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks for `model.fit` on several ranks.
+
+They derive from the `Callback` of the Keras in use, which is imported when one of them is first
+asked for, and not with this module: of Keras 3 or tf-keras, whichever of the two has been imported;
+of `tf.keras` if none or both have.
+
+Source: dataparallel specification, section 8.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.tensorflow.broadcasts import broadcast_variables
+from smdistributed.dataparallel.tensorflow.keras.logs import average_logs
+
+if TYPE_CHECKING:  # they are made on demand, see __getattr__
+    BroadcastGlobalVariablesCallback: Any
+    MetricAverageCallback: Any
+
+__all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback"]
+
+
+class _Broadcast:
+    """Gives all ranks the weights and the optimizer's variables of one, after the first batch.
+
+    After it, and not before, since a model and an optimizer may make their variables only then; so
+    the first batch trains what each rank began with. Begin with one seed, or with one file of
+    weights, where even that must be alike on all ranks.
+
+    What a rank counts or draws for itself stays its own: metrics, the state of dropout, gradients
+    that it accumulates for a later step.
+
+    Args:
+        root_rank: whose variables; 0 <= root_rank < size().
+        device: must be empty.
+
+    Raises:
+        SMDDPUnsupported: `device` is set.
+
+    Source: specification, section 8.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        _require_no_device(device)
+        self.root_rank = root_rank
+        self.device = device
+        self._done_for: Any = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts, after the first batch (or first `steps_per_execution` batches) of a model."""
+        model = self.model  # type: ignore[attr-defined]
+        if self._done_for is model:
+            return
+        broadcast_variables(_variables(model), self.root_rank)
+        self._done_for = model
+
+
+class _MetricAverage:
+    """Averages the metrics of an epoch over all ranks, those of its validation included.
+
+    Numbers in `logs` are replaced by their averages, in the sorted order of their names, all in one
+    collective; what is no number stays. All ranks must have the same names. Callbacks that stand
+    after this one see averages, as does what `fit` returns: put it before `ModelCheckpoint`,
+    `EarlyStopping`, `ReduceLROnPlateau` and loggers.
+
+    The average is that of the ranks' values. For losses and accuracies over equally many examples
+    it is the value over all examples; for others (AUC, say) it is not.
+
+    Args:
+        device: must be empty.
+
+    Raises:
+        SMDDPUnsupported: `device` is set.
+        SMDDPMismatch: at the end of an epoch, on all ranks: names or shapes differ.
+
+    Source: specification, section 8.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        _require_no_device(device)
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Averages `logs` in place."""
+        average_logs({} if logs is None else logs)
+
+
+_BODIES: dict[str, type] = {
+    "BroadcastGlobalVariablesCallback": _Broadcast,
+    "MetricAverageCallback": _MetricAverage,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BODIES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    body = _BODIES[name]
+    namespace = {"__doc__": body.__doc__, "__module__": __name__, "__qualname__": name}
+    made = type(name, (body, _keras_in_use().callbacks.Callback), namespace)
+    globals()[name] = made
+    return made
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_BODIES})
+
+
+def _keras_in_use() -> Any:
+    imported = [name for name in ("keras", "tf_keras") if name in sys.modules]
+    return sys.modules[imported[0]] if len(imported) == 1 else tf.keras
+
+
+def _require_no_device(device: Any) -> None:
+    if device:
+        raise SMDDPUnsupported("device is not supported")
+
+
+def _variables(model: Any) -> list[Any]:
+    """Of a model and its optimizer, each once, in the same order on all ranks."""
+    found = list(model.weights)
+    of_rank: set[int] = set()
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        variables = optimizer.variables
+        found.extend(variables() if callable(variables) else variables)
+        for part in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            found.extend(_uncounted_variables(part))
+            # Sums of what this rank saw, which are not reduced yet.
+            of_rank.update(map(id, getattr(part, "_accumulated_gradients", None) or ()))
+    chosen = {id(variable): variable for variable in found if id(variable) not in of_rank}
+    return list(chosen.values())
+
+
+def _uncounted_variables(optimizer: Any) -> list[Any]:
+    """What an optimizer of tf-keras does not count among its variables: rates and loss scale."""
+    scale = getattr(optimizer, "_loss_scale", None)
+    candidates = [
+        getattr(optimizer, "_learning_rate", None),
+        *getattr(optimizer, "_hyper", {}).values(),
+        getattr(scale, "current_loss_scale", None),
+        getattr(scale, "counter", None),
+    ]
+    return [each for each in candidates if isinstance(each, tf.Variable)]

@@ -1,0 +1,133 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of Keras 3 that reduce gradients before they apply them.
+
+`apply` is the one door: `fit` and loops of one's own come through it, `apply_gradients` calls it.
+Clipping, weight decay and averages of weights are behind it, so they see reduced gradients.
+
+With `gradient_accumulation_steps`, micro-steps add up local gradients, and the sum is reduced in
+the step that uses it: Keras clips there, which is where this joins in. All ranks must count their
+steps alike, and they do unless one of them has loaded an optimizer that others have not.
+
+Loss scaling looks at gradients before the optimizer within gets them, and skips the step if one is
+not finite. That has to be the same step on all ranks, so its `apply` reduces first, and the
+optimizer within does not again.
+
+Source: dataparallel specification, sections 6.3, 7.7 and 8.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.tensorflow import remedies
+from smdistributed.dataparallel.tensorflow.optimizers.reducer import GradientReducer, reducer_of
+from smdistributed.dataparallel.tensorflow.xla import UNSUPPORTED_TEXT
+
+__all__ = ["Keras3Distributed", "prepare_keras"]
+
+_MARK = "_smddp_wraps"
+
+
+class Keras3Distributed:
+    """What a distributed optimizer of Keras 3 does in another way."""
+
+    _smddp_reducer: GradientReducer
+    gradient_accumulation_steps: int | None
+    _trainable_variables: list[Any]
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Reduces, then applies; arguments as Keras has them."""
+        parent: Any = super()
+        reducer = self._smddp_reducer
+        gradients = list(grads)
+        variables = None if trainable_variables is None else list(trainable_variables)
+        targets = self._trainable_variables if variables is None else variables
+        if reducer.is_suspended or len(gradients) != len(targets):
+            return parent.apply(gradients, variables)  # which knows what is wrong with the lengths
+        if self._accumulates(targets) and not reducer.knows_reduced(gradients):
+            with reducer.deferred(gradients, targets):
+                return parent.apply(gradients, variables)
+        gradients = reducer.reduce(gradients, targets)
+        with reducer.suspended():
+            return parent.apply(gradients, variables)
+
+    def _accumulates(self, variables: list[Any]) -> bool:
+        # Gradients that overwrite their variables (scales of 8-bit types) do so in every step.
+        return bool(getattr(self, "gradient_accumulation_steps", None)) and not any(
+            getattr(variable, "overwrite_with_gradient", False) for variable in variables
+        )
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        parent: Any = super()
+        return parent._clip_gradients(self._smddp_reducer.reduce_deferred(grads))
+
+
+def prepare_keras(keras: Any) -> None:
+    """Makes Keras 3 mind distributed optimizers in loss scaling and in `compile`; once.
+
+    Args:
+        keras: the module.
+    """
+    remedies.apply_to(keras)
+    _wrap(keras.optimizers.LossScaleOptimizer, "apply", _apply_loss_scaled)
+    _wrap(keras.Model, "compile", _compile)
+
+
+def _wrap(cls: type, name: str, wrapper: Any) -> None:
+    """Replaces a method where it is defined, by `wrapper(original, self, *args, **kwargs)`."""
+    owner = next(base for base in cls.__mro__ if name in vars(base))
+    original = vars(owner)[name]
+    if getattr(original, _MARK, None) is wrapper:
+        return
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, self, *args, **kwargs)
+
+    setattr(method, _MARK, wrapper)
+    setattr(owner, name, method)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _apply_loss_scaled(
+    original: Any, self: Any, grads: Any, trainable_variables: Any = None
+) -> Any:
+    reducer = reducer_of(self)
+    gradients = list(grads)
+    variables = None if trainable_variables is None else list(trainable_variables)
+    targets = self._trainable_variables if variables is None else variables
+    if reducer is None or reducer.is_suspended or len(gradients) != len(targets):
+        return original(self, gradients, variables)
+    gradients = reducer.reduce(gradients, targets)
+    with reducer.suspended():
+        return original(self, gradients, variables)
+
+
+def _compile(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    parameters = inspect.signature(original).parameters
+    known = {key: value for key, value in kwargs.items() if key in parameters}
+    others = {key: value for key, value in kwargs.items() if key not in parameters}
+    bound = inspect.signature(original).bind(self, *args, **known)
+    reducer = reducer_of(bound.arguments.get("optimizer"))
+    if reducer is None:
+        return original(self, *args, **kwargs)
+    wish = bound.arguments.get("jit_compile", "auto")
+    if wish is True:
+        raise SMDDPUnsupported(UNSUPPORTED_TEXT)
+    if wish == "auto":
+        bound.arguments["jit_compile"] = False
+        if tf.config.list_physical_devices("GPU"):  # where Keras would have chosen XLA
+            get_logger().info(
+                "model.compile(): jit_compile is False, since %s communicates and XLA compiles no"
+                " communication",
+                reducer.optimizer_name,
+            )
+    return original(*bound.args, **bound.kwargs, **others)

@@ -1,0 +1,354 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_faults.py run: collectives of TensorFlow, and what happens amid them.
+
+As a script, `python fault_ranks.py FAULT`, it trains until the fault strikes rank 1, and does
+nothing about it, as most scripts do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from held_resources import write_resources
+
+VICTIM = 1
+LIMIT_S = 40.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """An error as data."""
+
+    type_name: str
+    bases: list[str]
+    text: str
+    after_s: float
+
+
+def told_by(function: Callable[..., Any], *arguments: Any) -> Told | None:
+    """The error of a call, if there is one."""
+    begin = time.monotonic()
+    try:
+        function(*arguments)
+    except (Exception, KeyboardInterrupt) as error:
+        bases = [base.__name__ for base in type(error).__mro__]
+        return Told(bases[0], bases[1:], str(error), time.monotonic() - begin)
+    return None
+
+
+def run_faults(
+    rank: int, world_size: int, ports: Sequence[int], names: Sequence[str], folder: str
+) -> None:
+    """Each of them in a forked child; writes what it returned, and its exit status."""
+    import tensorflow as tf  # noqa: F401
+
+    from tests.multiprocess.tensorflow.forked_children import in_child
+
+    for name, port in zip(names, ports, strict=True):
+        path = Path(folder, f"{name}.rank{rank}")
+        status = in_child(
+            functools.partial(_write, name, rank, path), {"MASTER_PORT": str(port)}, LIMIT_S
+        )
+        Path(folder, f"{name}.status{rank}").write_text(str(status))
+
+
+def _write(name: str, rank: int, path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = globals()[f"fault_{name}"](rank, path.with_suffix(""))
+    path.write_text(json.dumps(result, default=dataclasses.asdict))
+
+
+def _start(name: str = "") -> tuple[Any, Any]:
+    import tensorflow as tf
+
+    import smdistributed.dataparallel.tensorflow as sdp
+
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    sdp.init()
+    return tf, sdp
+
+
+def _training_step(tf: Any, sdp: Any) -> Callable[[], Any]:
+    """A step without an end of its own: forward, tape, several buckets, a loss."""
+    weights = [tf.Variable(tf.ones([64, 64])) for _ in range(4)]
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            x = tf.ones([4, 64])
+            for weight in weights:
+                x = tf.tanh(x @ weight)
+            loss = tf.reduce_mean(x)
+        tape = sdp.DistributedGradientTape(tape)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.01 * gradient)
+        return sdp.oob_allreduce(loss)
+
+    return step
+
+
+def _forever(step: Callable[[], Any]) -> None:
+    while True:
+        step()
+
+
+def _strike(signal_number: int, delay_s: float) -> None:
+    """A signal to this process while it is at work."""
+
+    def act() -> None:
+        time.sleep(delay_s)
+        os.kill(os.getpid(), signal_number)
+
+    threading.Thread(target=act, daemon=True).start()
+
+
+def _wait_for(paths: Sequence[Path]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not all(path.exists() for path in paths) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+# --- a rank that dies ----------------------------------------------------------------------------
+
+
+def fault_killed_in_a_function(rank: int, scratch: Path) -> Any:
+    tf, sdp = _start()
+    step = _training_step(tf, sdp)
+    step()
+    sdp.oob_allreduce(1.0)
+    if rank == VICTIM:
+        _strike(signal.SIGKILL, 0.15)
+    first = told_by(_forever, step)
+    # The group stays lost: eagerly, and in a function that is traced after it.
+    return first, told_by(sdp.oob_allreduce, 1.0), told_by(_training_step(tf, sdp))
+
+
+def fault_killed_eagerly(rank: int, scratch: Path) -> Any:
+    tf, sdp = _start()
+    sdp.oob_allreduce(1.0)
+    if rank == VICTIM:
+        _strike(signal.SIGKILL, 0.15)
+    x = tf.ones([600_011])
+    return told_by(_forever, lambda: sdp.oob_allreduce(x)), told_by(sdp.shutdown)
+
+
+# --- ranks that disagree -------------------------------------------------------------------------
+
+
+def _disagree(rank: int, usual: str, odd: str) -> Any:
+    """Rank 1 makes the odd call: in a function, where its place in the program says when."""
+    tf, sdp = _start()
+    calls: dict[str, Callable[[], Any]] = {
+        "sum of 4": lambda: sdp.oob_allreduce(tf.ones([4]), op=sdp.ReduceOp.SUM),
+        "sum of 5": lambda: sdp.oob_allreduce(tf.ones([5]), op=sdp.ReduceOp.SUM),
+        "sums of 3 and 5": lambda: sdp.oob_allreduce([tf.ones([3]), tf.ones([5])]),
+        "sums of 5 and 3": lambda: sdp.oob_allreduce([tf.ones([5]), tf.ones([3])]),
+        "sum of 4 int32": lambda: sdp.oob_allreduce(tf.ones([4], tf.int32), op=sdp.ReduceOp.SUM),
+        "max of 4": lambda: sdp.oob_allreduce(tf.ones([4]), op=sdp.ReduceOp.MAX),
+        "broadcast of 4 from 0": lambda: sdp.broadcast(tf.ones([4]), 0),
+        "broadcast of 4 from 1": lambda: sdp.broadcast(tf.ones([4]), 1),
+    }
+    call = calls[odd if rank == VICTIM else usual]
+    sdp.oob_allreduce(0.0)
+    return told_by(tf.function(call, autograph=False))
+
+
+def fault_disagree_in_size(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "sum of 4", "sum of 5")
+
+
+def fault_disagree_in_layout(rank: int, scratch: Path) -> Any:
+    """As many elements altogether, in one bucket."""
+    return _disagree(rank, "sums of 3 and 5", "sums of 5 and 3")
+
+
+def fault_disagree_in_dtype(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "sum of 4", "sum of 4 int32")
+
+
+def fault_disagree_in_operation(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "sum of 4", "max of 4")
+
+
+def fault_disagree_in_root(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "broadcast of 4 from 0", "broadcast of 4 from 1")
+
+
+def fault_disagree_in_collective(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "sum of 4", "broadcast of 4 from 0")
+
+
+# --- ranks that do not come ----------------------------------------------------------------------
+
+
+def fault_fewer_steps_and_waiting(rank: int, scratch: Path) -> Any:
+    """An epoch is shorter on rank 1, which then does something else, without communication."""
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "3"
+    tf, sdp = _start()
+    step = _training_step(tf, sdp)
+    step()
+    others = [
+        scratch.with_suffix(f".told{other}") for other in range(sdp.size()) if other != VICTIM
+    ]
+    if rank == VICTIM:
+        _wait_for(others)
+        return None
+    told = told_by(step)
+    scratch.with_suffix(f".told{rank}").touch()
+    return told
+
+
+def fault_fewer_steps_and_shutdown(rank: int, scratch: Path) -> Any:
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "10"
+    tf, sdp = _start()
+    step = _training_step(tf, sdp)
+    step()
+    return told_by(sdp.shutdown if rank == VICTIM else step)
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def _interrupted(rank: int, scratch: Path, make: Callable[[Any, Any], Callable[[], Any]]) -> Any:
+    """Rank 0 waits for rank 1, which is busy until rank 0 has ended, when Ctrl-C comes."""
+    tf, sdp = _start()
+    call = make(tf, sdp)
+    call()
+    if rank == VICTIM:
+        _wait_for([scratch.with_suffix(".told0")])
+    elif rank == 0:
+        _strike(signal.SIGINT, 0.3)
+    told = told_by(_forever, call)
+    if rank == 0:
+        scratch.with_suffix(".told0").touch()
+    return told
+
+
+def fault_interrupted_in_a_function(rank: int, scratch: Path) -> Any:
+    return _interrupted(rank, scratch, _training_step)
+
+
+def fault_interrupted_eagerly(rank: int, scratch: Path) -> Any:
+    return _interrupted(rank, scratch, lambda tf, sdp: lambda: sdp.oob_allreduce(tf.ones([4])))
+
+
+def fault_interrupt_that_is_handled(rank: int, scratch: Path) -> Any:
+    """A script may have another use for Ctrl-C, such as to stop after this epoch."""
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    tf, sdp = _start()
+    sum_of = tf.function(lambda x: sdp.oob_allreduce(x, op=sdp.ReduceOp.SUM), autograph=False)
+    sum_of(0.0)
+    if rank == VICTIM:
+        time.sleep(1.5)  # longer than we wait for what Python does about it
+    elif rank == 0:
+        _strike(signal.SIGINT, 0.2)
+    value = float(sum_of(1.0))
+    sdp.shutdown()
+    return value, len(came)
+
+
+# --- nothing wrong -------------------------------------------------------------------------------
+
+
+def fault_calls_outside_of_a_job(rank: int, scratch: Path) -> Any:
+    """Before init() and after shutdown(); a second job, and functions that survive the first."""
+    import tensorflow as tf
+
+    import smdistributed.dataparallel.tensorflow as sdp
+
+    x = tf.ones([4])
+    weight = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        y = weight * weight
+    calls: dict[str, Callable[[], Any]] = {
+        "rank": sdp.rank,
+        "size": sdp.size,
+        "local_rank": sdp.local_rank,
+        "local_size": sdp.local_size,
+        "allreduce": lambda: sdp.allreduce(x, 0, 1),
+        "oob_allreduce": lambda: sdp.oob_allreduce(x),
+        "broadcast": lambda: sdp.broadcast(x, 0),
+        "broadcast_variables": lambda: sdp.broadcast_variables([weight], 0),
+        "tape": lambda: sdp.DistributedGradientTape(tape).gradient(y, [weight]),
+        "in a function": tf.function(lambda: sdp.oob_allreduce(x)),
+    }
+
+    def all_told() -> dict[str, Told | None]:
+        return {name: told_by(call) for name, call in calls.items()}
+
+    before = all_told()
+    sdp.shutdown()  # does nothing
+    sdp.init()
+    again = told_by(sdp.init)
+    kept = tf.function(lambda: sdp.oob_allreduce(x, op=sdp.ReduceOp.SUM))
+    values = [float(kept()[0])]
+    sdp.shutdown()
+    sdp.shutdown()
+    after = {**all_told(), "traced before": told_by(kept)}
+    after.pop("tape")  # used up
+    sdp.init()
+    values += [float(kept()[0]), float(sdp.oob_allreduce(x, op=sdp.ReduceOp.SUM)[0])]
+    sdp.shutdown()
+    return before, again, after, values
+
+
+def fault_forks_after_init(rank: int, scratch: Path) -> Any:
+    """A child that does not communicate is harmless; one that does is told."""
+    tf, sdp = _start()
+    step = _training_step(tf, sdp)
+    step()
+    status = {}
+    for name, body in (
+        ("idle", lambda: None),
+        ("rank", lambda: sys.exit(0 if sdp.rank() == rank else 4)),
+    ):
+        child = os.fork()
+        if child == 0:
+            code = 5
+            try:
+                body()
+                code = 0
+            except SystemExit as leaving:
+                code = int(leaving.code or 0)
+            finally:
+                os._exit(code)
+        status[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        step()
+    value = float(sdp.oob_allreduce(1.0, op=sdp.ReduceOp.SUM))
+    sdp.shutdown()
+    return status, value
+
+
+# --- as a script ---------------------------------------------------------------------------------
+
+
+def main(fault: str, folder: str) -> None:
+    tf, sdp = _start()
+    step = _training_step(tf, sdp)
+    step()
+    write_resources(sdp.rank(), folder)
+    sdp.oob_allreduce(1.0)
+    if sdp.rank() == VICTIM:
+        if fault == "raises":
+            raise ZeroDivisionError("of this script")
+        if fault == "ends":
+            return
+        _strike({"killed": signal.SIGKILL, "interrupted": signal.SIGINT}[fault], 0.15)
+    _forever(step)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,238 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorFlow ranks are told when one of them dies, disagrees, does not come, is interrupted.
+
+As in the PyTorch front end, but that TensorFlow raises errors of its own: their text carries the
+documented class, which toolkits look for.
+
+Source: dataparallel specification, sections 6.6, 7.2, 9 and 12.9.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import free_port, run_ranks, run_script
+from held_resources import listening_ports, read_resources, unix_socket_names
+from launchers import process_state
+
+RANKS = Path(__file__).with_name("fault_ranks.py")
+NUM_RANKS = 3
+VICTIM = 1
+OTHERS = (0, 2)
+DEADLINE_S = 300.0
+TIMEOUT_S = 20.0
+BACKENDS = ("kernels", "python")
+NAMES = [
+    line.removeprefix("def fault_").split("(")[0]
+    for line in RANKS.read_text().splitlines()
+    if line.startswith("def fault_")
+]
+# What ranks 0 and 2 call, and what rank 1 does.
+DISAGREEMENTS = {
+    "size": ("float32 x 4", "float32 x 5"),
+    "dtype": ("float32 x 4", "int32 x 4"),
+    "operation": ("SUM, float32 x 4", "MAX, float32 x 4"),
+    "root": ("root 0", "root 1"),
+    "collective": ("all_reduce (SUM, float32 x 4)", "broadcast (float32 x 4, root 0)"),
+}
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def _env(backend: str) -> dict[str, str]:
+    return {
+        "SMDDP_TF_OPERATIONS": backend,
+        "SMDDP_BUCKET_CAP_MB": "0.03125",
+        "SMDDP_TIMEOUT_SECONDS": str(TIMEOUT_S),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+
+
+@functools.cache
+def _findings(backend: str) -> tuple[dict[tuple[str, int], tuple[int, Any]], str]:
+    """By fault and rank, the exit status and what the rank returned; and all output."""
+    found = {}
+    before = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = run_ranks(
+            f"{RANKS}:run_faults",
+            NUM_RANKS,
+            [free_port() for _ in NAMES],
+            NAMES,
+            folder,
+            env=_env(backend),
+            check=False,
+            deadline_s=DEADLINE_S,
+        )
+        for name in NAMES:
+            for rank in range(NUM_RANKS):
+                status, result = (Path(folder, f"{name}.{end}{rank}") for end in ("status", "rank"))
+                if status.exists():
+                    value = json.loads(result.read_text()) if result.exists() else None
+                    found[name, rank] = int(status.read_text()), value
+    assert set(os.listdir("/dev/shm")) <= before, "files are left behind"
+    return found, "\n".join(each.output[-3000:] + each.stacks for each in outcomes)
+
+
+def _returned(backend: str, name: str) -> dict[int, Any]:
+    """What each rank returned; without those that were killed."""
+    found, output = _findings(backend)
+    values = {}
+    for rank in range(NUM_RANKS):
+        status, value = found.get((name, rank), (None, None))
+        if status == -signal.SIGKILL and rank == VICTIM and name.startswith("killed"):
+            continue
+        assert status == 0, f"rank {rank} ended {name} with {status}\n{output}"
+        values[rank] = value
+    return values
+
+
+def _require(told: Any, class_name: str, *words: str) -> None:
+    """An error of TensorFlow's, or ours where TensorFlow passes it on, with these words."""
+    assert told is not None, f"no {class_name}"
+    assert {"OpError", "SMDDPError"} & {told["type_name"], *told["bases"]}, told
+    assert class_name in told["text"] or class_name == told["type_name"], told
+    for word in words:
+        assert word in told["text"], (word, told)
+
+
+@both_backends
+def test_a_killed_rank_is_named_inside_a_function(backend: str) -> None:
+    values = _returned(backend, "killed_in_a_function")
+    assert sorted(values) == list(OTHERS)
+    for errors in values.values():
+        for told in errors:  # the first, and what comes after it
+            _require(told, "SMDDPPeerLost", "rank 1 (host")
+            assert told["after_s"] < TIMEOUT_S / 2, "it was told, and did not run into a timeout"
+
+
+@both_backends
+def test_a_killed_rank_is_named_eagerly(backend: str) -> None:
+    for errors in _returned(backend, "killed_eagerly").values():
+        for told in errors:
+            _require(told, "SMDDPPeerLost", "rank 1 (host")
+
+
+@both_backends
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_ranks_that_disagree_all_hear_of_it(what: str, backend: str) -> None:
+    values = _returned(backend, f"disagree_in_{what}")
+    usual, odd = DISAGREEMENTS[what]
+    for rank, told in values.items():
+        _require(told, "SMDDPMismatch", "ranks 0, 2 called", "rank 1 called", usual, odd)
+        is_broadcast = what == "root" or (what == "collective" and rank == VICTIM)
+        assert ("broadcast of 1" if is_broadcast else "in oob_allreduce") in told["text"], told
+
+
+@both_backends
+def test_tensors_of_one_bucket_in_another_order(backend: str) -> None:
+    if backend == "python":
+        pytest.skip("Python functions compare the number of elements of a bucket alone")
+    for told in _returned(backend, "disagree_in_layout").values():
+        _require(told, "SMDDPMismatch", "rank 1 called")
+
+
+@both_backends
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(backend: str) -> None:
+    values = _returned(backend, "fewer_steps_and_waiting")
+    for rank in OTHERS:
+        told = values[rank]
+        _require(told, "SMDDPTimeoutError", "rank 1 (host", "same calls in the same order")
+        assert "gradients 1 of" in told["text"]
+        assert told["after_s"] > 2.5, "gave up too early"
+
+
+@both_backends
+def test_a_rank_that_leaves_before_the_others(backend: str) -> None:
+    """`shutdown` waits for all ranks, and is another call than they make."""
+    for told in _returned(backend, "fewer_steps_and_shutdown").values():
+        _require(told, "SMDDPMismatch", "rank 1 called barrier", "different number of batches")
+
+
+@both_backends
+@pytest.mark.parametrize("where", ["in_a_function", "eagerly"])
+def test_ctrl_c_while_a_rank_waits(where: str, backend: str) -> None:
+    values = _returned(backend, f"interrupted_{where}")
+    # TensorFlow, in the middle of making its own error, may wrap it.
+    assert "KeyboardInterrupt" in values[0]["type_name"] + values[0]["text"], values[0]
+    assert values[0]["after_s"] < TIMEOUT_S / 2, "it did not run into the timeout"
+    for rank in (1, 2):
+        _require(values[rank], "SMDDPPeerLost", "rank 0 (host")
+
+
+@both_backends
+def test_ctrl_c_that_a_script_handles_itself(backend: str) -> None:
+    values = _returned(backend, "interrupt_that_is_handled")
+    assert [values[rank] for rank in range(NUM_RANKS)] == [[3, 1], [3, 0], [3, 0]]
+
+
+@both_backends
+def test_calls_before_init_and_after_shutdown(backend: str) -> None:
+    for before, again, after, values in _returned(backend, "calls_outside_of_a_job").values():
+        for name, told in {**before, **after}.items():
+            _require(told, "SMDDPNotInitialized", "init()")
+            if name != "traced before":
+                assert told["type_name"] == "SMDDPNotInitialized", (name, told)
+        assert again["type_name"] == "SMDDPAlreadyInitialized"
+        assert values == [NUM_RANKS] * 3, "a second job works, with functions of the first one too"
+
+
+@both_backends
+def test_forked_children_are_harmless(backend: str) -> None:
+    for statuses, value in _returned(backend, "forks_after_init").values():
+        assert statuses == {"idle": 0, "rank": 0}
+        assert value == NUM_RANKS
+
+
+@pytest.mark.parametrize(
+    ("fault", "backend"),
+    [
+        ("killed", "kernels"),
+        ("killed", "python"),
+        ("interrupted", "kernels"),
+        ("raises", "kernels"),
+        ("ends", "kernels"),
+    ],
+)
+def test_a_script_ends_by_itself_and_leaves_nothing(
+    fault: str, backend: str, tmp_path: Path
+) -> None:
+    outcomes = run_script(
+        [str(RANKS), fault, str(tmp_path)],
+        NUM_RANKS,
+        env={**_env(backend), "PYTHONPATH": str(RANKS.parents[1])},
+        check=False,
+        deadline_s=120.0,
+    )
+    for rank in OTHERS:
+        outcome = outcomes[rank]
+        assert outcome.exit_code not in (0, None), outcome
+        last = outcome.output.rpartition("Traceback (most recent call last)")[2]
+        assert "SMDDPPeerLost" in last, outcome.output
+        assert "rank 1 (host" in last, outcome.output
+    victim = outcomes[VICTIM]
+    words = {"raises": "ZeroDivisionError", "interrupted": "KeyboardInterrupt"}.get(fault, "")
+    assert words in victim.output
+    if fault == "killed":
+        assert victim.exit_code == -signal.SIGKILL
+    elif fault == "ends":
+        assert victim.exit_code == 0, victim.output
+    else:
+        assert victim.exit_code not in (0, None), victim
+    held = read_resources(tmp_path)
+    assert len(held) == NUM_RANKS
+    ports = {port for port, _ in listening_ports()}
+    names = {name for name, _ in unix_socket_names()}
+    for each in held:
+        assert process_state(each.pid) is None
+        assert not ports & set(each.ports)
+        assert not names & set(each.unix_sockets)
