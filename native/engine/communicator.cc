@@ -22,6 +22,11 @@
 namespace smd::engine {
 namespace {
 
+// Of an operation that is carried out briefly: bytes for which it may spin once more as long, and
+// beyond which no longer.
+constexpr std::uint64_t kWorthOneBudget = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMostOfOne = std::uint64_t{32} << 20;
+
 using algorithms::Request;
 
 // An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
@@ -279,7 +284,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
       request.kind == OpKind::kReduceScatter) {
     kernels::reduceOrThrow(request.op, request.dtype);
   }
-  const bool isBrief = mode == Mode::kAsync;
+  const bool isBrief = mode != Mode::kBlocking;
   std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
   work->packed = std::move(packed);
@@ -300,7 +305,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
   }
   work->wasQueued = !queue_.empty();
   queue_.push_back(work);
-  if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || !isBrief)) {
+  if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || mode != Mode::kAsync)) {
     const Drive result = driveQueue(lock, *work, {.isBrief = isBrief});
     if (!isBrief && result == Drive::kInterrupted) giveUp(*work);
     return work;
@@ -513,9 +518,14 @@ class Communicator::DrivenWork final : public Driven {
 
 Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   DrivenWork driven(*this, work);
-  const SpinBudget budget = allLocal_      ? callerSpinBudget()
-                            : work.isSmall ? kBetweenHosts
-                                           : kBetweenHostsLarge;
+  SpinBudget budget = allLocal_      ? callerSpinBudget()
+                      : work.isSmall ? kBetweenHosts
+                                     : kBetweenHostsLarge;
+  // Ranks wait for each other at every block of a large operation, in all about as long as it takes.
+  if (until.isBrief) {
+    const std::uint64_t bytes = algorithms::agreedBytes(work.context.request);
+    budget.spins *= 1 + static_cast<int>(std::min(bytes, kMostOfOne) / kWorthOneBudget);
+  }
   return drive(driven, until, budget, {bell(), *mailbox_});
 }
 

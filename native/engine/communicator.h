@@ -42,7 +42,9 @@ struct CommunicatorOptions {
   bool isDeterministic = false;  // sums over several hosts have the same bits for every size
 };
 
-enum class Mode { kBlocking, kAsync };
+// kBrief: kAsync for callers that have nothing better to do. They carry out the operation as long as
+// that takes no sleep, which for a large one is quicker than to leave it to the progress thread.
+enum class Mode { kBlocking, kAsync, kBrief };
 
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
  public:

@@ -20,15 +20,16 @@ class SeamGroup final : public seam::Group {
   int rank() const noexcept override { return communicator_->rank(); }
   int size() const noexcept override { return communicator_->size(); }
 
-  void allReduce(std::byte* data, std::uint64_t count, DType dtype, ReduceOp op,
-                 std::uint64_t layout, seam::Completion completion) noexcept override {
+  void allReduce(const std::byte* input, std::byte* output, std::uint64_t count, DType dtype,
+                 ReduceOp op, std::uint64_t layout, seam::Completion completion) noexcept override {
     Request request;
     request.kind = OpKind::kAllReduce;
     request.dtype = dtype;
     request.op = op;
     request.count = count;
     request.layout = layout;
-    request.input = request.output = data;
+    request.input = input;
+    request.output = output;
     submit(std::move(request), std::move(completion));
   }
 
@@ -72,7 +73,7 @@ class SeamGroup final : public seam::Group {
   void submit(Request request, seam::Completion completion) noexcept {
     std::shared_ptr<Work> work;
     try {
-      work = communicator_->collective(std::move(request), Mode::kAsync, nanoseconds(0));
+      work = communicator_->collective(std::move(request), Mode::kBrief, nanoseconds(0));
     } catch (const Error& error) {
       return completion(&error);
     } catch (const std::exception& exception) {  // no memory, most likely

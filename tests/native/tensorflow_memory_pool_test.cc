@@ -102,7 +102,7 @@ class SmallArena final : public seam::Group {
   explicit SmallArena(std::size_t bytes) : left_(std::make_shared<std::size_t>(bytes)) {}
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 2; }
-  void allReduce(std::byte*, std::uint64_t, DType, ReduceOp, std::uint64_t,
+  void allReduce(const std::byte*, std::byte*, std::uint64_t, DType, ReduceOp, std::uint64_t,
                  seam::Completion) noexcept override {}
   void broadcast(std::byte*, std::uint64_t, DType, int, std::uint64_t,
                  seam::Completion) noexcept override {}

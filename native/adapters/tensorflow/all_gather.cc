@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two collectives: first everyone's shape, then the rows. What the ranks disagree on is found in the
-// first, by all of them alike, and then there is no second.
+// Two collectives: first everyone's shape, then the rows. What the ranks disagree on is found in
+// the first, by all of them alike, and then there is no second.
 #include <array>
 #include <memory>
 #include <utility>

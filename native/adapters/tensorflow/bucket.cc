@@ -14,6 +14,10 @@ namespace {
 // Two cache lines, since processors fetch pairs of them. TensorFlow asks for 64.
 constexpr std::size_t kAlignment = 128;
 
+// FNV-1a, word by word.
+constexpr std::uint64_t kDigestOfNothing = 14695981039346656037ull;
+void mix(std::uint64_t& digest, std::uint64_t word) { digest = (digest ^ word) * 1099511628211ull; }
+
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -33,13 +37,14 @@ Layout layOut(const std::vector<TensorView>& tensors) {
                       [](std::size_t sum, const TensorView& each) { return sum + each.bytes; });
   const bool isPadded = tensors.size() > 1 && total > kSmallBytes;
   layout.offsets.reserve(tensors.size());
-  std::uint64_t digest = 14695981039346656037ull;  // FNV-1a
+  std::uint64_t digest = kDigestOfNothing;
   for (const TensorView& each : tensors) {
     layout.offsets.push_back(layout.bytes);
     layout.bytes += isPadded ? padded(each.bytes) : each.bytes;
-    digest = (digest ^ each.bytes) * 1099511628211ull;
+    mix(digest, each.dims.size());
+    for (const std::int64_t dim : each.dims) mix(digest, static_cast<std::uint64_t>(dim));
   }
-  if (tensors.size() > 1) layout.digest = digest;
+  layout.digest = digest;
   return layout;
 }
 

@@ -21,7 +21,7 @@ struct Layout {
   std::vector<std::size_t> offsets;
   std::size_t bytes = 0;
   DType dtype{};
-  std::uint64_t digest = 0;  // of the sizes; 0 of one tensor, whose size is the buffer's
+  std::uint64_t digest = 0;  // of the shapes
 
   std::uint64_t count() const { return bytes / elementSize(dtype); }
   bool isSmall() const { return bytes <= kSmallBytes; }

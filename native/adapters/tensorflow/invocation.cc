@@ -19,8 +19,8 @@ void check(const StatusPtr& status) {
 StatusPtr makeStatus() { return StatusPtr(api().NewStatus()); }
 
 // TensorFlow passes the address of a parameter on its stack, of a std::function<void()>, as if it
-// were an object of its own that lives until it is called. It does not: what lies there is gone once
-// the kernel has returned, so it is copied first. kernels.py makes sure that this is how it is.
+// were an object of its own that lives until it is called. It does not: what lies there is gone
+// once the kernel has returned, so it is copied first. kernels.py makes sure that it is so.
 Invocation::Invocation(TfContext* context, const TfDone* done, const std::string& key)
     : context_(context), done_(*reinterpret_cast<const std::function<void()>*>(done)), key_(key) {}
 

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The library _tensorflow_operations.so. tf.load_op_library() loads it and finds the operations that
-// appear meanwhile, so they are registered by a constructor; Python calls the functions through
+// The library _tensorflow_operations.so. tf.load_op_library() loads it and finds the operations
+// that appear meanwhile, so they are registered by a constructor; Python calls the functions by
 // ctypes (src/smdistributed/dataparallel/tensorflow/operations/kernels.py).
 #include <cstdint>
 #include <exception>

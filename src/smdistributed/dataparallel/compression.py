@@ -5,9 +5,8 @@
 A compressor is a class with two static methods. `compress(tensor)` returns what is sent and a
 context; `decompress(tensor, context)` turns what arrives back. Scripts may bring their own.
 
-Scripts for PyTorch call these methods themselves. The wrappers for TensorFlow, which will take a
-`compression` argument, are not part of this release; `Compressor` and `resolve_compression` are for
-them.
+Scripts for PyTorch call these methods themselves. Those for TensorFlow pass a member as
+`compression`, which `resolve_compression` checks.
 
 This module knows no framework. It asks two questions of a tensor through single dispatch, and each
 framework's room registers the answers for its own type; NumPy's are here.

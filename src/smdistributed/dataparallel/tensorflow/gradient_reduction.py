@@ -78,9 +78,9 @@ def reduce_gradients(
     reduce_op = resolve_op(op, f"reduction of {what}", GRADIENT_OPS)
     compressor = resolve_compression(compression)
     group = communicator(f"reduction of {what}")
+    owners = _Owners(gradients, variables, names)
     if group.world_size == 1 or not gradients:
         return list(gradients)
-    owners = _Owners(gradients, variables, names)
     mine = tuple(
         _kind(gradient, sparse_as_dense, owners.name(index))
         for index, gradient in enumerate(gradients)

@@ -7,6 +7,7 @@ Source: dataparallel specification, sections 7.3 and 7.4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -109,10 +110,11 @@ def _reduce(value: Any, compression: Any, op: Any, caller: str, what: str) -> An
         tf.cast(tensor, tf.float64) if is_average and tensor.dtype.is_integer else tensor
         for tensor, _ in compressed
     ]
+    label = f"{what} of {_described(tensors)}"
     reduced = all_reduce_fused(
         sent,
         reduce_op,
-        lambda number, count: what if count == 1 else f"{what}, {number} of {count}",
+        lambda number, count: label if count == 1 else f"{label}, {number} of {count}",
         sizes=[num_bytes(tensor.shape, tensor.dtype) for tensor in sent],
         num_shares=group.world_size,
     )
@@ -122,6 +124,12 @@ def _reduce(value: Any, compression: Any, op: Any, caller: str, what: str) -> An
         restored.set_shape(tensor.shape)
         results.append(restored)
     return tf.nest.pack_sequence_as(value, results)
+
+
+def _described(tensors: Sequence[Any]) -> str:
+    """For messages: ranks that disagree on shapes each say their own."""
+    first = f"{tensors[0].dtype.name} {tensors[0].shape}"
+    return first if len(tensors) == 1 else f"{len(tensors)} tensors, the first {first}"
 
 
 def _require_defined(dtype: Any, op: collectives.ReduceOp, caller: str) -> None:

@@ -371,3 +371,17 @@ def test_the_derived_port_is_the_same_on_all_ranks_and_differs_between_jobs() ->
         discover(OPENMPI | {"PMIX_NAMESPACE": "prterun-node-18@1"}).master_port,
     }
     assert len(others | ports) == 5
+
+
+def test_where_torchrun_itself_listens_at_the_given_port_ranks_meet_at_another() -> None:
+    # Up to 2.0.0 rank 0 tried to listen there too, and a job without torch could not start.
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "job"}
+    ports = [
+        discover(TORCHRUN | agent | {"RANK": rank, "LOCAL_RANK": rank}).master_port
+        for rank in ("0", "3")
+    ]
+    assert ports[0] == ports[1]
+    assert ports[0] in range(15000, 30000)
+    assert discover(TORCHRUN | agent | {"MASTER_PORT": "29501"}).master_port not in ports
+    not_shared = {**agent, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    assert discover(TORCHRUN | not_shared).master_port == 29500

@@ -376,13 +376,16 @@ def shapes_differ(rank: int, world_size: int, in_graph: bool) -> str:
 def peer_is_killed(rank: int, world_size: int) -> tuple[str, str]:
     kernels, group = _start()
     at = Rank(kernels, group)
-    step = at.tf.function(
-        lambda: at.all_reduce(at.tf.zeros([100000]), key="gradients 1 of 3"), autograph=False
-    )
-    step()
+
+    def step() -> Any:
+        return at.all_reduce(at.tf.zeros([100000]), key="gradients 1 of 3")
+
+    in_graph = at.tf.function(step, autograph=False)
+    in_graph()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return at.error(step, "UnavailableError"), at.error(step, "UnavailableError")
+    # TensorFlow replaces the code of errors in graphs, and says so; see failure.cc.
+    return at.error(in_graph, "InternalError"), at.error(step, "UnavailableError")
 
 
 def rank_is_late(rank: int, world_size: int) -> str:

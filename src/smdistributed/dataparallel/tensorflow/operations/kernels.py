@@ -31,7 +31,7 @@ __all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "is_available
 
 _LIBRARY = "_tensorflow_operations.so"
 # Where the tests have run with these kernels.
-_KNOWN_VERSIONS = frozenset({"2.14", "2.16", "2.21"})
+_KNOWN_VERSIONS = frozenset({"2.14", "2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21"})
 _PROBE_SECONDS = 120.0
 # The attribute `group` of the operations: the group of all ranks.
 _WORLD = 0

@@ -44,9 +44,17 @@ def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[An
     """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
-        fused = np.concatenate([array.reshape(-1) for array in arrays])
-        group.native.all_reduce_ptr(fused.ctypes.data, fused.size, _code(fused), op)
-        return _like(fused, arrays)
+        results = [np.empty_like(array) for array in arrays]
+        # One operation all the same, and ranks whose tensors differ in size are told.
+        group.native.coalesced_ptr(
+            "all_reduce",
+            [array.ctypes.data for array in arrays],
+            [result.ctypes.data for result in results],
+            [array.size for array in arrays],
+            _code(arrays[0]),
+            op,
+        )
+        return results
 
     return _call(run, tensors, [tensor.shape for tensor in tensors], token, key)
 
@@ -113,8 +121,7 @@ def _call(
         try:
             return run(group, [np.require(array, requirements="C") for array in arrays])
         except SMDDPError as error:
-            # TensorFlow shows the text and loses the class, which toolkits look for.
-            raise type(error)(f"{type(error).__name__}: {error}; in {key}") from error
+            raise type(error)(f"{str(error).removesuffix('.')}; in {key}") from error
 
     if tf.executing_eagerly():
         results = tf.numpy_function(function, list(tensors), dtypes)

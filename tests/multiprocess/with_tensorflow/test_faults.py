@@ -135,10 +135,13 @@ def test_ranks_that_disagree_all_hear_of_it(what: str, backend: str) -> None:
 
 @both_backends
 def test_tensors_of_one_bucket_in_another_order(backend: str) -> None:
-    if backend == "python":
-        pytest.skip("Python functions compare the number of elements of a bucket alone")
     for told in _returned(backend, "disagree_in_layout").values():
         _require(told, "SMDDPMismatch", "rank 1 called")
+
+
+def test_shapes_of_one_size() -> None:
+    for rank, told in _returned("kernels", "disagree_in_shape").items():
+        _require(told, "SMDDPMismatch", "(2, 2)" if rank == VICTIM else "(4,)")
 
 
 @both_backends

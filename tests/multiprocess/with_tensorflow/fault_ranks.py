@@ -53,7 +53,7 @@ def run_faults(
     """Each of them in a forked child; writes what it returned, and its exit status."""
     import tensorflow as tf  # noqa: F401
 
-    from tests.multiprocess.tensorflow.forked_children import in_child
+    from tests.multiprocess.with_tensorflow.forked_children import in_child
 
     for name, port in zip(names, ports, strict=True):
         path = Path(folder, f"{name}.rank{rank}")
@@ -153,6 +153,7 @@ def _disagree(rank: int, usual: str, odd: str) -> Any:
     calls: dict[str, Callable[[], Any]] = {
         "sum of 4": lambda: sdp.oob_allreduce(tf.ones([4]), op=sdp.ReduceOp.SUM),
         "sum of 5": lambda: sdp.oob_allreduce(tf.ones([5]), op=sdp.ReduceOp.SUM),
+        "sum of 2 by 2": lambda: sdp.oob_allreduce(tf.ones([2, 2]), op=sdp.ReduceOp.SUM),
         "sums of 3 and 5": lambda: sdp.oob_allreduce([tf.ones([3]), tf.ones([5])]),
         "sums of 5 and 3": lambda: sdp.oob_allreduce([tf.ones([5]), tf.ones([3])]),
         "sum of 4 int32": lambda: sdp.oob_allreduce(tf.ones([4], tf.int32), op=sdp.ReduceOp.SUM),
@@ -172,6 +173,11 @@ def fault_disagree_in_size(rank: int, scratch: Path) -> Any:
 def fault_disagree_in_layout(rank: int, scratch: Path) -> Any:
     """As many elements altogether, in one bucket."""
     return _disagree(rank, "sums of 3 and 5", "sums of 5 and 3")
+
+
+def fault_disagree_in_shape(rank: int, scratch: Path) -> Any:
+    """As many elements."""
+    return _disagree(rank, "sum of 4", "sum of 2 by 2")
 
 
 def fault_disagree_in_dtype(rank: int, scratch: Path) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.multiprocess.tensorflow.forked_children import in_child
+from tests.multiprocess.with_tensorflow.forked_children import in_child
 
 CALLS = 8
 BATCH = 4
@@ -30,7 +30,7 @@ WIDTH = 24
 LAYERS = 6
 LEARNING_RATE = 0.01
 DELAY_S = 0.002
-LIMIT_S = 100.0
+LIMIT_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.multiprocess.tensorflow.tf_ranks import DEADLINE_S, Checks
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 CHECKS = Checks("gradient_ranks.py")
 # What depends on the number of ranks most.
