@@ -521,7 +521,7 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   SpinBudget budget = allLocal_      ? callerSpinBudget()
                       : work.isSmall ? kBetweenHosts
                                      : kBetweenHostsLarge;
-  // Ranks wait for each other at every block of a large operation, in all about as long as it takes.
+  // Ranks wait for each other at every block of a large operation: about as long as it takes.
   if (until.isBrief) {
     const std::uint64_t bytes = algorithms::agreedBytes(work.context.request);
     budget.spins *= 1 + static_cast<int>(std::min(bytes, kMostOfOne) / kWorthOneBudget);

@@ -42,8 +42,8 @@ struct CommunicatorOptions {
   bool isDeterministic = false;  // sums over several hosts have the same bits for every size
 };
 
-// kBrief: kAsync for callers that have nothing better to do. They carry out the operation as long as
-// that takes no sleep, which for a large one is quicker than to leave it to the progress thread.
+// kBrief: kAsync for callers that have nothing better to do. They carry out the operation for as
+// long as that takes no sleep: for a large one quicker than to leave it to the progress thread.
 enum class Mode { kBlocking, kAsync, kBrief };
 
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
