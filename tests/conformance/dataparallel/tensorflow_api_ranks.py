@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import os
@@ -36,7 +37,9 @@ def signature(function: Any) -> dict[str, Any]:
 def _as_data(default: Any) -> Any:
     if default is inspect.Parameter.empty:
         return ...
-    if type(default) in (str, int, float, bool, type(None)):
+    if isinstance(default, int) and not isinstance(default, bool | enum.Enum):
+        return int(default)
+    if type(default) in (str, float, bool, type(None)):
         return default
     return getattr(default, "name", None) or getattr(default, "__name__", repr(default))
 

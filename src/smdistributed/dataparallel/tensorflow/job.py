@@ -66,6 +66,11 @@ def init() -> None:
             )
         with documented_errors():
             group = collectives.init(name=_GROUP_NAME, errors=ENGINE_ERRORS)
+        try:
+            operations.open_group(group)
+        except BaseException:
+            group.close()
+            raise
         alone = group.world_size == 1
         _job = _Job(
             group,
@@ -74,7 +79,6 @@ def init() -> None:
         )
         trace_session.note_job(group.rank, group.world_size)
         trace_session.note_group(_GROUP_NAME, range(group.world_size))
-        operations.open_group(group)
         if group.rank == 0:
             get_logger().info("smddp for TensorFlow: %d ranks", group.world_size)
 

@@ -17,6 +17,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from smdistributed._common.settings import Settings  # noqa: E402
 from smdistributed.dataparallel.compression import Compression  # noqa: E402
 from smdistributed.dataparallel.exceptions import (  # noqa: E402
     SMDDPConfigInvalid,
@@ -24,9 +25,11 @@ from smdistributed.dataparallel.exceptions import (  # noqa: E402
     SMDDPUnsupported,
 )
 from smdistributed.dataparallel.tensorflow import keras as sdp_keras  # noqa: E402
+from smdistributed.dataparallel.tensorflow import optimizers  # noqa: E402
 from smdistributed.dataparallel.tensorflow.optimizers import (  # noqa: E402
     DistributedOptimizer,
 )
+from smdistributed.dataparallel.tensorflow.optimizers.reducer import reducer_of  # noqa: E402
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp  # noqa: E402
 
 
@@ -195,3 +198,11 @@ def test_callbacks_take_no_device() -> None:
     assert {"BroadcastGlobalVariablesCallback", "MetricAverageCallback"} <= set(dir(callbacks))
     with pytest.raises(AttributeError, match="no attribute 'NoSuchCallback'"):
         _ = callbacks.NoSuchCallback
+
+
+def test_a_cap_that_is_left_to_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 is the default in the signature, and means 25 only where a script says it."""
+    monkeypatch.setattr(optimizers, "process_settings", lambda: Settings(bucket_cap_bytes=1 << 20))
+    left, said = DistributedOptimizer(sgd()), DistributedOptimizer(sgd(), bucket_cap_mb=25)
+    assert reducer_of(left).bucket_cap_bytes == 1 << 20
+    assert reducer_of(said).bucket_cap_bytes == 25 << 20

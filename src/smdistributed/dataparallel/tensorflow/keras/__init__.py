@@ -61,7 +61,7 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     compression: Any = Compression.none,
     sparse_as_dense: bool = True,
     op: Any = None,
-    bucket_cap_mb: Any = 25,
+    bucket_cap_mb: Any = optimizers.DEFAULT_BUCKET_CAP_MB,
 ) -> Any:
     """As `smdistributed.dataparallel.tensorflow.DistributedOptimizer`, without `use_locking`.
 

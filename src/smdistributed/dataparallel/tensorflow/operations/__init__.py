@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import Communicator, ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
@@ -42,7 +44,7 @@ def open_group(group: Communicator) -> None:
         SMDDPConfigInvalid: `SMDDP_TF_OPERATIONS=kernels`, and they do not load.
     """
     global _backend, _group
-    backend = _choose()
+    backend = _agreed(_choose(), group)
     backend.set_group(group)
     _backend, _group = backend, group
     interrupts.watch(group)
@@ -137,6 +139,21 @@ def _all_gather(rows: tf.Tensor, key: str) -> tf.Tensor:
     return in_order(lambda token: [_backend.all_gather(rows, token, key)])[0]
 
 
+def _agreed(backend: Any, group: Communicator) -> Any:
+    """What all ranks can do: the two ways do not understand each other."""
+    from smdistributed.dataparallel.tensorflow.operations import python_functions
+
+    have_kernels = np.array([backend is not python_functions], np.uint8)
+    group.all_reduce(have_kernels, ReduceOp.MIN)
+    if have_kernels[0] or backend is python_functions:
+        return backend
+    get_logger().warning(
+        "smddp runs its collectives as Python functions in TensorFlow's graph, since another rank"
+        " has no kernels, or has SMDDP_TF_OPERATIONS=python."
+    )
+    return python_functions
+
+
 def _choose() -> Any:
     from smdistributed.dataparallel.tensorflow.operations import python_functions
 
@@ -156,8 +173,6 @@ def _choose() -> Any:
             f"SMDDP_TF_OPERATIONS='kernels', and they do not load: {reason}. Leave it unset to use"
             " Python functions then."
         )
-    from smdistributed._common.log import get_logger
-
     get_logger().warning(
         "smddp runs its collectives as Python functions in TensorFlow's graph: %s. They work, and"
         " hold a thread of TensorFlow's while they wait.",

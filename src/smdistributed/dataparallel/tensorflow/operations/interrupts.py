@@ -33,15 +33,18 @@ __all__ = ["end_watch", "watch"]
 _PATIENCE_S = 0.5
 _LOOK_S = 0.05
 
-# Python writes the number of each signal here; None: nobody listens.
+# Whose ranks may be waited for; None: there is no job.
+_group: Communicator | None = None
+# Python writes the number of each signal here; None: nobody listens. Once there, it stays: Python
+# lets go of it on its main thread only, and whatever got its number would be written to.
 _wakeup: socket.socket | None = None
 
 
 def watch(group: Communicator) -> None:
     """Begins to listen, for this group. Not where something else does, such as an event loop."""
-    global _wakeup
-    end_watch()
-    if threading.current_thread() is not threading.main_thread():
+    global _group, _wakeup
+    _group = group
+    if _wakeup is not None or threading.current_thread() is not threading.main_thread():
         return  # Python allows it to no other thread
     reading, writing = socket.socketpair()
     writing.setblocking(False)
@@ -52,31 +55,23 @@ def watch(group: Communicator) -> None:
         writing.close()
         return
     _wakeup = writing
-    threading.Thread(
-        target=_listen, args=(group, reading), name="smddp-interrupts", daemon=True
-    ).start()
+    threading.Thread(target=_listen, args=(reading,), name="smddp-interrupts", daemon=True).start()
 
 
 def end_watch() -> None:
-    """Ends it."""
-    global _wakeup
-    if _wakeup is None:
-        return
-    with contextlib.suppress(ValueError):  # on another thread
-        ours = _wakeup.fileno()
-        found = signal.set_wakeup_fd(-1)
-        if found != ours:
-            signal.set_wakeup_fd(found)
-    _wakeup.close()
-    _wakeup = None
+    """What comes from now on is for Python alone."""
+    global _group
+    _group = None
 
 
-def _listen(group: Communicator, reading: socket.socket) -> None:
+def _listen(reading: socket.socket) -> None:
     with reading:
         while numbers := reading.recv(64):
             is_ctrl_c = signal.SIGINT in numbers
             if is_ctrl_c and _raises_interrupt() and _is_stuck_in_tensorflow():
-                group.native.abort("interrupted by its user")
+                group = _group
+                if group is not None:
+                    group.native.abort("interrupted by its user")
 
 
 def _raises_interrupt() -> bool:
@@ -106,7 +101,17 @@ def _place() -> tuple[int, int, types.CodeType] | None:
 
 def _forget_in_child() -> None:
     """A forked child must not write into what its parent listens to."""
-    end_watch()
+    global _group, _wakeup
+    _group = None
+    if _wakeup is None:
+        return
+    with contextlib.suppress(ValueError):
+        ours = _wakeup.fileno()
+        found = signal.set_wakeup_fd(-1)
+        if found != ours:
+            signal.set_wakeup_fd(found)
+        _wakeup.close()
+    _wakeup = None
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

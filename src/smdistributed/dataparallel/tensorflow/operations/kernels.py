@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -161,6 +162,7 @@ def _try_in_child() -> tuple[bool, str]:
     try:
         child = subprocess.run(
             [sys.executable, "-c", command],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},  # it would take all of a GPU's memory
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

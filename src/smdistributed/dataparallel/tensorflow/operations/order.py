@@ -21,7 +21,6 @@ Source: our choice; see docs/tensorflow.md.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -29,12 +28,12 @@ import tensorflow as tf
 __all__ = ["in_order"]
 
 _NAME = "smddp_order"
+_TOKEN = "smddp_order_token"
 # Classes of TensorFlow's graphs of branches and of bodies of loops, forward and backward.
 _CONTROL_FLOW = ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
 _lock = threading.Lock()
 _process_token: tf.Tensor | None = None
-_graph_tokens: weakref.WeakKeyDictionary[tf.Graph, tf.Tensor] = weakref.WeakKeyDictionary()
 
 
 def in_order(make: Callable[[tf.Tensor], Sequence[tf.Tensor]]) -> Sequence[tf.Tensor]:
@@ -76,10 +75,11 @@ def _order_token() -> tf.Tensor:
             if _process_token is None:
                 _process_token = _make()
             return _process_token
-        graph = tf.compat.v1.get_default_graph()
-        if graph not in _graph_tokens:
-            _graph_tokens[graph] = _make()
-        return _graph_tokens[graph]
+        # Kept by the graph itself, and so no longer than that.
+        kept = tf.compat.v1.get_default_graph().get_collection_ref(_TOKEN)
+        if not kept:
+            kept.append(_make())
+        return kept[0]
 
 
 def _make() -> tf.Tensor:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.compression import Compression, resolve_compression
+from smdistributed.dataparallel.engine_errors import documented_errors
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 from smdistributed.dataparallel.fusion import parse_bucket_cap
 from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
@@ -31,7 +32,15 @@ from smdistributed.dataparallel.tensorflow.optimizers.reducer import (
 )
 from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, ReduceOp, resolve_op
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DEFAULT_BUCKET_CAP_MB", "DistributedOptimizer"]
+
+
+class _Unset(int):
+    """A number that can be told from the same one given by a script."""
+
+
+# The documented default. Who leaves it gets `SMDDP_BUCKET_CAP_MB`, which is 25 unless it is set.
+DEFAULT_BUCKET_CAP_MB = _Unset(25)
 
 
 def DistributedOptimizer(  # noqa: N802 -- the published name
@@ -43,7 +52,7 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     compression: Any = Compression.none,
     sparse_as_dense: bool = True,
     op: Any = ReduceOp.AVERAGE,
-    bucket_cap_mb: Any = 25,
+    bucket_cap_mb: Any = DEFAULT_BUCKET_CAP_MB,
 ) -> Any:
     """Makes an optimizer reduce gradients over all ranks before it uses them.
 
@@ -61,7 +70,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         compression: `Compression.none`, `Compression.fp16`, or a class like them.
         sparse_as_dense: make `tf.IndexedSlices` dense before they are reduced; False: gather them.
         op: `ReduceOp.AVERAGE`, which None stands for, or `ReduceOp.SUM`.
-        bucket_cap_mb: size of the fusion buffers in MiB, of which 128 bytes must be a part.
+        bucket_cap_mb: size of the fusion buffers in MiB, of which 128 bytes must be a part;
+            default: `SMDDP_BUCKET_CAP_MB`.
 
     Returns:
         The optimizer: the object that was given, if it is one of Keras. What `get_config` says and
@@ -76,11 +86,15 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     Source: specification, section 7.7.
     """
     require_no_devices(device_dense, device_sparse)
+    with documented_errors():
+        default_cap = process_settings().bucket_cap_bytes
     arguments: dict[str, Any] = {
         "op": resolve_op(op, "DistributedOptimizer", GRADIENT_OPS),
         "compression": resolve_compression(compression),
         "sparse_as_dense": sparse_as_dense,
-        "bucket_cap_bytes": parse_bucket_cap(bucket_cap_mb, process_settings().bucket_cap_bytes),
+        "bucket_cap_bytes": parse_bucket_cap(
+            None if bucket_cap_mb is DEFAULT_BUCKET_CAP_MB else bucket_cap_mb, default_cap
+        ),
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from smdistributed.dataparallel.tensorflow.optimizers import session
