@@ -30,7 +30,6 @@ struct Shape {
 constexpr std::size_t kWords = sizeof(Shape) / sizeof(std::uint64_t);
 
 struct Gathering {
-  Kernel kernel;
   OpenGroupPtr open;
   TensorView input;
   DType dtype{};
