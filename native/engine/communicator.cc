@@ -632,8 +632,9 @@ void Communicator::close() {
                      "this rank closed the group while the operation was pending; expected every "
                      "operation to be waited for first");
     }
+    // Within failMutex_: whoever sees the wires go, and calls fail(), must find that it is too late.
+    hasError_.store(true, std::memory_order_release);
   }
-  hasError_.store(true, std::memory_order_release);
   wake();
   // Whoever drives them completes what is pending with that error.
   while (isPending) {
