@@ -35,6 +35,10 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # which would compile it again in turn.
 export TORCH_EXTENSIONS_DIR := $(abspath $(VENV))/torch_extensions
 
+# Images often forbid bytecode caches. Every rank of every test is a process, which would compile the
+# package again each time: half a second of processor time where model parallelism is imported.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One list of requirements, pyproject.toml, read here instead of repeated. $(1) is a Python
 # expression over the parsed file, called p.
 requirements = $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
