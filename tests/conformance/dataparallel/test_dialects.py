@@ -65,21 +65,20 @@ RUNS = [
     ("2.x", "mpirun smddprun", 2),
     ("2.x", "mpirun", 8),
 ]
-# Eight processes take half a minute to start on two cores: each dialect is run so with one
-# launcher, each launcher with one dialect, and all with --run-slow.
+# A process takes seconds to start, eight on two cores half a minute. So each dialect is run with
+# our launcher, each other launcher with one dialect, two with eight processes; all: --run-slow.
 ALWAYS = {
-    ("1.0", "smddprun", 8),
+    *((name, "smddprun", 2) for name in ALL),
+    ("2.x", "torchrun", 2),
+    ("1.0", "mpirun", 2),
+    ("1.2", "mpirun smddprun", 2),
     ("1.2", "torchrun", 8),
     ("1.4", "mpirun smddprun", 8),
-    ("2.x", "mpirun", 8),
 }
 
 
 def _parameters() -> list[ParameterSet]:
-    return [
-        pytest.param(*run, marks=() if run[2] < 8 or run in ALWAYS else pytest.mark.slow)
-        for run in RUNS
-    ]
+    return [pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow) for run in RUNS]
 
 
 def _load(path: Path) -> ModuleType:
