@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 __all__ = ["Modes", "RandomState", "applied", "current_modes", "mixed"]
 
-_AUTOCAST_DEVICES = ("cpu", "cuda")
+# That may have autocast on.
+_DEVICES = ("cpu", "cuda")
 
 
 class Modes(NamedTuple):
@@ -41,7 +42,7 @@ def current_modes() -> Modes:
     is_grad, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     dtype = torch.get_default_dtype()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
-    for device in _AUTOCAST_DEVICES:
+    for device in _DEVICES:
         if torch.is_autocast_enabled(device):
             autocast += ((device, torch.get_autocast_dtype(device)),)
     if autocast:
@@ -54,31 +55,53 @@ def current_modes() -> Modes:
     return modes
 
 
-@contextlib.contextmanager
-def applied(modes: Modes) -> Iterator[None]:
-    """Runs a block in these modes, on whatever thread."""
-    grad = torch.is_grad_enabled()
-    dtype = torch.get_default_dtype()
-    try:
-        with contextlib.ExitStack() as stack:
-            if modes.is_inference:
-                stack.enter_context(torch.inference_mode())
-            for device in _AUTOCAST_DEVICES:
-                wanted = dict(modes.autocast).get(device)
-                if wanted is not None:
-                    stack.enter_context(
-                        torch.autocast(device, dtype=wanted, cache_enabled=modes.is_autocast_cached)
-                    )
-                elif torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
-            if dtype is not modes.default_dtype:
-                torch.set_default_dtype(modes.default_dtype)
-            torch.set_grad_enabled(modes.is_grad)
-            yield
-    finally:
-        torch.set_grad_enabled(grad)
-        if dtype is not modes.default_dtype:
-            torch.set_default_dtype(dtype)
+class applied:  # noqa: N801
+    """Runs a block in these modes, on whatever thread.
+
+    A class, and no generator with a stack of contexts: every call of a program comes through here,
+    and nearly always nothing but the gradient mode is to be set.
+    """
+
+    __slots__ = ("_dtype", "_entered", "_is_grad", "_modes")
+
+    def __init__(self, modes: Modes) -> None:
+        self._modes = modes
+        self._entered: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> None:
+        modes = self._modes
+        self._is_grad = torch.is_grad_enabled()
+        self._dtype = torch.get_default_dtype()
+        if modes.is_inference or modes.autocast or any(map(torch.is_autocast_enabled, _DEVICES)):
+            with contextlib.ExitStack() as entered:
+                for context in _contexts(modes):
+                    entered.enter_context(context)
+                self._entered = entered.pop_all()
+        if self._dtype is not modes.default_dtype:
+            torch.set_default_dtype(modes.default_dtype)
+        torch._C._set_grad_enabled(modes.is_grad)
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            if self._entered is not None:
+                self._entered.__exit__(*raised)
+        finally:
+            torch._C._set_grad_enabled(self._is_grad)
+            if self._dtype is not self._modes.default_dtype:
+                torch.set_default_dtype(self._dtype)
+
+
+def _contexts(modes: Modes) -> Iterator[contextlib.AbstractContextManager[Any]]:
+    """Those that bring inference mode and autocast to what they are in `modes`."""
+    if modes.is_inference:
+        yield torch.inference_mode()
+    wanted = dict(modes.autocast)
+    for device in _DEVICES:
+        dtype = wanted.get(device)
+        if dtype is not None:
+            yield torch.autocast(device, dtype=dtype, cache_enabled=modes.is_autocast_cached)
+        elif torch.is_autocast_enabled(device):
+            yield torch.autocast(device, enabled=False)
 
 
 class RandomState:
