@@ -238,7 +238,8 @@ def check(fault: Fault, record: Record) -> None:
         for part in verdict.parts:
             expected = part.format(**{f"pid{r}": pid for r, pid in record.pids.items()})
             assert expected in told.text, f"rank {rank}: no {expected!r} in {told.text}"
-    assert fault.said in "".join(record.output), record.output
+    read = [*record.output, *(told.text for told in record.told if told is not None)]
+    assert fault.said in "".join(read), read
     assert list(record.left) == []
 
 

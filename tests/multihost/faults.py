@@ -328,11 +328,11 @@ FAULTS = (
         nothing,
         dict.fromkeys(RANKS, Verdict(None)),
         Plan("", timeout_s=8.0, limit="descriptors"),
-        said="rank 3/4: cannot accept the connection of another rank: Too many open files",
+        said="Too many open files",
         note="The others see a rank that does not answer, and wait for it, since files may be"
         " closed again: they give up at their timeout (here 8 s), unless rank 3 needs a file for a"
         " connection of its own: then it raises at once, and they read that it is gone. The cause"
-        " stands in rank 3's output from the beginning.",
+        " stands in rank 3's output from the beginning, or in its error.",
     ),
     Fault(
         "files limited to 64 KiB",
