@@ -9,6 +9,8 @@ start serves many checks.
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -187,10 +189,20 @@ def check_inside_a_step(smp: Any, model: Any) -> None:
             optimizer.step()
         elif what == "scaler":
             scaler.step(optimizer)
-        else:
+        elif what == "norm":
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        else:
+            collectives[what]()
 
-    for what in ("step", "scaler", "norm"):
+    collectives: dict[str, Callable[[], Any]] = {
+        "save": lambda: smp.save_checkpoint("nowhere", "x"),
+        "resume": lambda: smp.resume_from_checkpoint("nowhere"),
+        "export": lambda: smp.save_safetensors("nowhere"),
+        "state": model.state_dict,
+        "gather": lambda: smp.allgather(1, smp.PP_GROUP),
+        "barrier": smp.barrier,
+    }
+    for what in ("step", "scaler", "norm", *collectives):
         name, text, _ = raised(smp.step(inside), what, model, *batch(0))
         assert name == ("RuntimeError" if smp.rank() == 0 else "StepAborted"), text
         assert "inside of a step" in text
@@ -343,6 +355,9 @@ def check_norms(smp: Any, model: Any, plain: nn.Module, train: Any) -> None:
     if smp.rank() == 0:
         assert nn.utils.clip_grad_norm_([other], 1.0) == 2.0
         assert nn.utils.clip_grad_norm_(other, 1.0) == pytest.approx(1.0)
+    else:  # a criterion's weights, which only the step's body uses, have gradients on the leader
+        other.grad = None
+        assert nn.utils.clip_grad_norm_([other], 1.0) == 0.0
 
     fill()
     if smp.rank() == 1:
@@ -476,6 +491,15 @@ def two_partitions(rank: int, world_size: int) -> None:
     assert_close(first.state_dict(), reference.state_dict(), "before")
     hooks: list[Any] = []
     model.register_post_partition_hook(lambda *given: hooks.append(given))
+
+    def fails_on_one(*_: Any) -> None:
+        if rank == 1:
+            raise ValueError("of the hook")
+
+    model.register_post_partition_hook(fails_on_one)
+    name, text, _ = raised(train, model, *batch(0))
+    assert name == ("ValueError" if rank == 1 else "SMPError"), text
+    assert "of the hook" in text
     train(model, *batch(0))
     assert hooks == [(model, early["sgd"])]
     plain_step(plain, *batch(0))
@@ -496,9 +520,14 @@ def two_partitions(rank: int, world_size: int) -> None:
     check_norms(smp, model, plain, train)
     check_scaler(smp, model, plain)
     ours = nn.utils.clip_grad_norm_
+    gone = [weakref.ref(each) for each in (inner, *inner.parameters())]
     model = inner = first = None
     early.clear()
     hooks.clear()
+    gc.collect()
+    gc.collect()  # of what has run it, which is let go of when the model ends
+    assert [each() for each in gone] == [None] * len(gone)
+    assert smp.state.optimizer is None
     check_empty_partition(smp, train)
     smp.barrier()
     smp.reset()

@@ -244,6 +244,17 @@ def check_resuming(smp: Any, dtype: torch.dtype, make: Make) -> None:
     names = [set(theirs["fp16_states"]["masters"]) for _, theirs in parts]
     assert names[0] | names[1] == set(whole[1]["fp16_states"]["masters"])
     assert not names[0] & names[1]
+    none = {"_smp_is_partial": True}
+    both = copy.deepcopy(parts)
+    for theirs in both[1:]:
+        both[0][0].update(theirs[0])
+        both[0][1]["state"].update(theirs[1]["state"])
+        both[0][1]["fp16_states"]["masters"].update(theirs[1]["fp16_states"]["masters"])
+    all_or_none = (none, none) if smp.rank() else both[0]
+    # Of training in fp32: masters stay.
+    del part[1]["fp16_states"]
+    optimizer.load_state_dict(copy.deepcopy(part[1]))
+    part = parts[smp.rank()]
     run(model, optimizer, range(3, 6))
     expected = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     del model, optimizer
@@ -253,6 +264,8 @@ def check_resuming(smp: Any, dtype: torch.dtype, make: Make) -> None:
         "parts, before the first step": (part, (0, 1, 1), True),
         "swapped parts": (parts[1 - smp.rank()], (0, 1, 1), False),
         "other partitions": (part, (1, 0, 1), True),
+        "parts on one rank": (all_or_none, (0, 1, 1), False),
+        "parts on one rank, before the first step": (all_or_none, (0, 1, 1), True),
     }
     for what, (loaded, places, is_early) in cases.items():
         model, optimizer = wrapped(smp, make, places)
@@ -261,7 +274,7 @@ def check_resuming(smp: Any, dtype: torch.dtype, make: Make) -> None:
             run(model, optimizer, range(7, 8))
         model.load_state_dict(copy.deepcopy(loaded[0]))
         optimizer.load_state_dict(copy.deepcopy(loaded[1]))
-        if is_early:
+        if is_early and loaded[1] is not none:
             assert optimizer.state_dict()["fp16_states"] is not None
         run(model, optimizer, range(3, 6))
         found = optimizer.state_dict()

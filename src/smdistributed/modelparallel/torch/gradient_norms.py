@@ -81,7 +81,7 @@ def clip_grad_norm_(
         RuntimeError: inside of a step; the norm is not finite, and that was not wanted.
     """
     listed = list(parameters)
-    if state.model is not None:
+    if _may_reduce():
         state.model.reduce_pending()
     gradients = [each.grad for each in listed if each.grad is not None]
     total = _total_norm(gradients, norm_type, error_if_nonfinite)
@@ -275,7 +275,12 @@ def _clip_grad_norm_(
         return clip_grad_norm_(listed, max_norm, norm_type, error_if_nonfinite, foreach)
     if _may_reduce() and _is_the_models(listed, state.model.parameters()):
         state.model.reduce_pending()
-    return _plain_clip(listed, max_norm, norm_type, error_if_nonfinite, foreach)
+    # Not torch's, which asks for the norm by a name that is ours: there it is seen of gradients
+    # alone, and none at all, as on a rank that has not used these parameters, may be the model's.
+    gradients = [each.grad for each in listed if each.grad is not None]
+    total = _plain_norm(gradients, norm_type, error_if_nonfinite, foreach)
+    utils.clip_grads_with_norm_(listed, max_norm, total, foreach)
+    return total
 
 
 @functools.wraps(_plain_norm)

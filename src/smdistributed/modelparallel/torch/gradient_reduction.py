@@ -5,7 +5,12 @@
 `replicas` does it; here is the choice: every so many steps that call `backward`, not within
 `no_sync()`, and during the last backward pass of a step or after it.
 
-Source: modelparallel specification, sections 3.9, 3.10 and 4.4.
+What `loss.backward()` adds, and backward passes outside of steps, is reduced before it is needed:
+by `optimizer.step()`, or by clipping. A replica without gradients must take part in that, though
+nothing here tells it to. So whoever has got none since they were let go of reduces as well; in
+training with steps, which reduce theirs, nothing of it happens.
+
+Source: modelparallel specification, sections 3.9, 3.10, 4.4 and 8.
 """
 
 from __future__ import annotations
@@ -64,6 +69,7 @@ class GradientReduction:
             return
         group = job.process_group(GroupKind.DP)
         self._replicas = Replicas(placement, group, job.device, **self._options)
+        self._replicas.syncs = self._syncs
         if self._comm_hook is not None:
             self._replicas.register_comm_hook(*self._comm_hook)
 
@@ -81,7 +87,10 @@ class GradientReduction:
 
     def begin_step(self, is_training: bool) -> None:
         """Before the microbatches."""
-        if self._replicas is not None and is_training and torch.is_grad_enabled():
+        if self._replicas is None or not torch.is_grad_enabled():
+            return
+        self._replicas.follow_changes()
+        if is_training:
             self._replicas.sync_buffers()
 
     def before_last_backward(self) -> None:
@@ -103,10 +112,18 @@ class GradientReduction:
             self._replicas.forget_step()
 
     def reduce_pending(self) -> None:
-        """Averages gradients of steps that did not; every replica must call it."""
-        if self._passes and self._replicas is not None:
-            self._passes = 0
-            self._replicas.finish()
+        """Averages gradients that are not averages yet; every replica must call it."""
+        replicas = self._replicas
+        if replicas is None or not (self._passes or replicas.has_unreduced or replicas.has_nothing):
+            return
+        self._passes = 0
+        replicas.follow_changes()
+        replicas.finish()
+
+    def note_zero_grad(self) -> None:
+        """Gradients were let go of; the next ones may come to other replicas alone."""
+        if self._replicas is not None and self._syncs:
+            self._replicas.is_idle = True
 
     def _reduces_now(self) -> bool:
         return self._syncs and self._passes == self._passes_per_step - 1
@@ -116,11 +133,19 @@ class GradientReduction:
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Steps in this block leave gradients of this replica alone."""
-        before, self._syncs = self._syncs, False
+        before = self._syncs
+        self._set_syncs(False)
         try:
             yield
         finally:
-            self._syncs = before
+            self._set_syncs(before)
+
+    def _set_syncs(self, syncs: bool) -> None:
+        self._syncs = syncs
+        if self._replicas is not None:
+            self._replicas.syncs = syncs
+            if not syncs:
+                self._replicas.is_idle = False  # whoever gets none here has none to reduce
 
     def join(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """As of torch's DDP; once the model is placed.

@@ -8,6 +8,7 @@ Source: modelparallel specification, sections 3.1, 3.7 to 3.11 and 4.4.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import weakref
 from collections import OrderedDict
@@ -37,8 +38,8 @@ from smdistributed.modelparallel.torch.delayed_initialization import (
 )
 from smdistributed.modelparallel.torch.gradient_reduction import GradientReduction
 from smdistributed.modelparallel.torch.model_device import ModelDevice
-from smdistributed.modelparallel.torch.optimizer import settle_optimizers
-from smdistributed.modelparallel.torch.optimizer_sharding import is_sharded
+from smdistributed.modelparallel.torch.optimizer import load_waiting, settle_optimizers
+from smdistributed.modelparallel.torch.optimizer_sharding import is_sharded, parameters_of
 from smdistributed.modelparallel.torch.original_forwards import offer_original_forwards
 from smdistributed.modelparallel.torch.partition_report import partition_report
 from smdistributed.modelparallel.torch.partitioner import (
@@ -48,11 +49,13 @@ from smdistributed.modelparallel.torch.partitioner import (
 )
 from smdistributed.modelparallel.torch.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.placement import Placement
+from smdistributed.modelparallel.torch.plain_backwards import PlainBackwards
 from smdistributed.modelparallel.torch.sixteen_bit.casting import (
     SixteenBitModule,
     cast_module,
     dtype_of,
 )
+from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.sixteen_bit.optimizer import current_optimizer
 from smdistributed.modelparallel.torch.state_mod import state
 from smdistributed.modelparallel.torch.wrapping import Wrapper, check_module
@@ -146,10 +149,12 @@ class DistributedModel(Wrapper):
             bucket_cap_mb=bucket_cap_mb,
             gradient_as_bucket_view=gradient_as_bucket_view,
         )
+        self._plain_backwards = PlainBackwards(module, job)
         self._deferred_loads: list[tuple[Mapping[str, Any], bool, bool]] = []
         self._partition_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
         state.model = weakref.proxy(self, _forget_model)
+        _forget_optimizer_of_another(module)
         if job.config.partitions == 1:
             self._place(in_one_partition(module))
 
@@ -236,7 +241,8 @@ class DistributedModel(Wrapper):
         """As `torch.autograd.backward`, for the microbatch under way; instead of `loss.backward()`.
 
         Gradients are scaled so that `.grad` gets the mean over the batch; with `fp16`, times the
-        optimizer's loss scale. The tensors themselves may be changed after the call.
+        optimizer's loss scale. The tensors themselves may be changed after the call. Outside of a
+        step, replicas average in `optimizer.step()`, or clipping, as they do for `loss.backward()`.
 
         Raises:
             RuntimeError: outside of a step, if there are several partitions.
@@ -279,7 +285,8 @@ class DistributedModel(Wrapper):
             assert run_body is not None
             pipeline.is_tracing = True
             try:
-                run_body()
+                with pipeline.in_body():
+                    run_body()
             except Traced:
                 return self._trace
             finally:
@@ -326,12 +333,33 @@ class DistributedModel(Wrapper):
             # A load may fail on one rank alone, and what follows is collective.
             while any(together(job, "loading what has waited", self._load_deferred)):
                 pass
-            together(job, "loading optimizer states that have waited", settle_optimizers)
+            what = "loading optimizer states that have waited"
+            more = together(job, what, settle_optimizers)
+            while any(more):
+                more = together(job, what, load_waiting)
         else:
             settle_optimizers()
-        for hook in list(self._partition_hooks.values()):
-            hook(self, state.optimizer)
-        self._partition_hooks.clear()
+            while load_waiting():
+                pass
+        self._call_partition_hooks()
+
+    def _call_partition_hooks(self) -> None:
+        """Those that all ranks have are told of a failure one by one: hooks may be collective."""
+        hooks, self._partition_hooks = list(self._partition_hooks.values()), OrderedDict()
+        if self._job.config.partitions == 1:
+            return  # it was placed before there could be any
+
+        def call(*hooks: Hook) -> None:
+            for hook in hooks:
+                hook(self, state.optimizer)
+
+        what = "a post-partition hook"
+        counts = together(self._job, what, lambda: len(hooks))
+        if len(set(counts)) == 1:
+            for hook in hooks:
+                together(self._job, what, functools.partial(call, hook))
+        else:
+            together(self._job, what, lambda: call(*hooks))
 
     def _load_deferred(self) -> int:
         """Loads one state that has waited, if there is one; returns how many are left."""
@@ -345,6 +373,7 @@ class DistributedModel(Wrapper):
     def begin_step(self) -> None:
         """Before the microbatches; on every rank."""
         self._model_device.leave_home()
+        self._plain_backwards.begin_step()
         self._gradient_reduction.begin_step(self.training)
 
     def before_last_backward(self) -> None:
@@ -353,6 +382,8 @@ class DistributedModel(Wrapper):
 
     def end_step(self, was_backward_called: bool) -> None:
         """After the microbatches; on every rank. Gradients are final when it returns."""
+        is_averaging = self.averages_microbatches and not self._gradient_reduction.has_hook
+        self._plain_backwards.end_step(was_backward_called, is_averaging)
         if was_backward_called:
             self._gradient_reduction.end_step()
             self._note_backward()
@@ -387,15 +418,20 @@ class DistributedModel(Wrapper):
         return self._gradient_reduction.has_replicas
 
     def reduce_pending(self) -> None:
-        """Averages gradients of steps that did not; every replica must call it."""
+        """Averages gradients that are not averages yet; every replica must call it."""
         self._gradient_reduction.reduce_pending()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch; a 16-bit optimizer then lets go of the gradients of its fp32 copies."""
         super().zero_grad(set_to_none)
+        self.note_zero_grad()
         optimizer = current_optimizer()
         if optimizer is not None:
             optimizer.note_zero_grad()
+
+    def note_zero_grad(self) -> None:
+        """Gradients were let go of, here or by the optimizer."""
+        self._gradient_reduction.note_zero_grad()
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Steps in this block leave gradients of this replica alone (ours)."""
@@ -516,7 +552,11 @@ class DistributedModel(Wrapper):
 
         A collective of the ranks that hold the model, once it is partitioned. With
         `gather_to_rank0` only rank 0 gets it. Before that, what was delayed gets its values.
+
+        Raises:
+            ModelNotPartitionedError: a loaded state waits until the model is partitioned.
         """
+        self._refuse_while_loads_wait("model.state_dict()")
         if self._placement is None:
             materialise(self.get_module())
         return state_dicts.full_state_dict(
@@ -553,6 +593,16 @@ class DistributedModel(Wrapper):
             optimizer.note_load()
         return result
 
+    def _refuse_while_loads_wait(self, what: str) -> None:
+        if self._placement is None and self._deferred_loads:
+            raise ModelNotPartitionedError(
+                f"{what} was called before the model was partitioned, while a loaded state waits"
+                " for that, as of a partial checkpoint; expected it when the loaded values are in"
+                " the model, which now holds those it was built with. Run one step before, under"
+                " torch.no_grad() for example, or call it in a hook:"
+                " model.register_post_partition_hook()."
+            )
+
     # --- devices and dtypes ----------------------------------------------------------------------
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
@@ -587,7 +637,11 @@ class DistributedModel(Wrapper):
 
         A collective of the MP group, once the model is partitioned. The next step, or
         `load_state_dict`, first puts its parts back where they were.
+
+        Raises:
+            ModelNotPartitionedError: a loaded state waits until the model is partitioned.
         """
+        self._refuse_while_loads_wait("model.cpu()")
         self._model_device.bring_home()
         return self
 
@@ -595,6 +649,16 @@ class DistributedModel(Wrapper):
 def _forget_model(proxy: object) -> None:
     if state.model is proxy:  # who has kept a proxy may outlive it, and smp.reset()
         state.model = None
+        current_pipeline("a model that is gone").forget_model()
+
+
+def _forget_optimizer_of_another(module: nn.Module) -> None:
+    """That of an earlier model, which somebody may still hold: its loss scale is not for this."""
+    if state.optimizer is not None:
+        own = {id(parameter) for parameter in module.parameters()}
+        updated = parameters_of(state.optimizer)
+        if not any(id(model_parameter_of(each)) in own for each in updated):
+            state.optimizer = None
 
 
 def _check_options(trace_device: str, is_measured: bool, passes_per_step: int) -> None:

@@ -73,6 +73,7 @@ class ModelDevice:
             parameters, buffers = self._placement.local_parameters, self._placement.local_buffers
             for _, tensor in (*parameters(), *buffers()):
                 tensor.data = tensor.data.to(device)
+                _follow(tensor)
 
     def bring_home(self) -> None:
         """Gathers the whole model into CPU memory; once it is placed, a collective of MP."""
@@ -103,3 +104,10 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> None:
         tensor.data = tensor.data.flatten()[:1].to(dtype).expand(tensor.shape)
     else:
         tensor.data = tensor.data.to(dtype)
+        _follow(tensor)
+
+
+def _follow(tensor: Tensor) -> None:
+    """Its gradient goes where it went, as with torch."""
+    if tensor.grad is not None:
+        tensor.grad.data = tensor.grad.data.to(tensor.device, tensor.dtype)

@@ -59,7 +59,7 @@ from smdistributed.modelparallel.torch.sixteen_bit.optimizer import (
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
-__all__ = ["DistributedOptimizer", "settle_optimizers"]
+__all__ = ["DistributedOptimizer", "load_waiting", "settle_optimizers"]
 
 _PARTS = "_smp_parts"
 _SIXTEEN_BIT = "_smp_sixteen_bit"
@@ -126,14 +126,33 @@ def DistributedOptimizer(  # noqa: N802 -- published
 _known: list[weakref.ref[_Parts] | weakref.ref[Bit16Optimizer]] = []
 
 
-def settle_optimizers() -> None:
-    """The model has been partitioned: loads what has waited. On every rank."""
+def settle_optimizers() -> bool:
+    """The model has been partitioned: optimizers let go of what is elsewhere. Not collective.
+
+    Returns: whether a state has waited, for `load_waiting`.
+    """
     for reference in list(_known):
         parts = reference()
         if parts is None:
             _known.remove(reference)
         else:
             parts.settle()
+    return bool(_waiting())
+
+
+def load_waiting() -> bool:
+    """Loads one state that has waited, if there is one. On every rank: it may be collective.
+
+    Returns: whether there are more.
+    """
+    for parts in _waiting()[:1]:
+        parts.load_waiting()
+    return bool(_waiting())
+
+
+def _waiting() -> list[_Parts | Bit16Optimizer]:
+    known = (reference() for reference in _known)
+    return [parts for parts in known if parts is not None and parts.is_waiting]
 
 
 def _check(optimizer: Any, config: Config) -> None:
@@ -226,8 +245,13 @@ class _Parts:
         """`id`s of parameters whose state is on other replicas."""
         return set() if self.shards is None else self.shards.others()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is a state for `load_waiting`."""
+        return self.waiting is not None and self._optimizer() is not None
+
     def settle(self) -> None:
-        """Once, when it is known what is here: drops the rest, and loads what has waited."""
+        """Once, when it is known what is here: drops the rest."""
         optimizer, placement = self._optimizer(), current_placement()
         if self._is_settled or placement is None or optimizer is None:
             return
@@ -235,7 +259,16 @@ class _Parts:
         _tell_names(optimizer)
         self.shards = shard(optimizer, state.require("the optimizer"), placement)
         move_state(optimizer, placement, self.others)
-        if self.waiting is not None:
+
+    def catch_up(self) -> None:
+        """Settles, and loads what waits, where the first step has failed before."""
+        self.settle()
+        self.load_waiting()
+
+    def load_waiting(self) -> None:
+        """Loads a state that waits, now that it is known what is here; may be collective."""
+        optimizer = self._optimizer()
+        if self.waiting is not None and optimizer is not None and self._is_settled:
             waiting, self.waiting = self.waiting, None
             if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in waiting:
                 # Who has changed learning rates since then is right.
@@ -284,7 +317,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             " decorated with @smp.step."
         )
     parts = _parts_of(optimizer)
-    parts.settle()
+    parts.catch_up()
     _reduce_pending()
     if args and callable(args[0]):
         args = (_reducing(args[0]), *args[1:])
@@ -320,6 +353,8 @@ def _zero_grad(
 ) -> None:
     """Lets go of gradients, or fills them with zeros."""
     to_none = set_to_none if set_grads_to_None is None else set_grads_to_None
+    if state.model is not None:
+        state.model.note_zero_grad()
     original = _parts_of(optimizer).zero_grad
     names = () if original is None else inspect.signature(original).parameters
     for name in ("set_to_none", "set_grads_to_None"):
@@ -367,7 +402,7 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
             " gather_if_shard=False that of each rank. Save these with smp.save(partial=True), the"
             " latter with v3=True."
         )
-    parts.settle()
+    parts.catch_up()
     return gathered_state(optimizer, placement, job, lambda: _original_state(parts))
 
 
@@ -393,7 +428,7 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
                 " it after the first call of a function decorated with @smp.step. Call it there,"
                 " or use state_dict()."
             )
-        parts.settle()
+        parts.catch_up()
     placement = current_placement()
     own = local_state(optimizer, placement, _original_state(parts), parts.others())
     own = {**own, IS_PARTIAL: True}
@@ -432,7 +467,7 @@ def _load_state_dict(
         )
     parts = _parts_of(optimizer)
     if _is_whole(job) or current_placement() is not None:
-        parts.settle()
+        parts.catch_up()
         _load_now(optimizer, state_dict)
     else:
         parts.wait_with(state_dict)
@@ -477,7 +512,7 @@ def _load_now(optimizer: Any, given: Mapping[str, Any]) -> None:
     plain = {key: value for key, value in given.items() if key != IS_PARTIAL}
     if given.get(IS_PARTIAL, False) and not _is_whole(job):
         assert placement is not None
-        others = None if parts.shards is None else parts.others()
+        others = None if parts.shards is None else parts.others
         plain = merged_state(optimizer, placement, job, plain, others)
     plain.pop(SHARDS, None)
     _load_original(parts, local_state(optimizer, placement, plain, parts.others()))

@@ -13,6 +13,9 @@ completes its last bucket: so the last bucket holds one number that no pass reac
 is over. And where it arranges its buckets anew, after the first step: that is called for at the end
 of the step, before it would come to it by itself.
 
+Gradients may also come outside of what DDP has been armed for: of `loss.backward()`, which is
+nobody's but torch's. It is noted that they are there, and they are reduced when they are needed.
+
 Source: modelparallel specification, sections 3.9 and 3.10.
 """
 
@@ -22,6 +25,8 @@ Source: modelparallel specification, sections 3.9 and 3.10.
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +36,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from smdistributed.modelparallel.torch.placement import Placement
 
@@ -50,6 +56,11 @@ class Replicas:
         bucket_cap_mb, gradient_as_bucket_view: as of torch's DDP.
 
     Making it is a collective of the group: parameters and buffers become those of its first rank.
+
+    Attributes:
+        syncs: gradients that come now are to be reduced.
+        has_unreduced: there are such that were not.
+        is_idle: no gradients have come since they were let go of, as far as is known here.
     """
 
     def __init__(
@@ -65,28 +76,63 @@ class Replicas:
         self._group = group
         self._placement = placement
         self._broadcasts_buffers = broadcast_buffers
-        part = _Part(placement)
-        self._parameters = [p for p in part.parameters() if p.requires_grad]
-        if self._parameters:
-            self._parameters.append(part.add_last())
+        self._options: dict[str, Any] = {
+            "device_ids": [device] if device.type == "cuda" else None,
+            "process_group": group,
+            "bucket_cap_mb": bucket_cap_mb,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+        }
         self._root = dist.get_global_rank(group, 0)
-        self._ddp: DistributedDataParallel | None = None
+        self._comm_hook: tuple[object, Callable[..., Any]] | None = None
+        self._handles: list[RemovableHandle] = []
         self._is_armed = False
         self._is_joining = False
         self._pending: set[nn.Parameter] = set()
-        frozen = [p for p in part.parameters() if not p.requires_grad]
-        for tensor in (*frozen, *(buffer for _, buffer in placement.local_buffers())):
-            dist.broadcast(tensor.data, self._root, group=group)
-        if self._parameters:
-            self._ddp = DistributedDataParallel(
-                part,
-                device_ids=[device] if device.type == "cuda" else None,
-                process_group=group,
-                bucket_cap_mb=bucket_cap_mb,
-                gradient_as_bucket_view=gradient_as_bucket_view,
-            )
-            for parameter in self._parameters:
-                parameter.register_post_accumulate_grad_hook(self._note_ready)
+        self.syncs = True
+        self.has_unreduced = False
+        self.is_idle = True
+        for _, buffer in placement.local_buffers():
+            dist.broadcast(buffer.data, self._root, group=group)
+        self._build()
+
+    def _build(self) -> None:
+        """For the parameters as they are now; a collective of the group."""
+        for handle in self._handles:
+            handle.remove()
+        self._part = _Part(self._placement)
+        self._known = _signature(self._placement)
+        self._parameters = [p for p in self._part.parameters() if p.requires_grad]
+        self._sparse = self._part.sparse()
+        self._ddp: DistributedDataParallel | None = None
+        for parameter in self._part.parameters():
+            if not parameter.requires_grad:
+                dist.broadcast(parameter.data, self._root, group=self._group)
+        if not self._parameters:
+            self._handles = []
+            return
+        self._parameters.append(self._part.add_last())
+        self._ddp = DistributedDataParallel(self._part, **self._options)
+        # Weakly: a parameter has its hooks in C++, where no garbage collector finds a circle.
+        note = weakref.WeakMethod(self._note_ready)
+        self._handles = [
+            each.register_post_accumulate_grad_hook(functools.partial(_tell, note))
+            for each in self._parameters
+        ]
+        if self._comm_hook is not None:
+            self._register_comm_hook(*self._comm_hook)
+
+    def follow_changes(self) -> None:
+        """Parameters were frozen, unfrozen, cast or replaced: DDP, which sees none of it, is anew.
+
+        A collective of the group, if they were; between steps.
+        """
+        if not self._is_armed and self._known != _signature(self._placement):
+            self._build()
+
+    @property
+    def has_nothing(self) -> bool:
+        """No gradients have come, and no script has put any there itself."""
+        return self.is_idle and all(_is_zero(each.grad) for each in self._parameters)
 
     @property
     def ddp(self) -> DistributedDataParallel | None:
@@ -122,10 +168,11 @@ class Replicas:
         if rest:
             dummy = torch.zeros((), requires_grad=True)
             with torch.enable_grad():
-                torch.autograd.backward(_Touch.apply(dummy, not all(used), *rest))
+                touched = _Touch.apply(dummy, not all(used), self._sparse, *rest)
+                torch.autograd.backward(touched)
         self._ddp.reducer._rebuild_buckets()
         self._pending.clear()
-        self._is_armed = False
+        self._is_armed = self.has_unreduced = self.is_idle = False
         self._forget_unused(used)
 
     def _forget_unused(self, used: list[bool]) -> None:
@@ -150,7 +197,11 @@ class Replicas:
         self._is_armed = False
 
     def _note_ready(self, parameter: nn.Parameter) -> None:
-        self._pending.discard(parameter)
+        self.is_idle = False
+        if self._is_armed:
+            self._pending.discard(parameter)
+        elif self.syncs:
+            self.has_unreduced = True
 
     @contextlib.contextmanager
     def join(self, *args: Any, **kwargs: Any) -> Iterator[None]:
@@ -164,21 +215,88 @@ class Replicas:
                 yield
         finally:
             self._is_joining = False
+            self.is_idle = False  # as on replicas that had more batches
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """As of torch's DDP."""
+        self._comm_hook = (state, hook)
+        self._register_comm_hook(state, hook)
+
+    def _register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         if self._ddp is not None:
-            self._ddp.register_comm_hook(state, hook)
+            self._ddp.register_comm_hook(state, _in_order(hook))
+
+
+def _in_order(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, which has ended with all other buckets before it gets the last one.
+
+    That is one that no plain DDP has: a hook that communicates again where something has arrived,
+    as PowerSGD's does, would do so for two buckets at once, in an order that differs between ranks.
+    """
+    begun: list[torch.futures.Future[Any]] = []
+
+    @functools.wraps(hook)  # torch reads annotations, and these would be strings
+    def run(state, bucket):  # type: ignore[no-untyped-def]
+        if not bucket.is_last():
+            begun.append(hook(state, bucket))
+            return begun[-1]
+        while begun:
+            begun.pop().wait()
+        return hook(state, bucket)
+
+    return run
+
+
+def _tell(note: weakref.WeakMethod[Any], parameter: Tensor) -> None:
+    method = note()
+    if method is not None:
+        method(parameter)
+
+
+def _is_zero(gradient: Tensor | None) -> bool:
+    if gradient is None:
+        return True
+    return not bool((gradient._values() if gradient.is_sparse else gradient).any())
+
+
+def _signature(placement: Placement) -> list[tuple[Any, ...]]:
+    """What DDP must know of parameters, and is not told when it changes."""
+    return [(id(p), p.requires_grad, p.dtype, p.device) for _, p in _parameters_here(placement)]
+
+
+def _parameters_here(placement: Placement) -> Iterator[tuple[str, nn.Parameter]]:
+    """Also those that the model has got since it was placed: they are where its root is."""
+    for name, parameter in placement.model.named_parameters():
+        if placement.partition_of.get(name, 0) == placement.pp_rank:
+            yield name, parameter
 
 
 class _Part(nn.Module):
-    """The parameters of this rank, under names that DDP can tell."""
+    """The parameters of this rank, under names that DDP can tell.
+
+    Of a module's class it learns that gradients are sparse; so what has such is in one here too.
+    """
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()
         self.register_parameter("last", None)
-        for name, parameter in placement.local_parameters():
-            self.register_parameter("of " + name.replace(".", "/"), parameter)
+        sparse = {
+            id(module.weight)
+            for _, module in placement.local_modules()
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+        }
+        for name, parameter in _parameters_here(placement):
+            label = "of " + name.replace(".", "/")
+            if id(parameter) in sparse and parameter.requires_grad:
+                holder = nn.Embedding(1, 1, sparse=True, device="meta")
+                holder.weight = parameter
+                self.add_module(label, holder)
+            else:
+                self.register_parameter(label, parameter)
+
+    def sparse(self) -> set[nn.Parameter]:
+        """Those that get sparse gradients."""
+        return {parameter for child in self.children() for parameter in child.parameters()}
 
     def add_last(self) -> nn.Parameter:
         """What no backward pass reaches; first here, as DDP goes from the end.
@@ -188,7 +306,8 @@ class _Part(nn.Module):
         parameters = list(self.parameters())
         taken = {parameter.dtype for parameter in parameters}
         dtype = next(each for each in _DTYPES if each not in taken)
-        last = nn.Parameter(torch.zeros((), dtype=dtype, device=parameters[0].device))
+        # With a dimension: PowerSGD's hook asks for it.
+        last = nn.Parameter(torch.zeros(1, dtype=dtype, device=parameters[0].device))
         self._parameters["last"] = last
         return last
 
@@ -197,14 +316,29 @@ class _Part(nn.Module):
 
 
 class _Touch(Function):
-    """A backward pass that reaches parameters without a gradient, and the last one with a flag."""
+    """A backward pass that reaches parameters without a gradient, and the last one with a flag.
+
+    For a sparse gradient DDP takes nothing that is not there.
+    """
 
     @staticmethod
-    def forward(ctx: Any, dummy: Tensor, flag: bool, *parameters: Tensor) -> Tensor:
-        ctx.others = len(parameters) - 1
+    def forward(
+        ctx: Any, dummy: Tensor, flag: bool, sparse: set[nn.Parameter], *parameters: nn.Parameter
+    ) -> Tensor:
+        ctx.others = [
+            _nothing_in(each) if each in sparse and each.grad is None else None
+            for each in parameters[:-1]
+        ]
         ctx.flag = torch.full_like(parameters[-1], flag)
         return dummy.clone()
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *[None] * ctx.others, ctx.flag)
+        return (None, None, None, *ctx.others, ctx.flag)
+
+
+def _nothing_in(parameter: nn.Parameter) -> Tensor:
+    """A sparse gradient of no rows."""
+    rows = parameter.new_empty((0, *parameter.shape[1:]))
+    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, rows, parameter.shape)

@@ -112,6 +112,27 @@ def test_with_one_partition_calls_need_no_step() -> None:
     assert torch.equal(net.weight.grad, plain.weight.grad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_sums_over_microbatches_are_warned_of_once(
+    is_plain: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    smp.init({"microbatches": 4})
+    model = smp.DistributedModel(nn.Linear(3, 1))
+
+    @smp.step
+    def run(x: Tensor, is_training: bool) -> None:
+        loss = model(x).mean()
+        if is_training and is_plain:
+            loss.backward()
+        elif is_training:
+            model.backward(loss)
+
+    for is_training in (False, True, True):
+        run(torch.randn(8, 3), is_training)
+        assert ("gradients are their sum" in caplog.text) is (is_plain and is_training)
+    assert caplog.text.count("gradients are their sum") == is_plain
+
+
 @pytest.mark.parametrize("averages", [True, False])
 def test_gradients_are_means_over_microbatches(averages: bool) -> None:
     smp.init({"microbatches": 4})

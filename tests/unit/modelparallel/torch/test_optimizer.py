@@ -194,6 +194,29 @@ def test_optimizers_do_not_live_for_ever() -> None:
     del first
     gc.collect()
     assert gone() is None
+    assert smp.state.optimizer is None  # nobody has held the second one
+
+
+def test_an_optimizer_is_of_the_model_whose_parameters_it_has() -> None:
+    smp.init({})
+    net, other = pair()
+    model = smp.DistributedModel(net)
+    first = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    del model
+    gc.collect()
+    again = smp.DistributedModel(net)
+    assert smp.state.optimizer is first
+    del again
+    gc.collect()
+    later = smp.DistributedModel(other)
+    assert smp.state.optimizer is None
+    assert first.param_groups  # somebody holds it
+    del later
+    gc.collect()
+    early = smp.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    again = smp.DistributedModel(net)
+    assert smp.state.optimizer is early
+    assert again.get_module() is net
 
 
 def test_fp32_weights_of_16_bit_training_are_left_out_with_a_warning(

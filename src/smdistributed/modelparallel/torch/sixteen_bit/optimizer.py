@@ -46,6 +46,12 @@ __all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
 FP16_STATES = "fp16_states"
 """Beside `state` and `param_groups` of a state dictionary: masters and the loss scaler."""
 
+_NO_STATES: Mapping[str, Any] = {IS_PARTIAL: True}
+"""Of a rank that has no part, and takes what others have."""
+
+_PLAIN = 2.0
+"""What ranks tell each other of gradients without the loss scale; 1 is an overflow."""
+
 
 class Inner(Protocol):
     """What the distributed inner optimizer offers beside its methods.
@@ -57,7 +63,10 @@ class Inner(Protocol):
     waiting: Mapping[str, Any] | None
 
     def settle(self) -> None:
-        """Loads a state that waits, if the model is partitioned."""
+        """Lets go of what is elsewhere, if the model is partitioned."""
+
+    def load_waiting(self) -> None:
+        """Loads a state that waits."""
 
     def wait_with(self, state_dict: Mapping[str, Any]) -> None:
         """Keeps a state until then; learning rates and such are set at once."""
@@ -120,7 +129,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         self._masters = Masters(optimizer)
         self._elsewhere: frozenset[int] | None = None
         self._waiting: Mapping[str, Any] | None = None
-        self._is_unscaled = self._is_mixed = False
+        self._is_unscaled = self._is_mixed = self._has_scaled = False
         self.loss_scaler = loss_scaler
         self.overflow = False
         self.first_closure_call_this_step = True
@@ -219,8 +228,9 @@ class Bit16Optimizer(torch.optim.Optimizer):
             self.update_master_grads()
 
     def note_backward(self) -> None:
-        """The model has got gradients."""
+        """The model has got gradients, times the loss scale."""
         self._is_mixed |= self._is_unscaled
+        self._has_scaled = True
 
     def update_master_grads(self) -> None:
         """Gives masters the gradients, without the loss scale; sets `overflow`.
@@ -230,7 +240,8 @@ class Bit16Optimizer(torch.optim.Optimizer):
 
         Raises:
             RuntimeError: inside of a step; there are new gradients on top of those that are done;
-                another optimizer's loss scale was in force.
+                another optimizer's loss scale was in force; gradients of `loss.backward()`, which
+                knows of no loss scale.
         """
         job = state.require("optimizer.update_master_grads()")
         pipeline = current_pipeline("optimizer.update_master_grads()")
@@ -256,16 +267,31 @@ class Bit16Optimizer(torch.optim.Optimizer):
                 " the last that was passed to smp.DistributedOptimizer. Update all parameters with"
                 " one optimizer, in groups."
             )
+        has_plain = self._has_plain_gradients()
         if state.model is not None:
             state.model.reduce_pending()
         self.init_master_params()
-        is_wrong = self._masters.update_gradients(self.loss_scale)
+        found = _PLAIN if has_plain else float(self._masters.update_gradients(self.loss_scale))
         if job.size > 1:
-            worst = torch.tensor(float(is_wrong))
+            worst = torch.tensor(found)
             dist.all_reduce(worst, dist.ReduceOp.MAX, group=job.cpu_group(GroupKind.WORLD))
-            is_wrong = bool(worst)
-        self.overflow = is_wrong
+            found = float(worst)
+        if found == _PLAIN:
+            raise RuntimeError(
+                "there are gradients without the loss scale, which is"
+                f" {self.loss_scale:g}: model.backward() was not called since zero_grad(), and the"
+                " update would be too small by that factor; expected model.backward(loss) instead"
+                " of loss.backward(), which knows of no loss scale. Call that, after zero_grad()."
+            )
+        self.overflow = bool(found)
         self._is_unscaled = True
+
+    def _has_plain_gradients(self) -> bool:
+        """Whether what is here came without the loss scale."""
+        if self._has_scaled or self.loss_scale == 1.0:
+            return False
+        parameters = (model_parameter_of(each) for each in parameters_of(self.optimizer))
+        return any(each.grad is not None for each in parameters)
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Scales the gradients of masters and fp32 parameters so that their norm is at most this.
@@ -328,7 +354,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
 
     def note_zero_grad(self) -> None:
         """The model's gradients are gone: so are those of masters, and what was noted of them."""
-        self._is_unscaled = self._is_mixed = False
+        self._is_unscaled = self._is_mixed = self._has_scaled = False
         for pair in self._masters.pairs:
             pair.master.grad = None
 
@@ -348,7 +374,8 @@ class Bit16Optimizer(torch.optim.Optimizer):
         """
         whole: dict[str, Any] = self.optimizer.state_dict()
         if current_placement() is None:
-            return whole if self._waiting is None else {**whole, FP16_STATES: self._waiting}
+            has_none = self._waiting is None or self._waiting is _NO_STATES
+            return whole if has_none else {**whole, FP16_STATES: self._waiting}
         return {**whole, FP16_STATES: self._gathered_states()}
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
@@ -368,8 +395,8 @@ class Bit16Optimizer(torch.optim.Optimizer):
         """Takes either, or several shards as a list; until the model is partitioned, it waits.
 
         What is partial is merged over the MP group, or all ranks where states are spread over
-        replicas; a collective, blocking. Without `fp16_states`, as of an optimizer in fp32, masters
-        and loss scale stay as they are.
+        replicas; a collective, blocking: a rank without a part passes `{"_smp_is_partial": True}`.
+        Without `fp16_states`, as of an optimizer in fp32, masters and loss scale stay as they are.
 
         Raises:
             ValueError: torch's; masters do not fit.
@@ -377,13 +404,20 @@ class Bit16Optimizer(torch.optim.Optimizer):
         if not isinstance(state_dict, Mapping):
             state_dict = _united(state_dict)
         rest = {key: value for key, value in state_dict.items() if key != FP16_STATES}
+        states = state_dict.get(FP16_STATES)
+        if state_dict.get(IS_PARTIAL, False):  # each rank takes part in merging, also without any
+            states = _NO_STATES if states is None else {**states, IS_PARTIAL: True}
         if current_placement() is None:
             self._inner.wait_with(rest)
-        else:
-            self.init_master_params()  # or torch would cast the state to the parameters' 16 bits
-            self.optimizer.load_state_dict(rest)
-        if FP16_STATES in state_dict:
-            self.load_fp16_states(state_dict[FP16_STATES])
+            if states is not None and (states is not _NO_STATES or self._waiting is None):
+                self._waiting = states
+            return
+        self.init_master_params()  # or torch would cast the state to the parameters' 16 bits
+        # Merged before the rest is loaded, which may fail here alone.
+        states = None if states is None else self._merged(states)
+        self.optimizer.load_state_dict(rest)
+        if states is not None:
+            self._take(states)
 
     def local_fp16_states(self) -> dict[str, Any]:
         """Masters of this rank, by names of their parameters, and the loss scaler. Not collective.
@@ -408,17 +442,19 @@ class Bit16Optimizer(torch.optim.Optimizer):
             self._waiting = states
             return
         self.init_master_params()
-        names = _names()
-        masters: Mapping[str, Tensor] = states.get("masters", {})
+        self._take(self._merged(states))
+
+    def _take(self, states: Mapping[str, Any]) -> None:
+        """Masters and loss scale become those of `_merged`; unless no rank had any."""
         scaler: Any = states.get("loss_scaler")
-        if states.get(IS_PARTIAL, False):
-            masters, scaler = self._merged(masters, scaler, set(self._masters.named(names)))
-        self._masters.load(masters, names)
+        if states is _NO_STATES:
+            return
+        self._masters.load(states.get("masters", {}), _names())
         if scaler is not None and scaler["is_dynamic"] and self.dynamic_loss_scale:
             self.loss_scaler.load_state_dict(scaler)  # a static one is what the script says
 
     def settle(self) -> None:
-        """The model has been partitioned: loads what has waited. On every rank."""
+        """The model has been partitioned: lets go of what is elsewhere. Not collective."""
         if current_placement() is None:
             return
         is_asked_for = self._inner.waiting is not None
@@ -427,7 +463,17 @@ class Bit16Optimizer(torch.optim.Optimizer):
         if is_asked_for:
             self.init_master_params()  # before it is decided who owns what
         self._inner.settle()
-        if self._waiting is not None:
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is a state for `load_waiting`."""
+        return self._inner.waiting is not None or self._waiting is not None
+
+    def load_waiting(self) -> None:
+        """Loads one of the states that wait. On every rank: what is partial is merged."""
+        if self._inner.waiting is not None:
+            self._inner.load_waiting()
+        elif self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self.load_fp16_states(waiting)
 
@@ -443,15 +489,20 @@ class Bit16Optimizer(torch.optim.Optimizer):
         _, masters = gather(job, lambda: (None, own), lambda *_: True, copies=True)
         return self._states(masters)
 
-    @staticmethod
-    def _merged(
-        masters: Mapping[str, Tensor], scaler: Any, here: set[str]
-    ) -> tuple[Mapping[str, Tensor], Any]:
-        """What this rank needs of the parts of all ranks, and the first scaler among them."""
+    def _merged(self, states: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of partial states, what this rank needs of all ranks', and the first scaler among them.
+
+        `_NO_STATES` if no rank has any.
+        """
+        if not states.get(IS_PARTIAL, False):
+            return states
         job = state.require("optimizer.load_state_dict()")
         group = CommGroup.WORLD if is_sharded(job) else CommGroup.MP_GROUP
+        masters: Mapping[str, Tensor] = states.get("masters", {})
+        scaler: Any = states.get("loss_scaler")
         if job.size_of(group.value) == 1:
-            return masters, scaler
+            return states if masters or scaler is not None else _NO_STATES
+        here = set(self._masters.named(_names()))
 
         def wants(member: int, name: Any, notes: Sequence[Any]) -> bool:
             return name in notes[member][0]
@@ -459,9 +510,13 @@ class Bit16Optimizer(torch.optim.Optimizer):
         notes, found = gather(
             job, lambda: ((here, scaler), masters), wants, copies=False, group=group
         )
-        scalers = [theirs for _, theirs in notes if theirs is not None]
+        scalers = [
+            theirs for theirs in (scaler, *(each for _, each in notes)) if theirs is not None
+        ]
+        if not found and not scalers:
+            return _NO_STATES
         held = {name: value for name, value in found.items() if name in here}
-        return held, scaler if scaler is not None or not scalers else scalers[0]
+        return {"masters": held, "loss_scaler": scalers[0] if scalers else None}
 
 
 def _united(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -142,6 +142,18 @@ def test_it_trains_as_plain_torch_does(dtype: torch.dtype, name: str) -> None:
     assert model.norm.weight.dtype is model.batch_norm.weight.dtype is torch.float32
 
 
+def test_gradients_without_the_loss_scale_are_refused() -> None:
+    model, optimizer = wrapped(torch.float16, OPTIMIZERS["Adam"], static_loss_scale=64.0)
+    optimizer.step()  # none at all are no mistake
+    x, y = data(0)
+    functional.cross_entropy(model(x), y).backward()
+    with pytest.raises(RuntimeError, match="without the loss scale, which is 64"):
+        optimizer.step()
+    optimizer.zero_grad()
+    model.backward(functional.cross_entropy(model(x), y))
+    optimizer.step()
+
+
 def test_masters_are_what_the_optimizer_updates() -> None:
     model, optimizer = wrapped(torch.float16, OPTIMIZERS["two groups"])
     assert not optimizer.master_params_created
