@@ -20,6 +20,7 @@ import torch
 from harness import run_ranks
 from parted_models import batch, by_hand, cut, network, step_function
 from torch.optim.lr_scheduler import StepLR
+from torch_ranks import raised
 
 DEADLINE_S = 100.0
 SOON_S = 20.0
@@ -205,7 +206,7 @@ def replicas(rank: int, world_size: int, folder: str) -> list[tuple[str, str, fl
         own_parts = []  # of a second replica, which holds the same
     assert found == [*own_parts, "partition.pt", "user_content.pt"]
     content = torch.load(f"{host}/2_partial/user_content.pt")
-    assert content == [2 * (rank // 2)]
+    assert content == [0], "of rank 0, on each disk"
 
     # One host cannot name the new one: on none it is there, nor takes it the place of another.
     def refuses(self: Any, tag: str) -> None:
@@ -301,6 +302,16 @@ def waits_in_order(smp: Any, folder: str) -> None:
         script = Script(smp, 2)
         for loaded, strict in loads:
             script.model.load_state_dict(loaded, strict=strict)
+        if loads[-1][0] is not saved:  # or it would be what the model was built with
+            for export in (
+                script.model.state_dict,
+                script.model.cpu,
+                lambda: smp.save_checkpoint(folder, "early", partial=False),
+                lambda: smp.save_safetensors(folder),
+            ):
+                name, text, _ = raised(export)
+                assert name == "ModelNotPartitionedError", text
+                assert "a loaded state waits" in text
         seen = []
 
         def check(model: Any, _: Any, expected: Any = expected, seen: Any = seen) -> None:

@@ -278,6 +278,15 @@ def check_waiting(config: dict[str, Any]) -> None:
     optimizer.load_state_dict(loaded)
     job.backward(1, job.plain)
     assert_states(optimizer.local_state_dict(False)["state"], mine["state"], "waited")
+    if smp.pp_size() > 1:  # one partition cannot be sharded
+        del optimizer, job
+        smp.reset()
+        job = Job(config)
+        last = list(job.model.parameters())[-1]
+        last.data = last.data.double()
+        optimizer = smp.DistributedOptimizer(torch.optim.Adam(job.model.parameters(), lr=0.01))
+        optimizer.load_state_dict(loaded)
+        assert "float32 and float64" in raised(job.train, *batch(0))[1]
     smp.reset()
 
 

@@ -172,9 +172,10 @@ def allgather(obj: Any, group: CommGroup) -> list[Any]:
             unpickle here.
         ConfigError: (a ValueError) `group` is no `CommGroup`.
         SMPNotInitialized: before `smp.init()`.
+        RuntimeError: inside of a step, of a group with several partitions.
     """
-    job = state.require("smp.allgather()")
     kind = _kind_of(group, CommGroup, "smp.allgather()", "group")
+    job = _job_for(kind, "smp.allgather()")
     what, packed, failure = _try_to_pack(job, obj)
     opening = _opening(packed)
     payload = torch.cat([opening, *packed.blocks])
@@ -199,33 +200,32 @@ def allgather(obj: Any, group: CommGroup) -> list[Any]:
 
 def barrier(group: CommGroup = CommGroup.WORLD) -> None:
     """Return when all members of a group have entered; raises as `allgather`."""
-    job = state.require("smp.barrier()")
-    _meet(job, _kind_of(group, CommGroup, "smp.barrier()", "group"))
+    _meet(_kind_of(group, CommGroup, "smp.barrier()", "group"), "smp.barrier()")
 
 
 def mp_barrier() -> None:
     """`barrier` of the MP group."""
-    _meet(state.require("smp.mp_barrier()"), GroupKind.MP)
+    _meet(GroupKind.MP, "smp.mp_barrier()")
 
 
 def dp_barrier() -> None:
     """`barrier` of the DP group."""
-    _meet(state.require("smp.dp_barrier()"), GroupKind.DP)
+    _meet(GroupKind.DP, "smp.dp_barrier()")
 
 
 def pp_barrier() -> None:
     """`barrier` of the PP group."""
-    _meet(state.require("smp.pp_barrier()"), GroupKind.PP)
+    _meet(GroupKind.PP, "smp.pp_barrier()")
 
 
 def tp_barrier() -> None:
     """`barrier` of the TP group."""
-    _meet(state.require("smp.tp_barrier()"), GroupKind.TP)
+    _meet(GroupKind.TP, "smp.tp_barrier()")
 
 
 def rdp_barrier() -> None:
     """`barrier` of the RDP group."""
-    _meet(state.require("smp.rdp_barrier()"), GroupKind.RDP)
+    _meet(GroupKind.RDP, "smp.rdp_barrier()")
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -367,5 +367,12 @@ def _separated(payload: Tensor, opening_bytes: int, num_blocks: int) -> Packed:
     return Packed(stream, tuple(blocks))
 
 
-def _meet(job: Job, kind: GroupKind) -> None:
-    dist.barrier(group=job.cpu_group(kind))
+def _meet(kind: GroupKind, function: str) -> None:
+    dist.barrier(group=_job_for(kind, function).cpu_group(kind))
+
+
+def _job_for(kind: GroupKind, function: str) -> Job:
+    """The job, for a collective of such a group; inside of a step some have no other members."""
+    if kind in (GroupKind.WORLD, GroupKind.MP, GroupKind.PP):
+        return state.require_outside_of_body(function)
+    return state.require(function)

@@ -195,7 +195,7 @@ def merged_state(
     placement: Placement,
     job: Job,
     part: dict[str, Any],
-    others: Collection[int] | None = None,
+    others: Callable[[], Collection[int]] | None = None,
 ) -> dict[str, Any]:
     """A rank's part with what others' parts hold of this rank's parameters.
 
@@ -203,7 +203,8 @@ def merged_state(
     with another number of partitions can be loaded.
 
     Args:
-        others: of sharded states, `id`s of parameters whose state is on other replicas.
+        others: of sharded states, returns `id`s of parameters whose state is on other replicas;
+            what it raises is told to all ranks.
 
     Raises:
         ValueError: of the shards of a state, some were given to no rank.
@@ -213,7 +214,8 @@ def merged_state(
     def offer() -> tuple[Any, Mapping[Any, Any]]:
         is_known = is_like_torchs(part)
         here = parameters_here(optimizer, placement)
-        local = {index for index, each in here.items() if others is None or id(each) not in others}
+        of_others = () if others is None else others()
+        local = {index for index, each in here.items() if id(each) not in of_others}
         groups = part["param_groups"] if is_known else None
         note = (groups, _numbering(optimizer, placement), local, part.get(SHARDS, ()))
         return note, part["state"] if is_known else {}

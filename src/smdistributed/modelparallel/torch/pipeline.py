@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ class Pipeline:
         # Of a step of one rank alone, as in the executor.
         self._arm: Callable[[], None] | None = None
         self._habit = Habit()
+        self._forgets_model = False
         self._had_backward = False
         self._number = self._num_backwards = 0
         self._weights: Sequence[float] = ()
@@ -80,6 +82,22 @@ class Pipeline:
             process_settings().timeout_s,
             self._executor,
         )
+
+    def forget_model(self) -> None:
+        """Lets go of its modules, after the step if one runs. Not collective."""
+        if self.is_in_step:
+            self._forgets_model = True
+        elif self._executor is not None:
+            self.place(None)  # its channel is open
+
+    @contextlib.contextmanager
+    def in_body(self) -> Iterator[None]:
+        """In this block user code of a step runs; others of the pipeline do not run it."""
+        state.is_in_body = self.size > 1
+        try:
+            yield
+        finally:
+            state.is_in_body = False
 
     def executor(self) -> Executor:
         """What runs steps; without a model there are no modules in it."""
@@ -124,7 +142,8 @@ class Pipeline:
         self.is_in_step = True
         try:
             late = self._begin_step()
-            results, weights, had_backward = self._run(bodies, weights, arms, habit)
+            with self.in_body():
+                results, weights, had_backward = self._run(bodies, weights, arms, habit)
             if late is not None:
                 raise late
             if model is not None:
@@ -139,6 +158,9 @@ class Pipeline:
             raise
         finally:
             self.is_in_step = False
+            if self._forgets_model:
+                self._forgets_model = False
+                self.forget_model()
         return results, weights
 
     @property

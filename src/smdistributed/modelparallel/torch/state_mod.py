@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -112,7 +113,7 @@ class State:
 
     Attributes:
         model: the `DistributedModel`, or None.
-        optimizer: what was last passed to `smp.DistributedOptimizer`, or None.
+        is_in_body: user code of a step runs on this rank, and not on all those of the pipeline.
         module_manager: how names of the model's parameters are translated.
         param_index_to_name_tp_group, param_name_to_index_tp_group: lists by tp_rank, or None.
     """
@@ -121,7 +122,8 @@ class State:
         self._job: Job | None = None
         self._leaving = contextlib.ExitStack()
         self.model: Any = None
-        self.optimizer: Any = None
+        self._optimizer: weakref.ref[Any] | None = None
+        self.is_in_body = False
         self.module_manager = ModuleManager()
         self.param_index_to_name_tp_group: Any = None
         self.param_name_to_index_tp_group: Any = None
@@ -130,6 +132,16 @@ class State:
     def initialized(self) -> bool:
         """Whether `smp.init()` has run, and no `smp.reset()` since."""
         return self._job is not None
+
+    @property
+    def optimizer(self) -> Any:
+        """What was last passed to `smp.DistributedOptimizer`, if it is still held; or None."""
+        return None if self._optimizer is None else self._optimizer()
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        # Weak: it holds the parameters of a model, which may be gone.
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
 
     @property
     def job(self) -> Job:
@@ -213,6 +225,23 @@ class State:
                 " Call smp.init(config) first, at the start of the script, on every rank."
             )
         return self._job
+
+    def require_outside_of_body(self, what: str) -> Job:
+        """The job, for what all ranks of a pipeline must call; `what` is that, for the message.
+
+        Raises:
+            SMPNotInitialized: there is none yet.
+            RuntimeError: user code of a step runs, which the others do not run.
+        """
+        job = self.require(what)
+        if self.is_in_body:
+            raise RuntimeError(
+                f"{what} was called inside of a step; expected a call outside of it, on all ranks:"
+                " several partitions share a step, and its function runs on one rank of them, which"
+                " would wait for the others forever. Move the call out of the function that is"
+                " decorated with @smp.step, or into model.register_post_step_hook()."
+            )
+        return job
 
     def enter(self, job: Job, leaving: contextlib.ExitStack) -> None:
         """Take up what `smp.init()` has made; `leaving` ends it, when `reset` is called."""

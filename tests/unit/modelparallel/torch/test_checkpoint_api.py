@@ -258,6 +258,9 @@ class TestPartial:
             ([], "it does not say"),
             ({**good, "version": 9}, "is of version 9"),
             (without, "it has no pp_size"),
+            ({**good, "rdp_size": "2"}, r"its sizes are \(1, 1, '2'\)"),
+            ({**good, "partition_of": []}, "it has no partitions"),
+            ({**good, "partition_of": {"main": 1}}, "main is in partition 1 of 1"),
             ({**good, "x": NotPlain()}, "is damaged, or something else"),
         ):
             torch.save(content, path)
@@ -387,6 +390,21 @@ class TestArguments:
         assert smp.resume_from_checkpoint(str(tmp_path), "a", True, True, True, True, None) == {
             "x": 1
         }
+
+    def test_an_optimizer_that_is_not_distributed(self, model: Any, tmp_path: Path) -> None:
+        plain = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ConfigError, match=r"smp\.DistributedOptimizer\(\) has returned"):
+            smp.save_checkpoint(tmp_path, "a", optimizer=plain)
+        smp.save_checkpoint(tmp_path, "a", partial=False, optimizer=plain)  # has none in it
+
+    def test_a_directory_that_does_not_show_its_files(
+        self, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        exists = os.path.exists
+        hides = lambda path: not str(path).endswith(".smp-mark") and exists(path)  # noqa: E731
+        monkeypatch.setattr(os.path, "exists", hides)
+        with pytest.raises(SMPError, match="which did not find it then"):
+            smp.save_checkpoint(tmp_path, "a")
 
     def test_without_a_model(self, tmp_path: Path) -> None:
         with pytest.raises(smp.SMPNotInitialized):
@@ -687,6 +705,7 @@ class TestSafetensors:
             ("{", "is damaged"),
             ('{"weight_map": 3}', "is damaged"),
             ('{"weight_map": {"a": "../secret"}}', "names the file '../secret'"),
+            ('{"weight_map": {"a": 7}}', "names the file 7"),
         ):
             index.write_text(text)
             with pytest.raises(SMPError, match=message):

@@ -93,7 +93,7 @@ def keeper_of(job: Job, what: str, path: str) -> int:
     Costs two small collectives for each directory.
 
     Raises:
-        SMPError, OSError: a mark cannot be made; on all ranks.
+        SMPError, OSError: a mark cannot be made, or is not seen by who made it; on all ranks.
     """
     # A name that nobody has asked for: network file systems remember what they have answered.
     name = together(job, what, lambda: f".{secrets.token_hex(8)}{MARK}")[0]
@@ -114,6 +114,12 @@ def keeper_of(job: Job, what: str, path: str) -> int:
             if job.rank == candidate:
                 with contextlib.suppress(OSError):
                     os.unlink(mark)
+        if not seen[candidate]:
+            raise SMPError(
+                f"{what} has made the file {mark} on rank {candidate}, which did not find it then;"
+                " expected a directory that shows its files and that nobody else tidies. Look at"
+                " its file system, or pass another path."
+            )
         for rank, sees in enumerate(seen):
             if sees and keepers[rank] is None:
                 keepers[rank] = candidate

@@ -14,10 +14,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.atomic_files import OpenFile, replace_file
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import files
@@ -49,6 +50,7 @@ from smdistributed.modelparallel.torch.checkpointing.safetensors_files import (
     write_safetensors,
 )
 from smdistributed.modelparallel.torch.checkpoints import names_of
+from smdistributed.modelparallel.torch.communication import RankType, recv_from, send
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["resume_from_checkpoint", "save_checkpoint", "save_safetensors"]
@@ -87,7 +89,7 @@ def save_checkpoint(
             the whole model's state dictionary, as plain torch reads it, and no optimizer.
         model: the `DistributedModel`; None: the one there is.
         optimizer: the `DistributedOptimizer`; None: the one there is, if any.
-        user_content: anything that pickles; that of rank 0 is saved.
+        user_content: anything that pickles; that of rank 0 is saved, in each directory.
         translate_if_full: give parameters of distributed modules their names in the original module
             again. Without effect as yet: nothing else has other names.
         num_kept_partial_checkpoints: delete the partial checkpoints in `path` that were saved
@@ -96,18 +98,24 @@ def save_checkpoint(
     Raises:
         SMPNotInitialized: before `smp.init()`.
         ConfigError: (a ValueError) an argument cannot be, or differs between ranks.
-        ModelNotPartitionedError: partial, before the first step.
+        RuntimeError: inside of a step, with several partitions.
+        ModelNotPartitionedError: before the first step: partial, or a loaded state waits for it.
         OSError: on the rank that could not write; what was there before is still there.
         SMPError: a state holds more than tensors and plain values, which no resume would load.
         SMPError: on the others; names that rank, and why.
     """
-    job = state.require(_SAVE)
+    job = state.require_outside_of_body(_SAVE)
     kept = num_kept_partial_checkpoints
 
     def check() -> dict[str, Any]:
         nonlocal model
         CheckpointDirectory(path)
         model = _model_or_registered(model, _SAVE)
+        if partial and optimizer is not None and not hasattr(optimizer, "local_state_dict"):
+            raise ConfigError(
+                f"smp.save_checkpoint() got the optimizer {type(optimizer).__name__}; expected what"
+                " smp.DistributedOptimizer() has returned. Pass that one, or none."
+            )
         if kept is not None and (type(kept) is not int or kept < 1):
             raise ConfigError(
                 f"num_kept_partial_checkpoints is {kept!r}; expected 1 or more, or None to keep"
@@ -119,9 +127,9 @@ def save_checkpoint(
             "num_kept_partial_checkpoints": kept,
         }
 
+    optimizer = state.optimizer if optimizer is None else optimizer
     agreed(job, _SAVE, check)
     tag = checked_tag(tag)
-    optimizer = state.optimizer if optimizer is None else optimizer
     save = together(job, _SAVE, lambda: secrets.token_hex(8))[0]
     directory = CheckpointDirectory(path, save)
     parts = Parts()
@@ -166,6 +174,7 @@ def _save_partial(
 ) -> None:
     names = names_of(job)
     keeps = keeper_of(job, _SAVE, directory.path) == job.rank
+    beside = os.path.join(directory.unfinished, USER_CONTENT)
 
     def of_keepers(action: Callable[[], None], undo: Callable[[], None] = _nothing) -> None:
         if keeps:
@@ -173,24 +182,56 @@ def _save_partial(
         else:
             together(job, _SAVE, _nothing)
 
-    def write() -> None:
+    def write() -> tuple[bool, bool]:
         write_parts(job, names, directory.unfinished, parts)
         if keeps:
             numbered = dataclasses.replace(layout, number=directory.next_number())
-            for name, content in ((PARTITION, numbered.content()), (USER_CONTENT, user_content)):
-                if content is not None:
-                    path = os.path.join(directory.unfinished, name)
-                    files.save(content, path, partial=False, names=names)
+            path = os.path.join(directory.unfinished, PARTITION)
+            files.save(numbered.content(), path, partial=False, names=names)
+        if job.rank == 0 and user_content is not None:  # the lowest rank is a keeper
+            files.save(user_content, beside, partial=False, names=names)
+        return keeps, user_content is not None
 
     try:
         of_keepers(directory.begin)
-        together(job, _SAVE, write)
+        (_, has_content), *rest = together(job, _SAVE, write)
+        if has_content:
+            others = [rank for rank, (keeps_too, _) in enumerate(rest, 1) if keeps_too]
+            _copy_to_keepers(job, beside, others)
         of_keepers(lambda: directory.publish(tag), lambda: directory.withdraw(tag))
     except BaseException:
         if keeps:
             directory.abandon()
         raise
     of_keepers(lambda: directory.finish(tag, kept))
+
+
+def _copy_to_keepers(job: Job, path: str, others: Sequence[int]) -> None:
+    """What rank 0 has written goes to those who look after other directories, if there are any."""
+    if not others:
+        return
+    content = b""
+
+    def read() -> None:
+        nonlocal content
+        if job.rank == 0:
+            with open(path, "rb") as file:
+                content = file.read()
+
+    def copy(file: OpenFile) -> None:
+        file.write(content)
+
+    def write() -> None:
+        if job.rank in others:
+            replace_file(path, USER_CONTENT, copy)
+
+    together(job, _SAVE, read)
+    if job.rank == 0:
+        for rank in others:
+            send(content, rank, RankType.WORLD_RANK)
+    elif job.rank in others:
+        content = recv_from(0, RankType.WORLD_RANK)
+    together(job, _SAVE, write)
 
 
 def _save_full(
@@ -227,10 +268,12 @@ def save_safetensors(
 
     Raises:
         UnsupportedError: (a NotImplementedError) the packages for it are missing.
+        RuntimeError: inside of a step, with several partitions.
+        ModelNotPartitionedError: a loaded state waits for the first step.
         OSError: on rank 0: the files cannot be written.
         SMPError: on the others; says why.
     """
-    job = state.require(_EXPORT)
+    job = state.require_outside_of_body(_EXPORT)
 
     def check() -> None:
         nonlocal model
@@ -293,10 +336,11 @@ def resume_from_checkpoint(
         FileNotFoundError: there is no such checkpoint, or part of it.
         ConfigError: (a ValueError) it is of another model, or of ranks whose parts cannot be
             divided anew; hosts have parts of different saves; arguments differ between ranks.
-        RuntimeError: torch's, of names and shapes; with `strict` also in the first step.
+        RuntimeError: torch's, of names and shapes; with `strict` also in the first step. Or the
+            call is inside of a step, with several partitions.
         SMPError: on ranks where nothing was wrong; names the one where it was.
     """
-    job = state.require(_RESUME)
+    job = state.require_outside_of_body(_RESUME)
     if load_optimizer_states is not None:
         load_optimizer = load_optimizer_states
     if tag is not None:

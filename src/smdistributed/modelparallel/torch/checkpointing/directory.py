@@ -122,7 +122,17 @@ class Layout:
         missing = [name for name in names if name not in content]
         if missing:
             raise SMPError(_not_a_layout(path, f"it has no {' and no '.join(missing)}"))
-        return Layout(**{name: content[name] for name in names})
+        layout = Layout(**{name: content[name] for name in names})
+        sizes = (layout.pp_size, layout.tp_size, layout.rdp_size)
+        if not all(type(size) is int and size > 0 for size in sizes):
+            raise SMPError(_not_a_layout(path, f"its sizes are {sizes}"))
+        if not isinstance(layout.partition_of, dict):
+            raise SMPError(_not_a_layout(path, "it has no partitions of modules"))
+        for module, partition in layout.partition_of.items():
+            if type(partition) is not int or not 0 <= partition < layout.pp_size:
+                what = f"{module} is in partition {partition!r} of {layout.pp_size}"
+                raise SMPError(_not_a_layout(path, what))
+        return layout
 
 
 def _not_a_layout(path: str, what: str) -> str:

@@ -115,7 +115,7 @@ def find_safetensors(path: str) -> list[str]:
             " `weight_map` from names to files. Copy the model anew."
         ) from error
     for name in names:
-        if os.path.basename(name) != name:
+        if not isinstance(name, str) or os.path.basename(name) != name:
             raise SMPError(
                 f"{index} names the file {name!r}; expected files beside it. Copy the model anew."
             )
