@@ -6,7 +6,8 @@
 
 Trains GPTs on 2 ranks, cut in the middle and far from it, each in a process group of its own. For
 each rank: the bubble as planned before (one process, its own times), as the schedule leads to with
-the times of the steps themselves, and as measured; the peak of memory as planned and as measured.
+the times of the steps themselves, and as measured; the peak of memory as planned, as it follows
+from the order of the measured step, and as measured.
 Leave the machine alone meanwhile. The plan is made while the other rank waits.
 """
 
@@ -116,8 +117,9 @@ def main() -> None:
         for row in measure(name, cut, arguments.shape, microbatches, arguments.steps)
     ]
     if rows:
-        print("model, microbatches, rank; bubble in %, then memory in MB: planned, by the schedule")
-        print("with measured times, measured, ratios of the first two to the third")
+        print("model, microbatches, rank; bubble in %: planned, by the schedule with measured")
+        print("times, measured, ratios of the first two to the third; memory in MB: planned, by")
+        print("the order of the measured step, measured, and the same ratios")
         for row in rows:
             print("".join(cell.rjust(12) for cell in row))
     if dist.is_initialized():

@@ -348,11 +348,14 @@ def _notices(config: Config, given: Mapping[str, Any]) -> list[str]:
     notices = []
     if config.fp16_params:
         notices.append("fp16_params is deprecated; use fp16.")
-    if config.deterministic_server:
+    if config.deterministic_server and config.partitions > 1:
         notices.append(
-            "deterministic_server is True, which has no effect yet: replicas do not follow one"
-            " order of requests. Each module that runs once in a microbatch takes the microbatches"
-            " in their order all the same."
+            "deterministic_server is True, which has no effect yet: replicas of a pipeline do not"
+            " follow one order of requests. From the second step on each module that runs once in a"
+            " microbatch takes the microbatches in their order all the same. Of a parameter that is"
+            " used more than once in a microbatch the last bits of gradients may differ from run to"
+            " run; and modules that communicate with their replicas, such as SyncBatchNorm, need"
+            " pipeline_parallel_degree 1."
         )
     if config.partition_file and config.pipeline_parallel_degree == 1:
         notices.append(

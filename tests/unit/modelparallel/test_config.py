@@ -100,12 +100,19 @@ def test_a_key_that_nobody_knows_is_kept_and_told() -> None:
     [
         ({"fp16_params": True}, "deprecated"),
         ({"checkpoint_attentions": True, "partitions": 2}, "set_activation_checkpointing"),
-        ({"deterministic_server": True}, "deterministic_server is True, which has no effect yet"),
+        (
+            {"deterministic_server": True, "partitions": 2},
+            "deterministic_server is True, which has no effect yet",
+        ),
         ({"partition_file": "f"}, "neither read nor written with pipeline_parallel_degree 1"),
     ],
 )
 def test_what_the_user_should_know(parameters: dict[str, Any], word: str) -> None:
     assert word in "".join(_parse(parameters).notices)
+
+
+def test_without_a_pipeline_there_is_one_order_anyway() -> None:
+    assert not _parse({"ddp": True, "deterministic_server": True}).notices
 
 
 def test_every_parameter_is_listed_for_the_log() -> None:

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
     try:
         report = _read(options.files, options.pipeline)
+        if options.plan:
+            report = report.beside(read_report(options.plan))
         if options.draw:
             report.draw(options.draw)
         if options.perfetto:
@@ -95,6 +97,11 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--draw", metavar="PICTURE", help="write a picture: .png, .svg or .pdf")
     parser.add_argument("--perfetto", metavar="TRACE", help="write a trace of all recorded steps")
     parser.add_argument("--save", metavar="REPORT", help="write the report as one file")
+    parser.add_argument(
+        "--plan",
+        metavar="PLAN",
+        help="for expected memory: what smp.plan(...)[0].save() has written",
+    )
     parser.add_argument(
         "--pipeline", type=int, metavar="N", help="which of the replicas, by their lowest rank"
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,14 @@ from smdistributed.modelparallel.report.records import (
     record_of,
     write_json,
 )
-from smdistributed.modelparallel.report.timeline import Timeline, timelines, typical, way_of
+from smdistributed.modelparallel.report.timeline import (
+    Timeline,
+    comparable,
+    order_of,
+    timelines,
+    typical,
+    way_of,
+)
 from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
 from smdistributed.modelparallel.schedule import Visit
 
@@ -33,6 +41,7 @@ _FORMAT = "smdistributed.modelparallel report"
 _VERSION = 1
 _FORWARD = "F"
 _MOST_ROWS = 40
+_WIDTH = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +50,18 @@ class Measured:
 
     Attributes:
         num_steps: that tell of times.
+        num_others: that do something else, such as validations.
         step_s: median, from the leader's beginning to its end.
         busy_s, bubble: by partition, medians.
         memory: by partition; None where none was looked at.
-        sent: by `(source, dest)` as "0-1" and kind of message: how many, and their bytes, per step.
-        timeline: of the step of median length.
+        sent: by `(source, dest)` as "0-1" and kind of message: how many, and their bytes, of the
+            step of median length.
+        timeline: of that step.
         leader_pieces: of a microbatch's forward on partition 0, most often.
     """
 
     num_steps: int
+    num_others: int
     step_s: float
     busy_s: tuple[float, ...]
     bubble: tuple[float, ...]
@@ -103,7 +115,10 @@ class Report:
             *self._messages(),
             *aligned(self._row_table(), words=1),
             "",
-            *(f"* {text}" for text in self.advice),
+            *(
+                textwrap.fill(f"* {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+                for text in self.advice
+            ),
         ]
         return "\n".join(parts)
 
@@ -149,6 +164,46 @@ class Report:
             )
         write_perfetto(path, self.records)
 
+    def beside(self, plan: Report) -> Report:
+        """The same with the memory and the messages that a plan expects.
+
+        Raises:
+            ConfigurationError: the plan is of something else.
+        """
+        if plan.measured is not None:
+            raise ConfigurationError(
+                "the plan is a report of steps that ran; expected one of smp.plan(). Save plan[0],"
+                " or another line of it."
+            )
+        for what, mine, theirs in (
+            ("partitions", self.settings.partitions, plan.settings.partitions),
+            ("microbatches", self.settings.microbatches, plan.settings.microbatches),
+        ):
+            if mine != theirs:
+                raise ConfigurationError(
+                    f"the plan is of {theirs} {what}; expected {mine}, as there were. Save the line"
+                    " of the plan that has as many, or plan anew."
+                )
+        planned = {row.path: row.partition for row in plan.rows if row.parameters}
+        moved = [
+            row.path
+            for row in self.rows
+            if row.parameters and planned.get(row.path, row.partition) != row.partition
+        ]
+        if moved:
+            raise ConfigurationError(
+                f"the plan has {', '.join(moved[:4])} elsewhere; expected the partition that ran."
+                " Plan with the parameters of the run, or with its partition file."
+            )
+        told = plan.expected
+        expected = dataclasses.replace(
+            self.expected,
+            standing_bytes=told.standing_bytes,
+            peak_bytes=told.peak_bytes,
+            sent_bytes=told.sent_bytes,
+        )
+        return dataclasses.replace(self, expected=expected)
+
     # --- text ------------------------------------------------------------------------------------
 
     def _headline(self) -> str:
@@ -161,7 +216,9 @@ class Report:
         if measured is None:
             first += "; planned, not run"
         else:
-            first += f"; {measured.num_steps} steps recorded"
+            first += f"; {measured.num_steps} step{'s' * (measured.num_steps > 1)} recorded"
+            if measured.num_others:
+                first += f" (and {measured.num_others} of another kind)"
             second = f"a step: {seconds_text(measured.step_s)}; {second}"
         second += f"; no schedule needs less than {seconds_text(expected.floor_s)}"
         return f"{first}\n{second}\n"
@@ -220,9 +277,11 @@ class Report:
                 size = sum(each for _, each in kinds.values())
                 most = sorted(kinds.items(), key=lambda kind: -kind[1][1])[:3]
                 told = ", ".join(f"{name} {bytes_text(num)}" for name, (_, num) in most)
+                planned = self.expected.sent_bytes.get(pair, 0)
+                beside = f", expected {bytes_text(planned)}" if self.expected.sent_bytes else ""
                 lines.append(
                     f"{pair.replace('-', ' to ')}: {bytes_text(size)} in {count} messages per step"
-                    f" ({told})"
+                    f" ({told}){beside}"
                 )
         else:
             lines = [
@@ -274,27 +333,36 @@ def report_of_records(
         )
     steps = timelines(records)
     # The first was looked at closely, which makes it slower.
-    clean = steps[1:] if len(steps) > 1 else steps
+    all_clean = steps[1:] if len(steps) > 1 else steps
+    clean = comparable(all_clean)
     typical_step = typical(clean)
     settings = dataclasses.replace(
         records[0].settings,
         microbatches=typical_step.microbatches,
         active_microbatches=min(records[0].settings.active_microbatches, typical_step.microbatches),
     )
-    clean = [step for step in clean if step.microbatches == settings.microbatches]
     expected = expect(way_of(clean), settings)
     rows = _rows_with_times(records, expected)
     if profile is not None:
         places = _places(profile, rows)
-        expected = with_memory(expected, profile, places, settings, states_per_parameter)
+        orders = {
+            record.partition: order_of(
+                record.memory.stretches,
+                sum(visit.rank == record.partition for visit in expected.way),
+            )
+            for record in records
+            if record.memory is not None
+        }
+        expected = with_memory(expected, profile, places, settings, states_per_parameter, orders)
     partitions = range(settings.partitions)
     measured = Measured(
         num_steps=len(clean),
+        num_others=len(all_clean) - len(clean),
         step_s=statistics.median(step.seconds for step in clean),
         busy_s=tuple(statistics.median(step.busy_s(each) for step in clean) for each in partitions),
         bubble=tuple(statistics.median(step.bubble(each) for step in clean) for each in partitions),
         memory=tuple(record.memory for record in records),
-        sent=_sent(records),
+        sent=_sent(records, typical_step.number),
         timeline=typical_step,
         leader_pieces=_pieces(typical_step),
     )
@@ -353,11 +421,11 @@ def _row_path(path: str, rows: Mapping[str, Row]) -> str:
     return path
 
 
-def _sent(records: Sequence[RankRecord]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Of the last step."""
+def _sent(records: Sequence[RankRecord], number: int) -> dict[str, dict[str, tuple[int, int]]]:
+    """In one step."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for record in records:
-        for each in record.steps[-1].sent:
+        for each in next(step for step in record.steps if step.number == number).sent:
             kinds = found.setdefault(f"{record.partition}-{each.dest}", {})
             kinds[each.kind] = each.messages, each.num_bytes
     return found

@@ -18,7 +18,7 @@ from smdistributed.modelparallel.report.costs import (
     Profile,
     Settings,
 )
-from smdistributed.modelparallel.schedule import Phase, Prediction, Run, Visit, predict
+from smdistributed.modelparallel.schedule import Phase, Prediction, Task, Visit, predict
 
 __all__ = ["Expected", "PassSeconds", "expect", "expect_of_profile", "visits", "with_memory"]
 
@@ -207,9 +207,17 @@ def with_memory(
     partition_of: Mapping[str, int],
     settings: Settings,
     states_per_parameter: float,
+    orders: Mapping[int, Sequence[Task]] | None = None,
 ) -> Expected:
-    """The same with what a profile says of memory and messages."""
+    """The same with what a profile says of memory and messages.
+
+    Args:
+        orders: by partition, what it did one after the other in the step whose memory was measured;
+            of those that are not in it, what the schedule leads to.
+    """
     runs = predict(settings.schedule(), expected.way).runs
+    tasks = {partition: [run.task for run in own] for partition, own in runs.items()}
+    tasks |= {partition: list(own) for partition, own in (orders or {}).items() if own}
     standing, peaks = [], []
     sent: dict[str, int] = {}
     for message in profile.messages:
@@ -231,7 +239,7 @@ def with_memory(
         peaks.append(
             fixed
             + _peak(
-                runs.get(partition, []),
+                tasks.get(partition, []),
                 _Levels.of(
                     profile,
                     partition_of,
@@ -257,6 +265,11 @@ class _Stay:
 
     kept: int
     forward: int
+
+    def go_on(self, following: _Stay) -> None:
+        """Both are one visit."""
+        self.forward = max(self.forward, self.kept + following.forward)
+        self.kept += following.kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,7 +306,7 @@ class _Levels:
         def is_here(level: ForwardLevel | BackwardLevel) -> bool:
             return partition_of[level.path] == partition
 
-        stays = [_Stay(came, came)]
+        stays = []
         for here, group in itertools.groupby(profile.forward_levels, key=is_here):
             levels = list(group)
             if here:
@@ -302,10 +315,12 @@ class _Levels:
                 stays.append(_Stay(levels[-1].end - begin, peak - begin))
         while len(stays) > max(1, num_visits):
             least = min(range(1, len(stays)), key=lambda at: abs(stays[at].kept))
-            stay = stays.pop(least)
-            before = stays[least - 1]
-            before.forward = max(before.forward, before.kept + stay.forward)
-            before.kept += stay.kept
+            stays[least - 1].go_on(stays.pop(least))
+        # To the leader nothing comes before the second visit.
+        stays = stays or [_Stay(0, 0)]
+        with_messages = stays[partition == 0 and len(stays) > 1]
+        with_messages.kept += came
+        with_messages.forward += came
         backward = first = new = 0
         for here, going_back in itertools.groupby(profile.backward_levels, key=is_here):
             begins: list[int] = []
@@ -318,18 +333,18 @@ class _Levels:
         return cls(stays, backward + returned, first + returned)
 
 
-def _peak(runs: Sequence[Run], levels: _Levels, gradients: int) -> int:
+def _peak(tasks: Sequence[Task], levels: _Levels, gradients: int) -> int:
     """The most bytes of activations and gradients that a rank has at a time."""
-    last = {run.task.microbatch: index for index, run in enumerate(runs)}
-    deferring = {run.task.microbatch for run in runs if run.task.phase is Phase.WEIGHTS}
+    last = {task.microbatch: index for index, task in enumerate(tasks)}
+    deferring = {task.microbatch for task in tasks if task.phase is Phase.WEIGHTS}
     kept: dict[int, list[int]] = {}
     held = peak = 0
     has_gradients = False
-    for index, run in enumerate(runs):
-        microbatch = run.task.microbatch
+    for index, task in enumerate(tasks):
+        microbatch = task.microbatch
         stays = kept.setdefault(microbatch, [])
         existing = gradients * has_gradients
-        if run.task.phase is Phase.FORWARD:
+        if task.phase is Phase.FORWARD:
             stay = levels.stays[min(len(stays), len(levels.stays) - 1)]
             peak = max(peak, held + existing + stay.forward)
             stays.append(stay.kept)
@@ -341,6 +356,6 @@ def _peak(runs: Sequence[Run], levels: _Levels, gradients: int) -> int:
         if index == last[microbatch]:
             held -= sum(stays)
             stays.clear()
-        elif run.task.phase is Phase.BACKWARD and microbatch not in deferring:
+        elif task.phase is Phase.BACKWARD and microbatch not in deferring:
             held -= stays.pop()
     return peak

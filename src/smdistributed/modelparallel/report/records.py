@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +91,9 @@ class Memory:
     Attributes:
         parameters, gradients, states, buffers: what was there when the step began.
         grown: how much more the step needed at its peak; None if that could not be measured.
-        is_process: the growth is the process's, as the kernel sees it; else the device's tensors.
+        is_process: the growth is all that malloc gave out in the process; else the device's
+            tensors.
+        stretches: of that step, in order of time; who computed what when decides how much is kept.
     """
 
     parameters: int
@@ -99,6 +102,7 @@ class Memory:
     buffers: int
     grown: int | None
     is_process: bool
+    stretches: tuple[Stretch, ...] = ()
 
     @property
     def standing(self) -> int:
@@ -191,10 +195,15 @@ def record_of(content: dict[str, Any]) -> RankRecord:
             "settings": Settings(**content["settings"]),
             "rows": tuple(Row(**row) for row in content["rows"]),
             "order": tuple((name, time) for name, time in content["order"]),
-            "memory": None if memory is None else Memory(**memory),
+            "memory": None if memory is None else _memory_of(memory),
             "steps": steps,
         }
     )
+
+
+def _memory_of(content: dict[str, Any]) -> Memory:
+    stretches = tuple(Stretch(*each) for each in content.get("stretches", ()))
+    return Memory(**{**content, "stretches": stretches})
 
 
 def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
@@ -210,7 +219,8 @@ def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
     def write(file: OpenFile) -> None:
         file.write(text.encode())
 
-    replace_file(str(path), "report", write)
+    # All ranks have the same report, and may write it to the same place at the same time.
+    replace_file(str(path), secrets.token_hex(8), write)
 
 
 def read_format(path: str | Path) -> str:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.report.expectation import PassSeconds, visits
 from smdistributed.modelparallel.report.perfetto import clocks_of
-from smdistributed.modelparallel.report.records import RankRecord
-from smdistributed.modelparallel.schedule import Phase, Visit
+from smdistributed.modelparallel.report.records import RankRecord, Stretch
+from smdistributed.modelparallel.schedule import Phase, Task, Visit
 
-__all__ = ["Span", "Timeline", "timelines", "typical", "way_of"]
+__all__ = ["Span", "Timeline", "comparable", "order_of", "timelines", "typical", "way_of"]
 
 _FORWARD = Phase.FORWARD.value
 _WEIGHTS = Phase.WEIGHTS.value
@@ -52,6 +52,11 @@ class Timeline:
     seconds: float
     microbatches: int
     spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether anybody did; a validation does not."""
+        return any(span.phase != _FORWARD for own in self.spans for span in own)
 
     def busy_s(self, partition: int) -> float:
         """How long a partition has computed."""
@@ -104,6 +109,35 @@ def timelines(records: Sequence[RankRecord]) -> list[Timeline]:
             )
         )
     return found
+
+
+def order_of(stretches: Sequence[Stretch], num_visits: int) -> list[Task]:
+    """What a rank did, one after the other.
+
+    Args:
+        stretches: of one step, in order of time.
+        num_visits: of a microbatch at this rank. A pass has as many stretches that compute; the
+            shorter ones take something up, or hand it on.
+    """
+    passes: dict[Task, list[int]] = {}
+    for index, stretch in enumerate(stretches):
+        is_known = stretch.phase in (_FORWARD, _WEIGHTS)
+        phase = Phase(stretch.phase) if is_known else Phase.BACKWARD
+        passes.setdefault(Task(phase, stretch.microbatch), []).append(index)
+    order: dict[int, Task] = {}
+    for task, indices in passes.items():
+        if task.phase is not Phase.WEIGHTS:
+            indices.sort(key=lambda at: stretches[at].begin_ns - stretches[at].end_ns)
+            del indices[max(1, num_visits) :]
+        order |= dict.fromkeys(indices, task)
+    return [order[index] for index in sorted(order)]
+
+
+def comparable(steps: Sequence[Timeline]) -> list[Timeline]:
+    """Those that do the same: of training, if there are such, with as many microbatches as most."""
+    training = [step for step in steps if step.goes_back] or list(steps)
+    microbatches = Counter(step.microbatches for step in training).most_common(1)[0][0]
+    return [step for step in training if step.microbatches == microbatches]
 
 
 def typical(steps: Sequence[Timeline]) -> Timeline:

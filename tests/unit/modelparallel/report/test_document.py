@@ -19,7 +19,11 @@ from smdistributed.modelparallel.report.document import (
     read_report,
     report_of_records,
 )
-from smdistributed.modelparallel.report.records import read_rank_record, write_rank_record
+from smdistributed.modelparallel.report.records import (
+    StepRecord,
+    read_rank_record,
+    write_rank_record,
+)
 from smdistributed.modelparallel.schedule import Visit
 from tests.unit.modelparallel.report.synthetic import records, settings
 
@@ -133,6 +137,54 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Path(trace).exists()
     assert main([saved]) == 0
     assert capsys.readouterr().out == text
+
+
+def test_a_plan_beside_what_the_ranks_have_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = report_of_records(records(WAY, settings()))
+    expected = dataclasses.replace(report.expected, peak_bytes=(3000, 4000), sent_bytes={"0-1": 4})
+    plan = dataclasses.replace(report, expected=expected, measured=None, records=(), ranks=())
+    path = str(tmp_path / "plan.json")
+    plan.save(path)
+    assert main([*_files(tmp_path), "--plan", path]) == 0
+    text = capsys.readouterr().out
+    assert [line.split()[-8:-6] for line in text.splitlines()[4:6]] == [["3", "kB"], ["4", "kB"]]
+    assert "0 to 1: 4.1 kB in 4 messages per step (CALL 4.1 kB), expected 4 B" in text
+    rows = tuple(dataclasses.replace(row, partition=0) for row in plan.rows)
+    for other, message in (
+        (dataclasses.replace(plan, settings=settings(8)), "of 8 microbatches; expected 4"),
+        (dataclasses.replace(plan, settings=settings(partitions=3)), "of 3 partitions; expected 2"),
+        (dataclasses.replace(plan, rows=rows), "main/b, main/c elsewhere"),
+        (report, "a report of steps that ran"),
+    ):
+        other.save(path)
+        assert main([*_files(tmp_path), "--plan", path]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_validation_is_no_step_of_training() -> None:
+    def without_way_back(step: StepRecord) -> StepRecord:
+        stretches = tuple(each for each in step.stretches if each.phase == "F")
+        sent = tuple(each._replace(num_bytes=1) for each in step.sent)
+        return dataclasses.replace(step, stretches=stretches, sent=sent)
+
+    recorded = records(WAY, settings(), steps=4)
+    training = report_of_records(
+        [dataclasses.replace(each, steps=each.steps[:2]) for each in recorded]
+    )
+    mixed = report_of_records([
+        dataclasses.replace(
+            each, steps=(*each.steps[:2], *(without_way_back(step) for step in each.steps[2:]))
+        )
+        for each in recorded
+    ])  # fmt: skip
+    assert mixed.expected == training.expected
+    assert mixed.measured is not None
+    assert training.measured is not None
+    assert mixed.measured.sent == training.measured.sent
+    assert (mixed.measured.num_steps, mixed.measured.num_others) == (1, 2)
+    assert "1 step recorded (and 2 of another kind)" in str(mixed)
 
 
 def test_replicas_are_pipelines_of_their_own(

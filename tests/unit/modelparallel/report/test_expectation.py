@@ -20,8 +20,9 @@ from smdistributed.modelparallel.report.expectation import (
     PassSeconds,
     expect_of_profile,
     visits,
+    with_memory,
 )
-from smdistributed.modelparallel.schedule import Visit
+from smdistributed.modelparallel.schedule import Phase, Task, Visit
 from tests.unit.modelparallel.report.synthetic import settings
 
 # Each keeps 10 bytes more than the one before; gradients of parameters are 4 bytes each.
@@ -60,6 +61,19 @@ def test_partitions_that_follow_each_other() -> None:
     assert found.peak_bytes[0] == 4 * 3 + 1 + 4 * 10 + 6 + 5
 
 
+def test_memory_of_the_order_in_which_a_rank_has_worked() -> None:
+    places = {"main": 0, "main/a": 0, "main/b": 1}
+    chosen = settings(4)
+    planned = expect_of_profile(PROFILE, places, chosen, states_per_parameter=2)
+    phases = (Phase.FORWARD, Phase.BACKWARD)
+    in_turn = [Task(phase, microbatch) for microbatch in range(4) for phase in phases]
+    found = with_memory(planned, PROFILE, places, chosen, 2, {0: in_turn, 1: []})
+    # One microbatch at a time, so that the forward of the second one, with all gradients there,
+    # needs 15; the first backward pass 6 above the 10 kept, and 5 that came back.
+    assert found.peak_bytes[0] == 4 * 3 + 1 + 10 + 6 + 5
+    assert found.peak_bytes[1] == planned.peak_bytes[1]  # not told of: as the schedule has it
+
+
 def test_one_partition_sends_nothing() -> None:
     places = dict.fromkeys(("main", "main/a", "main/b"), 0)
     found = expect_of_profile(PROFILE, places, settings(2, partitions=1), 0)
@@ -80,6 +94,29 @@ def test_who_only_passes_results_on_does_not_wait_for_them() -> None:
     )
     ranks = [visit.rank for visit in expect_of_profile(looks, places, settings(4), 2).way]
     assert ranks == [0, 1, 0]
+
+
+def test_a_leader_that_is_visited_twice_keeps_each_visit_from_its_own_time() -> None:
+    again = dataclasses.replace(
+        PROFILE,
+        forward=(*PROFILE.forward, Piece("main", 1.0)),
+        forward_levels=(*PROFILE.forward_levels, ForwardLevel("main", 30, 31, 31)),
+        messages=(*PROFILE.messages, Message("main/b", ("main",), 5, 5)),
+    )
+    places = {"main": 0, "main/a": 0, "main/b": 1}
+    chosen = settings(4)
+    planned = expect_of_profile(again, places, chosen, 0)
+    assert [visit.rank for visit in planned.way] == [0, 1, 0]
+    starts = [Task(Phase.FORWARD, each) for each in range(4)]
+    others = [
+        Task(phase, each)
+        for each in range(4)
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD)
+    ]
+    found = with_memory(planned, again, places, chosen, 0, {0: [*starts, *others]})
+    # The first visits of all microbatches (10 each), and the second one of the first: 1, and 5 that
+    # came. The first way back needs 6 with gradients, and 5 come back to it.
+    assert found.peak_bytes[0] == 4 + 1 + 4 * 10 + (1 + 5) + 6 + 5
 
 
 def test_a_message_goes_to_each_partition_once() -> None:

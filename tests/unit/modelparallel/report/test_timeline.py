@@ -10,8 +10,9 @@ import pytest
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.report.expectation import expect
-from smdistributed.modelparallel.report.timeline import timelines, typical, way_of
-from smdistributed.modelparallel.schedule import Phase, Visit
+from smdistributed.modelparallel.report.records import Stretch
+from smdistributed.modelparallel.report.timeline import order_of, timelines, typical, way_of
+from smdistributed.modelparallel.schedule import Phase, Visit, predict
 from tests.unit.modelparallel.report.synthetic import MS, records, settings
 
 EVEN = [Visit(0, 10, 20), Visit(1, 10, 20)]
@@ -90,3 +91,26 @@ def test_steps_that_some_rank_lacks_are_left_out() -> None:
     second = dataclasses.replace(second, steps=second.steps[:0])
     with pytest.raises((ConfigurationError, ValueError)):
         timelines([first, second])
+
+
+@pytest.mark.parametrize("way", [EVEN, THERE_AND_BACK, DEFERRED])
+def test_the_order_is_that_of_the_schedule(way: list[Visit]) -> None:
+    chosen = settings(pipeline="zero_bubble" if way is DEFERRED else "interleaved")
+    runs = predict(chosen.schedule(), way).runs
+    for record in records(way, chosen):
+        own = [visit for visit in way if visit.rank == record.partition]
+        found = order_of(record.steps[0].stretches, len(own))
+        assert found == [run.task for run in runs[record.partition]]
+
+
+def test_what_only_hands_on_is_no_pass_of_its_own() -> None:
+    stretches = [
+        Stretch("F", 0, 0, 1000),
+        Stretch("B", 0, 1000, 1010),  # asks another rank to go back
+        Stretch("F", 1, 1010, 2010),
+        Stretch("X", 0, 2010, 4010),  # of a newer release: work of the way back
+        Stretch("W", 0, 4010, 4020),
+        Stretch("W", 0, 4020, 4030),
+    ]
+    names = [str(task) for task in order_of(stretches, 1)]
+    assert names == ["F0", "F1", "B0", "W0", "W0"]

@@ -83,6 +83,39 @@ def test_memory_that_lives_between_forward_and_backward() -> None:
     assert gradients["main/last"] == 4 * (4 * WIDTH + 4)
 
 
+def test_what_the_loss_no_longer_needs_is_let_go_before_the_way_back() -> None:
+    size, classes = 32, 512
+    model = nn.Sequential(nn.Linear(WIDTH, classes))
+    row = size * classes * 4
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, labels)
+
+    labels = torch.zeros(size, dtype=torch.long)
+    found = _profile(model, torch.randn(size, WIDTH), loss=loss, labels=(labels,))
+    ahead, back = found.forward_levels, found.backward_levels
+    # A loss keeps the logarithm of the softmax, not the logits: both live while it computes only.
+    assert 2 * row <= max(level.peak for level in ahead) < 2.1 * row
+    assert row <= ahead[-1].end < 1.1 * row
+    assert row <= back[0].begin < 1.1 * row
+
+
+def test_a_result_that_nobody_goes_back_from_keeps_nothing() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 256)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.used(x), self.unused(x).exp().log()
+
+    size = 64
+    found = _profile(Two(), torch.randn(size, WIDTH), loss=lambda both: both[0].sum())
+    row = size * 256 * 4
+    assert max(level.peak for level in found.forward_levels) >= 2 * row
+    assert found.backward_levels[0].begin < row
+
+
 def test_what_passes_from_module_to_module() -> None:
     size = 8
     found = _profile(Net(), torch.randn(size, WIDTH))
@@ -199,6 +232,11 @@ def test_a_loss_with_labels_is_cut_with_the_batch() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="not divisible by 3"):
         smp.plan(_row(2), (torch.randn(32, 64),), microbatches=3)
+    for wrong in (0, [], [2, -1], 2.5, "2"):
+        for name in ("ranks", "microbatches"):
+            numbers: dict[str, Any] = {name: wrong}
+            with pytest.raises(ValueError, match=f"{name} is .*expected a positive integer"):
+                smp.plan(_row(2), (torch.randn(32, 64),), **numbers)
     with pytest.raises(ConfigError, match="pipeline"):
         smp.plan(_row(2), (torch.randn(32, 64),), config={"pipeline": "fastest"})
 

@@ -102,11 +102,11 @@ class Mailbox:
             TypeError: a tensor cannot travel.
         """
         header, segments, kept = pack(kind, self._step, ints, tensors, pickled)
-        self._channel.post_message(rank, header, segments)
-        del kept
-        if self.recorder is not None:
+        if self.recorder is not None:  # before: by the time afterwards it may have come
             num_bytes = len(header) + sum(size for _, size in segments)
             self.recorder.sent(rank, kind.name, num_bytes)
+        self._channel.post_message(rank, header, segments)
+        del kept
 
     def take(self) -> bool:
         """Deals with a message that has come. Returns: whether there was one."""

@@ -161,7 +161,7 @@ class Recorder:
         self._called[activity] = numbers
 
     def sent(self, dest: int, kind: str, num_bytes: int) -> None:
-        """A message has left."""
+        """A message leaves: it has not come anywhere before now."""
         self._told_ns = self._clock()
         figures = self._sent.setdefault((dest, kind), [0, 0])
         figures[0] += 1

@@ -14,7 +14,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from smdistributed.modelparallel.report.records import Memory
+from smdistributed.modelparallel.report.records import Memory, Stretch
+from smdistributed.modelparallel.schedule import Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
 
@@ -54,6 +55,9 @@ class CloseLook:
         self._stacks: dict[Activity, list[str]] = {}
         self._stack: list[str] | None = None  # of what runs; None: nothing does, or goes back
         self._since_ns = 0
+        self._task: Task | None = None  # of the stretch, which may end in another phase
+        self._resumed_ns = 0
+        self._stretches: list[Stretch] = []
         self._handles: list[Any] = []
 
     def begin_step(self) -> None:
@@ -67,6 +71,7 @@ class CloseLook:
 
     def resume(self, activity: Activity) -> None:
         """A stretch begins."""
+        self._task, self._resumed_ns = activity.task, time.monotonic_ns()
         if activity.task.phase.value == "F":
             self._stack = self._stacks.setdefault(activity, [])
             self._since_ns = time.monotonic_ns()
@@ -75,12 +80,17 @@ class CloseLook:
         """A stretch ends."""
         self._charge()
         self._stack = None
+        task, self._task = self._task, None
+        if task is not None:
+            self._stretches.append(
+                Stretch(task.phase.value, task.microbatch, self._resumed_ns, time.monotonic_ns())
+            )
 
     def end_step(self) -> None:
         """After it."""
         grown = self._peak.end()
         self.close()
-        self.memory = Memory(*self._before, grown, self._peak.is_process)
+        self.memory = Memory(*self._before, grown, self._peak.is_process, tuple(self._stretches))
 
     def close(self) -> None:
         """Looks no longer; after a step that has failed, too."""
@@ -90,6 +100,7 @@ class CloseLook:
         self._handles = []
         self._stacks = {}
         self._stack = None
+        self._task = None
 
     def _charge(self) -> None:
         now_ns = time.monotonic_ns()

@@ -120,7 +120,8 @@ def plan(
         device: where the microbatch runs.
 
     Raises:
-        ValueError: a batch does not divide; nothing that the model returns has a gradient.
+        ValueError: a batch does not divide; nothing that the model returns has a gradient; ranks
+            or microbatches are no positive integers.
         ConfigError: parameters that cannot work together.
         Exception: what the model raises.
     """
@@ -129,11 +130,12 @@ def plan(
     profiles: dict[int, Profile] = {}
     traces: dict[int, tracing.Trace] = {}
     reports = []
-    for count in _several(microbatches):
+    several_ranks = _several("ranks", ranks)
+    for count in _several("microbatches", microbatches):
         call = splitter.split(args, kwargs or {}, count)[0]
         labels = ArgumentSplitter(_loss_arguments).split(loss_args, {}, count)[0][0]
         profiles[count] = profile(module, *call, loss, labels, device)
-        for partitions in _several(ranks):
+        for partitions in several_ranks:
             parsed = Config.parse(
                 {
                     **(config or {}),
@@ -173,8 +175,13 @@ def settings_of(config: Config, decision: Decision) -> Settings:
     )
 
 
-def _several(numbers: int | Sequence[int]) -> list[int]:
-    return [numbers] if isinstance(numbers, int) else list(numbers)
+def _several(name: str, numbers: int | Sequence[int]) -> list[int]:
+    several: list[Any] = list(numbers) if isinstance(numbers, Sequence) else [numbers]
+    if not several or any(not isinstance(each, int) or each < 1 for each in several):
+        raise ValueError(
+            f"{name} is {numbers!r}; expected a positive integer, or several. Give at least one."
+        )
+    return several
 
 
 def _loss_arguments(*args: Any) -> None:

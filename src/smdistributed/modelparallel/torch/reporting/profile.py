@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -226,6 +226,9 @@ class _Watch:
             self._switch(path)
             root = _summed(output) if loss is None else loss(output, *loss_args)
             self._own(_nodes_of([root]), path)
+            # As in `loss_of(model(x))`: nobody has it any longer, and the loss may keep none of it.
+            del output, made
+            self._keep_only(_reachable(_nodes_of([root])))
             self._switch(None)
             self._is_forward = False
             self._pieces = self.backward
@@ -278,14 +281,25 @@ class _Watch:
 
     def _own(self, nodes: Iterable[Any], path: str) -> None:
         """What of the graph nobody has is this module's; parameters are where they are."""
-        left = list(nodes)
-        while left:
-            node = left.pop()
-            if node in self._nodes:
-                continue
+        for node in _reachable(nodes, self._nodes):
             parameter = getattr(node, "variable", None)
             self._nodes[node] = self._home.get(id(parameter), path)
+
+    def _keep_only(self, nodes: Collection[Any]) -> None:
+        """A node keeps what its backward pass needs: who holds others keeps that for nothing."""
+        self._nodes = {node: path for node, path in self._nodes.items() if node in nodes}
+
+
+def _reachable(nodes: Iterable[Any], known: Collection[Any] = ()) -> set[Any]:
+    """These nodes, and what lies behind them, as far as it is not known."""
+    found: set[Any] = set()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found and node not in known:
+            found.add(node)
             left += (each for each, _ in node.next_functions if each is not None)
+    return found
 
 
 def _nodes_of(tensors: Iterable[Tensor]) -> list[Any]:

@@ -4,10 +4,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import torch
+
 from smdistributed.modelparallel.report.records import Sent, Stretch
 from smdistributed.modelparallel.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
 from smdistributed.modelparallel.torch.executor.recorder import Recorder
+from smdistributed.modelparallel.torch.executor.wire import Channel, Kind
 
 
 class Clock:
@@ -73,6 +79,25 @@ def test_stretches_messages_and_what_was_called() -> None:
     )
     assert step.sent == (Sent(1, "CALL", 2, 111),)
     assert (step.begin_ns, step.told_ns, step.end_ns) == (1, 5, 10)
+
+
+def test_a_message_is_recorded_before_anybody_can_have_it() -> None:
+    clock = Clock()
+    recorder = Recorder(4, clock=clock)
+    came: list[int] = []
+
+    class AtOnce:
+        """The receiver is there before the sender goes on."""
+
+        def post_message(self, rank: int, header: bytes, segments: Any) -> None:
+            came.append(clock())
+
+    mailbox = Mailbox(0, 2, cast(Channel, AtOnce()), torch.device("cpu"), 1.0)
+    mailbox.recorder = recorder
+    recorder.begin_step(1)
+    mailbox.post(1, Kind.END, [1])
+    recorder.end_step(_name)
+    assert recorder.steps[0].told_ns < came[0] < recorder.steps[0].end_ns
 
 
 def test_the_last_steps_are_kept_and_failed_ones_are_not() -> None:
