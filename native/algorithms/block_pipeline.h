@@ -35,7 +35,7 @@ inline constexpr int kEveryone = -1;
 struct Stages {
   std::uint64_t rounds = 0;
   std::uint64_t blockBytes = 0;  // kBlocks of them fit into a staging buffer
-  std::uint64_t copyAhead = 1;   // blocks that may be copied in before they are consumed
+  std::uint64_t copyAhead = 1;   // at least; see Context
   bool contributes = true;
   bool reduces = false;
   bool consumes = true;
@@ -83,7 +83,8 @@ class Pipeline final : public Condition {
 
   bool canContribute() {
     if (contributed_ == stages_.rounds) return false;
-    if (contributed_ >= std::min(published_, consumed_) + stages_.copyAhead) return false;
+    const std::uint64_t ahead = std::max(stages_.copyAhead, context_.copyAhead);
+    if (contributed_ >= std::min(published_, consumed_) + ahead) return false;
     // The staging block was last used so many rounds ago, perhaps by an earlier operation: every
     // peer must have reduced from it and read the results in it.
     const std::uint64_t target = base_ + contributed_ + 1;

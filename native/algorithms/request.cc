@@ -88,10 +88,13 @@ Signature signatureOf(const Request& request) {
 
 bool touches(const Request& request, const std::byte* begin, std::uint64_t bytes) {
   const std::uint64_t element = elementSize(request.dtype);
-  const auto overlaps = [&](const std::byte* buffer, std::uint64_t count) {
+  const auto lies = [&](const std::byte* buffer, std::uint64_t length) {
     const auto from = reinterpret_cast<std::uintptr_t>(buffer);
     const auto at = reinterpret_cast<std::uintptr_t>(begin);
-    return from < at + bytes && at < from + count * element;
+    return from < at + bytes && at < from + length;
+  };
+  const auto overlaps = [&](const std::byte* buffer, std::uint64_t count) {
+    return lies(buffer, count * element);
   };
   if (overlaps(request.input, request.count) || overlaps(request.output, request.count)) {
     return true;
@@ -101,6 +104,9 @@ bool touches(const Request& request, const std::byte* begin, std::uint64_t bytes
   }
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     if (overlaps(request.outputs[i], request.outputCounts[i])) return true;
+  }
+  for (const Fragment& each : request.fragments) {
+    if (lies(each.data, each.bytes)) return true;
   }
   const std::uint64_t outputShares = std::max<std::uint64_t>(1, request.outputs.size());
   return std::any_of(request.pieces.begin(), request.pieces.end(), [&](const Piece& piece) {

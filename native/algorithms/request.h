@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "algorithms/scratch.h"
+#include "common/fragment.h"
 #include "common/signature.h"
 #include "common/task.h"
 #include "patterns/between_hosts.h"
@@ -56,6 +57,9 @@ struct Request {
   // pack() (coalesce.h).
   std::vector<Piece> pieces;
 
+  // Not empty: of an all_reduce, the input, which does not overlap the output (fragments.h).
+  Fragments fragments;
+
   std::uint64_t inputCount(int rank) const { return inputCounts[static_cast<std::size_t>(rank)]; }
   std::uint64_t outputCount(int rank) const { return outputCounts[static_cast<std::size_t>(rank)]; }
 };
@@ -87,7 +91,7 @@ struct Context {
   patterns::Pattern pattern{};             // between hosts, if there are several
   Scratch* scratch = nullptr;              // of the communicator
   transport::Mailbox* mailbox = nullptr;   // null if size is 1
-  std::uint64_t copyAhead = 1;             // see copyAheadFor()
+  std::uint64_t copyAhead = 1;             // see copyAheadFor(); set by whoever drives
   std::uint64_t* blocksDone = nullptr;     // of the communicator's staged operations so far
   std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
   bool isInPlace = false;             // without staging; set by runShared() once it knows
@@ -114,7 +118,8 @@ std::uint64_t oneShotBytes(const Request& request);
 // How many blocks a rank may copy in before it has reduced and consumed them: one while each rank
 // has a processor, so that what was copied in is still in the cache when its result is copied out
 // (25 MiB, 2 ranks: 2.1 ms; without a limit 3.6 ms); all there are where ranks take turns on
-// processors, so that each gets far in its turn.
+// processors, so that each gets far in its turn. So it is for a thread that sleeps at once when it
+// has to wait, however many processors there are (the same: from twice as long to as long).
 std::uint64_t copyAheadFor(int ranks, int cores);
 // Blocks stream through the ranks' staging buffers: any size, on one host.
 Task runStaged(Context& context);

@@ -113,7 +113,8 @@ std::uint64_t contributedBytes(const Context& context, int peer) {
 std::optional<Bytes> bufferOf(const Request& request, bool contributes) {
   const std::uint64_t element = elementSize(request.dtype);
   if (!hasParts(request.kind)) {
-    return Bytes(contributes ? request.input : request.output, request.count * element);
+    const bool isInput = contributes && request.fragments.empty();
+    return Bytes(isInput ? request.input : request.output, request.count * element);
   }
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -155,7 +156,8 @@ BufferPlace ownPlace(const Context& context) {
   if (buffer->empty()) return 1;  // nobody will look there
   if (isReducedInPlace(request.kind)) {
     const bool isOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
-    if (isOutput && request.input != request.output) return kNoPlace;
+    const bool isElsewhere = request.fragments.empty() && request.input != request.output;
+    if (isOutput && isElsewhere) return kNoPlace;
   } else if (isContributor && !isLeftAlone(context, *buffer)) {
     return kNoPlace;
   }
@@ -209,7 +211,9 @@ bool mayShareBuffers(const Context& context) {
 
 Task runShared(Context& context) {
   const transport::PeerMemory& memory = *context.memory;
-  announce(context, ownPlace(context));
+  const BufferPlace place = ownPlace(context);
+  if (place != kNoPlace && !context.request.fragments.empty()) bringFragments(context);
+  announce(context, place);
   AllArrived allArrived(context);
   co_await allArrived;
   if (hasSplits(context.request.kind)) Splits(context).check();

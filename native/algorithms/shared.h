@@ -30,6 +30,9 @@ inline bool overlap(Bytes a, Bytes b) {
          isBefore(b.data(), a.data() + a.size());
 }
 
+// Of an input in fragments: puts what peers are going to read into the output.
+void bringFragments(const Context& context);
+
 // all_reduce and reduce. Returns whether this rank's part is done; false: a rank whose buffer it
 // uses has withdrawn it, and what was read may not be the operation's.
 bool reduceInPlace(const Context& context, const SharedBuffers& buffers);

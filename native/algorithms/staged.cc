@@ -17,6 +17,7 @@
 
 #include "algorithms/announcement.h"
 #include "algorithms/block_pipeline.h"
+#include "algorithms/fragments.h"
 #include "kernels/kernels.h"
 #include "patterns/shares.h"
 
@@ -32,13 +33,7 @@ using patterns::shareOf;
 // slower: a line is dear to write again while the peer that read it still has it in its cache.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
 constexpr std::uint64_t kCacheLine = 64;
-
-Stages stagesOf(const Context& context) {
-  Stages stages;
-  stages.blockBytes = kBlockBytes;
-  stages.copyAhead = context.copyAhead;
-  return stages;
-}
+constexpr Stages kInBlocks{.blockBytes = kBlockBytes};
 
 std::uint64_t maxOf(const std::vector<std::uint64_t>& counts) {
   return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
@@ -59,7 +54,7 @@ Task reduceInBlocks(Context& context) {
   const std::uint64_t perBlock = kBlockBytes / element;
   const std::uint64_t unit = std::max<std::uint64_t>(1, kCacheLine / element);
   const bool hasOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
-  Stages stages = stagesOf(context);
+  Stages stages = kInBlocks;
   stages.rounds = patterns::numPieces(request.count, perBlock);
   stages.reduces = true;
   stages.consumes = hasOutput;
@@ -80,12 +75,12 @@ Task reduceInBlocks(Context& context) {
       [&context, &request, sharesOf, element](Pipeline& pipeline) {
         return [&context, &request, &pipeline, sharesOf, element](std::uint64_t round) {
           const Shares shares = sharesOf(round);
-          const std::byte* source = request.input + shares.first * element;
+          const Input input(request);
           std::byte* target = pipeline.block(context.rank, round);
           const std::uint64_t after = shares.mine.begin + shares.mine.size;
-          copyBytes(target, source, shares.mine.begin * element);
-          copyBytes(target + after * element, source + after * element,
-                    (shares.size - after) * element);
+          input.copy(target, shares.first * element, shares.mine.begin * element);
+          input.copy(target + after * element, (shares.first + after) * element,
+                     (shares.size - after) * element);
         };
       },
       [&context, &request, sharesOf, element, kernel, hasOutput](Pipeline& pipeline) {
@@ -97,11 +92,11 @@ Task reduceInBlocks(Context& context) {
           const std::uint64_t inBlock = shares.mine.begin * element;
           const std::uint64_t inBuffer = (shares.first + shares.mine.begin) * element;
           for (int peer = 0; peer < context.size; ++peer) {
-            sources[static_cast<std::size_t>(peer)] = peer == context.rank
-                                                          ? request.input + inBuffer
-                                                          : pipeline.block(peer, round) + inBlock;
+            sources[static_cast<std::size_t>(peer)] = pipeline.block(peer, round) + inBlock;
           }
           std::byte* published = pipeline.block(context.rank, round) + inBlock;
+          sources[static_cast<std::size_t>(context.rank)] =
+              Input(request).read(inBuffer, shares.mine.size * element, published);
           // The root of a reduce publishes nothing: nobody reads it, so nothing would keep this
           // rank from having refilled the block with a later, shorter one whose shares lie
           // elsewhere.
@@ -153,7 +148,7 @@ Task reduceScatterInPieces(Context& context) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perPiece = elementsPerPiece(context, element);
-  Stages stages = stagesOf(context);
+  Stages stages = kInBlocks;
   stages.rounds = patterns::numPieces(maxOf(request.inputCounts), perPiece);
   stages.reduces = true;
   stages.consumes = false;
@@ -261,7 +256,7 @@ Task moveSplits(Context& context) {
   const Splits splits(context);
   const std::uint64_t longest = splits.check();
   const bool isRoot = context.rank == request.root;
-  Stages stages = stagesOf(context);
+  Stages stages = kInBlocks;
   Task body;
   if (request.kind == OpKind::kGather) {
     stages.consumes = isRoot;
@@ -280,7 +275,7 @@ Task moveSplits(Context& context) {
 Task broadcastInBlocks(Context& context) {
   const Request& request = context.request;
   const bool isRoot = context.rank == request.root;
-  Stages stages = stagesOf(context);
+  Stages stages = kInBlocks;
   stages.contributes = isRoot;
   stages.consumes = !isRoot;
   stages.contributor = request.root;
@@ -301,7 +296,7 @@ Task runStagedAfterArrival(Context& context) {
     case OpKind::kReduceScatter:
       return reduceScatterInPieces(context);
     case OpKind::kAllGather:
-      return gatherInBlocks(context, stagesOf(context), context.request.outputCounts);
+      return gatherInBlocks(context, kInBlocks, context.request.outputCounts);
     case OpKind::kBroadcast:
       return broadcastInBlocks(context);
     default:

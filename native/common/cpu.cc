@@ -46,6 +46,9 @@ void raiseTo(std::atomic<int>& value, int candidate) {
 // and so on in turns. (benchmarks/ddp_step, tiny model: with a fifth of this, and no waiting thread
 // that drives, 1.41 times the step with a free collective; now 1.23.)
 constexpr SpinBudget kDedicated{10000, 50};
+// About five milliseconds: what a rank of a pipeline waits for is a stage's work. Where that takes
+// longer, what sleeping costs does not show.
+constexpr SpinBudget kDedicatedPatient{100000, 50};
 // While the others run, a yield takes as long as they do. If all of them wait, so many take some 50
 // us, about what sleeping and being woken costs on a virtual machine: whoever gives up sooner is
 // late for the next operation, and so on in turns, as above.
@@ -87,6 +90,10 @@ void noteHostLoad(int ranks, int cores) {
 
 SpinBudget callerSpinBudget() {
   return excessOfCallers.load(std::memory_order_relaxed) <= 0 ? kDedicated : kShared;
+}
+
+SpinBudget patientSpinBudget() {
+  return excessOfCallers.load(std::memory_order_relaxed) <= 0 ? kDedicatedPatient : kShared;
 }
 
 SpinBudget progressSpinBudget() {

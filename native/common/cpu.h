@@ -28,6 +28,8 @@ struct SpinBudget {
 // For a thread that has nothing else to do (a blocking call) and for the background thread, which
 // must not take the processor from a computing one.
 SpinBudget callerSpinBudget();
+// For one that waits for what another rank has to compute first.
+SpinBudget patientSpinBudget();
 SpinBudget progressSpinBudget();
 
 }  // namespace smd

@@ -25,8 +25,9 @@ inline bool isForkedChild(std::uint64_t generation) noexcept {
   return generation != forkGeneration();
 }
 
-// While one exists no fork happens in this process: held from the system call that makes a
-// descriptor until it is registered, so that no child can inherit it unnoticed. Keep it short, do
+// While one exists no fork happens in this process, and there is one at a time: held from the
+// system call that makes a descriptor until it is registered, so that no child can inherit it
+// unnoticed, and instead of a mutex where a child must find whole what it guards. Keep it short, do
 // not nest it, and do not call fork() under it.
 class ForkGuard {
  public:

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "algorithms/coalesce.h"
+#include "algorithms/fragments.h"
 #include "algorithms/mismatch.h"
 #include "algorithms/point_to_point.h"
 #include "common/cpu.h"
@@ -81,6 +82,8 @@ void Communicator::join(const ExchangeFn& exchange) {
   const int cores = topology::coresOf(membership_.identities, locals);
   noteHostLoad(static_cast<int>(locals.size()), cores);
   copyAhead_ = algorithms::copyAheadFor(static_cast<int>(locals.size()), cores);
+  // As progressSpinBudget(): each rank's application is likely to compute meanwhile.
+  copyAheadInBackground_ = algorithms::copyAheadFor(2 * static_cast<int>(locals.size()), cores);
   if (size_ == 1) return;
   allLocal_ = static_cast<int>(locals.size()) == size_;
   liveness_ = std::make_unique<Liveness>(size_);
@@ -239,7 +242,6 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
   context.scratch = &scratch_;
-  context.copyAhead = copyAhead_;
   if (trace::isOn()) {
     work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
     context.arrivedNs = &work->trace->arrivedNs;
@@ -263,6 +265,8 @@ Task Communicator::start(Work& work) {
   if (algorithm == Algorithm::kShared && !algorithms::mayShareBuffers(context)) {
     algorithm = Algorithm::kStaged;  // this rank need not wait to know
   }
+  const bool readsFragments = algorithm == Algorithm::kShared || algorithm == Algorithm::kStaged;
+  if (!readsFragments) algorithms::joinFragments(context.request);
   if (work.trace) work.trace->start(algorithm);
   switch (algorithm) {
     case Algorithm::kOneShot:
@@ -285,6 +289,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     kernels::reduceOrThrow(request.op, request.dtype);
   }
   const bool isBrief = mode != Mode::kBlocking;
+  if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
   std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
   std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
   work->packed = std::move(packed);
@@ -353,6 +358,7 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
   while (result == Drive::kDone && !work.isCompleted()) {
     const std::shared_ptr<Work> first = queue_.front();
     lock.unlock();
+    first->context.copyAhead = copyAhead_;
     if (first->trace) first->trace->isDrivenByProgress = false;
     try {
       result = driveInline(*first, until);
@@ -376,7 +382,26 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
 void Communicator::handOver(std::unique_lock<std::mutex>& lock) {
   driver_ = Driver::kProgress;
   lock.unlock();
-  ProgressThread::process().add(shared_from_this());
+  leaveToProgressThread();
+}
+
+// Whatever is under way that nobody drives. False: there is no such thread, and all has ended with
+// that as its error, since nobody else would let go of the callers' buffers.
+bool Communicator::leaveToProgressThread() {
+  try {
+    ProgressThread::process().add(shared_from_this());
+    return true;
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::kInternal,
+               describePeer(rank_) +
+                   " cannot start the thread that carries out what nobody waits for (" +
+                   error.what() +
+                   "); expected room for one more thread. Raise the limit of processes and threads "
+                   "(ulimit -u, or that of the container), or start fewer"));
+  }
+  while (advance() == Result::kMoved) {
+  }
+  return false;
 }
 
 std::shared_ptr<Work> Communicator::send(const std::byte* data, std::uint64_t count, DType dtype,
@@ -426,7 +451,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
   std::unique_lock lock(mutex_);
   independent_.push_back(work);
   lock.unlock();
-  ProgressThread::process().add(shared_from_this());
+  leaveToProgressThread();
   return work;
 }
 
@@ -550,6 +575,7 @@ Advancing::Result Communicator::advance() {
   const auto drive = [&](const std::shared_ptr<Work>& work) {
     isStepping_ = true;
     lock.unlock();
+    work->context.copyAhead = copyAheadInBackground_;
     if (work->trace) work->trace->isDrivenByProgress = true;
     const bool isDone = stepOrDiagnose(*work);
     lock.lock();
@@ -632,7 +658,7 @@ void Communicator::close() {
                      "this rank closed the group while the operation was pending; expected every "
                      "operation to be waited for first");
     }
-    // Within failMutex_: whoever sees the wires go, and calls fail(), must find that it is too late.
+    // Within failMutex_: whoever sees the wires go and calls fail() must find that it is too late.
     hasError_.store(true, std::memory_order_release);
   }
   wake();

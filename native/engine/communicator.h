@@ -140,9 +140,11 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void checkForStrays(const Work& work);
   void finish(Work& work, std::optional<Error> error);
   void handOver(std::unique_lock<std::mutex>& lock);
+  bool leaveToProgressThread();
 
   // Messages of unknown size (communicator_messages.cc).
   class NextMessage;
+  void noteProcessor();
   bool advanceMessages(bool& moved);
   bool hasUnsentMessages() const { return messages_ != nullptr && messages_->hasUnsent(); }
   std::optional<Error> goneError(int peer);
@@ -214,7 +216,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t sequence_ = 0;
   bool closed_ = false;
 
-  std::uint64_t copyAhead_ = 1;
+  std::uint64_t copyAhead_ = 1, copyAheadInBackground_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
   algorithms::Scratch scratch_;   // likewise
   // What was chosen last, as it usually is again; likewise.

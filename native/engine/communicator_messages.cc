@@ -4,6 +4,8 @@
 // Messages of unknown size: who moves them, and what ends a wait for them. They have no deadline of
 // the group's and no entry in the flight record: whoever serves others may wait for hours, and sees
 // thousands of them in a minute.
+#include <sched.h>
+
 #include <utility>
 
 #include "engine/communicator.h"
@@ -36,7 +38,9 @@ class Communicator::NextMessage final : public Driven {
   bool awaitsOtherHosts() const override {
     return communicator_.membership_.localRanks.size() == 1;
   }
-  bool isInTheWay() const override { return false; }
+  bool isInTheWay() const override {
+    return communicator_.memory_ && communicator_.memory_->hasPeerOn(sched_getcpu());
+  }
 
  private:
   bool take() {
@@ -75,9 +79,19 @@ class Communicator::NextMessage final : public Driven {
   Communicator& communicator_;
 };
 
+void Communicator::noteProcessor() {
+  if (!memory_) return;
+  std::atomic<int>& noted = memory_->mine().processor;
+  const int processor = sched_getcpu();
+  if (noted.load(std::memory_order_relaxed) != processor) {  // else peers keep the line
+    noted.store(processor, std::memory_order_relaxed);
+  }
+}
+
 void Communicator::postMessage(int peer, std::span<const std::byte> header,
                                std::span<const Segment> segments) {
   requireUsable("post_message", peer, false);
+  noteProcessor();
   // The group fails for whoever waits; who only posts must not wait for what that takes.
   const auto requireReachable = [&] {
     std::optional<Error> error = groupError();
@@ -89,7 +103,7 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
     case Messages::Posted::kDone:
       return;
     case Messages::Posted::kLeft:
-      ProgressThread::process().add(shared_from_this());
+      if (!leaveToProgressThread()) requireReachable();
       return;
     case Messages::Posted::kFailed:
       break;
@@ -103,6 +117,7 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
 
 std::optional<Message> Communicator::nextMessage(TimePoint end) {
   requireUsable("next_message", transport::kAnyPeer, true);
+  noteProcessor();
   if (isTakingMessage_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorKind::kConfiguration,
                 "two threads of rank " + std::to_string(rank_) +
@@ -123,7 +138,7 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   if (end <= Clock::now()) {
     next.stepOrDiagnose();
   } else {
-    const SpinBudget budget = allLocal_ ? callerSpinBudget() : kBetweenHosts;
+    const SpinBudget budget = allLocal_ ? patientSpinBudget() : kBetweenHosts;
     // An interruption harms nothing: the message, should it come, is the next one.
     if (drive(next, {.end = end}, budget, {bell(), *mailbox_}) == Drive::kInterrupted) {
       throw Interrupted{};

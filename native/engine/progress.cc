@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "common/clock.h"
 #include "common/cpu.h"
 #include "common/fork.h"
+#include "common/signals.h"
 
 namespace smd::engine {
 namespace {
@@ -61,16 +61,12 @@ ProgressThread& ProgressThread::process() {
 
 void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
   std::lock_guard lock(mutex_);
-  added_.push_back(std::move(advancing));
   if (!thread_.joinable()) {
-    // Signals are for the threads of the application.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const NoSignals meanwhile;
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread_.native_handle(), "smd-progress");
   }
+  added_.push_back(std::move(advancing));
   fullFence();
   bell_.ringIfAsleep();
 }

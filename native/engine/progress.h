@@ -32,6 +32,8 @@ class ProgressThread {
   // Started on first use; stopped by shutdown(), after which a later use starts it again.
   static ProgressThread& process();
 
+  // Throws if the thread cannot be started (a limit of the system's), or for want of memory: then
+  // nothing has been added.
   void add(std::shared_ptr<Advancing> advancing);
   // Ends the thread. Whatever was added stays unfinished: close communicators first.
   void shutdown();

@@ -19,6 +19,7 @@
 #include "common/error.h"
 #include "common/file_descriptor.h"
 #include "common/fork.h"
+#include "common/signals.h"
 #include "engine/registry.h"
 
 namespace smd::engine {
@@ -62,19 +63,15 @@ class Reporter {
     if (wake_.isOpen()) return wake_.get();
     wake_ = FileDescriptor::fromCall([] { return ::eventfd(0, EFD_CLOEXEC); });
     if (!wake_.isOpen()) throw systemError("eventfd");
-    sigset_t all, before;  // signals are for the threads of the application
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const NoSignals meanwhile;
     try {
       std::thread thread([this] { run(); });
       pthread_setname_np(thread.native_handle(), "smd-report");
       thread.detach();
     } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       wake_ = {};
       throw;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return wake_.get();
   }
 

@@ -20,16 +20,22 @@ class SeamGroup final : public seam::Group {
   int rank() const noexcept override { return communicator_->rank(); }
   int size() const noexcept override { return communicator_->size(); }
 
-  void allReduce(const std::byte* input, std::byte* output, std::uint64_t count, DType dtype,
-                 ReduceOp op, std::uint64_t layout, seam::Completion completion) noexcept override {
+  void allReduce(Fragments input, std::byte* output, std::uint64_t count, DType dtype, ReduceOp op,
+                 std::uint64_t layout, seam::Completion completion) noexcept override {
     Request request;
     request.kind = OpKind::kAllReduce;
     request.dtype = dtype;
     request.op = op;
     request.count = count;
     request.layout = layout;
-    request.input = input;
     request.output = output;
+    if (count == 0) {
+      request.input = output;
+    } else if (input.front().data == output) {
+      request.input = output;
+    } else {
+      request.fragments = std::move(input);
+    }
     submit(std::move(request), std::move(completion));
   }
 

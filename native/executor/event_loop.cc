@@ -29,6 +29,7 @@
 #include "common/file_descriptor.h"
 #include "common/fork.h"
 #include "common/log.h"
+#include "common/signals.h"
 
 namespace smd::executor {
 namespace {
@@ -248,23 +249,12 @@ class Core {
   bool stopped_ = false;
 };
 
-// Signals belong to the threads of the application (Python's main thread above all).
-std::thread startWithoutSignals(std::shared_ptr<Core> core) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread([core = std::move(core)] {
-      pthread_setname_np(pthread_self(), "smd-event-loop");
-      core->run();
-    });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
+std::thread start(std::shared_ptr<Core> core) {
+  const NoSignals meanwhile;
+  return std::thread([core = std::move(core)] {
+    pthread_setname_np(pthread_self(), "smd-event-loop");
+    core->run();
+  });
 }
 
 class Loop final : public EventLoop {
@@ -272,7 +262,7 @@ class Loop final : public EventLoop {
   Loop()
       : generation_(forkGeneration()),
         core_(std::make_shared<Core>()),
-        thread_(std::make_unique<std::thread>(startWithoutSignals(core_))) {}
+        thread_(std::make_unique<std::thread>(start(core_))) {}
 
   ~Loop() override {
     if (isForkedChild(generation_)) {

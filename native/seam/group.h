@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/fragment.h"
 #include "common/types.h"
 
 namespace smd::seam {
@@ -32,11 +33,11 @@ class Group {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
 
-  // `input` may be `output`, and does not overlap it otherwise. `layout`: a digest of what else the
-  // ranks must agree on besides `count` elements.
-  virtual void allReduce(const std::byte* input, std::byte* output, std::uint64_t count,
-                         DType dtype, ReduceOp op, std::uint64_t layout,
-                         Completion completion) noexcept = 0;
+  // `input` in whole elements, one fragment at least unless `count` is 0. It may be `output` (one
+  // fragment, which is all of it), and does not overlap that otherwise. `layout`: a digest of what
+  // else the ranks must agree on besides `count` elements.
+  virtual void allReduce(Fragments input, std::byte* output, std::uint64_t count, DType dtype,
+                         ReduceOp op, std::uint64_t layout, Completion completion) noexcept = 0;
   // From the root's `data`, which is only read, into the others'.
   virtual void broadcast(std::byte* data, std::uint64_t count, DType dtype, int root,
                          std::uint64_t layout, Completion completion) noexcept = 0;
@@ -53,7 +54,7 @@ class Group {
 // What an address that passes through Python points to. `version` first, for ever: libraries of
 // different builds must find out before they call each other.
 struct Handle {
-  static constexpr std::uint64_t kVersion = 0x5345414d'00000002;  // change it with the interfaces
+  static constexpr std::uint64_t kVersion = 0x5345414d'00000003;  // change it with the interfaces
   std::uint64_t version = kVersion;
   std::shared_ptr<Group> group;
 };

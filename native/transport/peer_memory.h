@@ -50,7 +50,7 @@ struct RankCells {
   alignas(64) std::atomic<std::uint64_t> consumed{0};   // blocks of peers I will not read again
   alignas(64) std::atomic<std::uint64_t> completed{0};  // sequence of my last finished operation
   std::atomic<Presence> presence{Presence::kAbsent};
-  std::atomic<int> processor{-1};  // on which I entered my last collective
+  std::atomic<int> processor{-1};  // on which I last came here
   Doorbell bell;
   // A line each: the first changes with every piece moved, the second, read just as often, once.
   alignas(64) std::atomic<std::uint32_t> usesPeers{0};    // I am at peers' buffers
@@ -150,7 +150,7 @@ class PeerMemory {
     }
   }
 
-  // Whether a peer entered its last collective on this processor; negative: it is not known.
+  // Whether a peer last came here on this processor; negative: it is not known.
   bool hasPeerOn(int processor) const {
     if (processor < 0) return false;
     for (int peer = 0; peer < size_; ++peer) {

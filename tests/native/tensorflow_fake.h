@@ -51,11 +51,13 @@ struct TfTensor {
   TfType type{};
   std::vector<std::int64_t> dims;
   std::shared_ptr<FakeBuffer> buffer;
+  std::shared_ptr<std::atomic<int>> held = {};  // of the run it was given to; null: of none
 };
 
 struct TfContext {
   std::vector<TfTensor> inputs;  // the token first
   std::vector<TfTensor> outputs;
+  std::shared_ptr<std::atomic<int>> held = std::make_shared<std::atomic<int>>(0);
   TfCode code = TfCode::kOk;
   std::string text;
 };
@@ -147,9 +149,20 @@ inline std::atomic<int>& numHeld() {
   return count;
 }
 
-inline TfTensor* hold(TfTensor tensor) {
+inline TfTensor* hold(TfTensor tensor, const TfContext* context = nullptr) {
   numHeld().fetch_add(1);
+  tensor.held = context == nullptr ? nullptr : context->held;
+  if (tensor.held) tensor.held->fetch_add(1);
   return new TfTensor(std::move(tensor));
+}
+
+// What this TensorFlow refuses to do.
+struct Refusals {
+  std::atomic<bool> newTensor{false}, setOutput{false};
+};
+inline Refusals& refusals() {
+  static Refusals instance;
+  return instance;
 }
 
 inline void setStatus(TfStatus* status, TfCode code, const char* text) { *status = {code, text}; }
@@ -171,10 +184,12 @@ inline Api fakeApi() {
     tensor.buffer->bytes = bytes;
     tensor.buffer->drop = drop;
     tensor.buffer->argument = argument;
+    if (refusals().newTensor) return static_cast<TfTensor*>(nullptr);  // and drops the memory
     return hold(std::move(tensor));
   };
   fake.DeleteTensor = [](TfTensor* tensor) {
     numHeld().fetch_sub(1);
+    if (tensor->held) tensor->held->fetch_sub(1);
     delete tensor;
   };
   fake.TensorType = [](const TfTensor* tensor) { return tensor->type; };
@@ -186,9 +201,10 @@ inline Api fakeApi() {
   fake.TensorData = [](const TfTensor* tensor) { return tensor->buffer->data; };
   fake.NumInputs = [](TfContext* context) { return static_cast<int>(context->inputs.size()); };
   fake.GetInput = [](TfContext* context, int i, TfTensor** tensor, TfStatus*) {
-    *tensor = hold(context->inputs.at(static_cast<std::size_t>(i)));
+    *tensor = hold(context->inputs.at(static_cast<std::size_t>(i)), context);
   };
-  fake.SetOutput = [](TfContext* context, int i, const TfTensor* tensor, TfStatus*) {
+  fake.SetOutput = [](TfContext* context, int i, const TfTensor* tensor, TfStatus* status) {
+    if (refusals().setOutput) return setStatus(status, TfCode::kInternal, "no output");
     context->outputs.at(static_cast<std::size_t>(i)) = *tensor;
   };
   fake.AllocateOutput = [](TfContext* context, int i, TfType type, const std::int64_t* dims,
@@ -201,7 +217,7 @@ inline Api fakeApi() {
     TfTensor tensor = makeTensor(type, {dims, dims + numDims});
     EXPECT_EQ(bytes, tensor.buffer->bytes);
     context->outputs.at(static_cast<std::size_t>(i)) = tensor;
-    return hold(std::move(tensor));
+    return hold(std::move(tensor), context);
   };
   fake.OpKernelContext_Failure = [](TfContext* context, TfStatus* status) {
     context->code = status->code;
@@ -359,6 +375,7 @@ class OpRun {
   // As in TensorFlow: the callback's address is one on the stack.
   __attribute__((noinline)) void compute() {
     std::function<void()> done = [this] {
+      EXPECT_EQ(context_.held->load(), 0) << "tensors of a run that has ended";
       context_.inputs.clear();  // as TensorFlow may
       const std::lock_guard lock(mutex_);
       ++numDone_;

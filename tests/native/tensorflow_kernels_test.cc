@@ -56,6 +56,12 @@ std::unique_ptr<OpRun> startAllGather(int rank, const TfTensor& tensor) {
 
 std::string errorOf(const std::unique_ptr<OpRun>& run) { return run->wait().text; }
 
+std::vector<Ints> manyTiny() {
+  std::vector<Ints> shapes(2000, Ints{3});
+  shapes.push_back({33333});
+  return shapes;
+}
+
 // Small and large, alone and together, empty ones between; sizes that end in the middle of a line.
 const std::vector<std::vector<Ints>>& manyShapes() {
   static const std::vector<std::vector<Ints>> shapes = {
@@ -68,6 +74,7 @@ const std::vector<std::vector<Ints>>& manyShapes() {
       {{8191}, {1}},
       {{8192}, {1}},
       {{100001}, {}, {0}, {3, 3001}, {64}},
+      manyTiny(),
   };
   return shapes;
 }
@@ -362,6 +369,48 @@ TEST(KernelsErrors, MoreRowsThanThereIsMemoryForIsTensorFlowsError) {
   EXPECT_EQ(run->wait().code, TfCode::kResourceExhausted);
   EXPECT_EQ(run->wait().text, "no memory");
   clearGroup(78);
+}
+
+// While one exists the fake TensorFlow refuses something.
+class Refusing {
+ public:
+  explicit Refusing(std::atomic<bool>& what) : what_(what) { what_ = true; }
+  ~Refusing() { what_ = false; }
+  Refusing(const Refusing&) = delete;
+  Refusing& operator=(const Refusing&) = delete;
+
+ private:
+  std::atomic<bool>& what_;
+};
+
+// What has been reduced is let go of once, by TensorFlow or by us.
+TEST(KernelsErrors, OutputsThatTensorFlowDoesNotTakeFail) {
+  Ranks ranks(2);
+  const Tensors large{makeFloats({20000}, 1), makeFloats({33}, 2)};
+  const auto codeAndText = [](const std::unique_ptr<OpRun>& run) {
+    return std::pair(run->wait().code, run->wait().text);
+  };
+  ranks.world.run([&](int rank) {
+    const auto pool = findGroup(rank)->memory;
+    EXPECT_EQ(errorOf(startAllReduce(rank, large)), "");
+    const std::size_t kept = pool->keptBytes();
+    const auto all = [&] { SMD_REQUIRE(errorOf(startAllGather(rank, makeFloats({1}, 1))) == ""); };
+    all();
+    const Refusing newTensor(refusals().newTensor);
+    all();
+    EXPECT_EQ(codeAndText(startAllReduce(rank, large)),
+              std::pair(TfCode::kInternal,
+                        std::string("SMDDPError: TensorFlow made no tensor of 80000 bytes; "
+                                    "expected one that views its bucket; in a test")));
+    EXPECT_EQ(pool->keptBytes(), kept);
+    all();
+    const Refusing setOutput(refusals().setOutput);
+    all();
+    EXPECT_EQ(codeAndText(startBroadcast(rank, large, 0)),
+              rank == 0 ? std::pair(TfCode::kInternal, std::string("no output"))
+                        : std::pair(TfCode::kOk, std::string()));
+    all();
+  });
 }
 
 TEST(KernelsErrors, ARootThatIsNoRankFails) {

@@ -1,12 +1,17 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that is used again, of which not too much is kept.
+// Memory that is used again, and kept as long as it is.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <random>
+#include <set>
 #include <thread>
 
+#include "adapters/tensorflow/groups.h"
 #include "adapters/tensorflow/memory_pool.h"
 #include "adapters/tensorflow/probe_group.h"
 #include "engine/seam_group.h"
@@ -47,20 +52,35 @@ TEST(MemoryPool, WhatIsMuchTooLargeOrTooSmallIsNot) {
   EXPECT_EQ(pool->take(kMiB)->data(), small);
 }
 
-TEST(MemoryPool, TheOldestGoesWhenTooMuchIsKept) {
+TEST(MemoryPool, AllThatAStepNeedsIsKept) {
   const auto pool = poolWithoutSharedMemory();
-  constexpr std::size_t kQuarter = MemoryPool::kKeptBytes / 4;
+  constexpr std::size_t kNumBuckets = 20;
+  std::set<std::byte*> places;
   std::vector<std::shared_ptr<MemoryPool::Lease>> leases;
-  for (int i = 0; i < 5; ++i) leases.push_back(pool->take(kQuarter));
-  std::byte* second = leases[1]->data();
-  for (auto& lease : leases) lease.reset();
-  EXPECT_EQ(pool->keptBytes(), MemoryPool::kKeptBytes);
-  for (auto& lease : leases) lease = pool->take(kQuarter);
+  for (int step = 0; step < 3; ++step) {
+    for (std::size_t i = 0; i < kNumBuckets; ++i) {
+      leases.push_back(pool->take(25 * kMiB));
+      places.insert(leases.back()->data());
+    }
+    EXPECT_EQ(pool->keptBytes(), 0u);
+    leases.clear();
+    EXPECT_EQ(pool->keptBytes(), kNumBuckets * 25 * kMiB);
+  }
+  EXPECT_EQ(places.size(), kNumBuckets);
+}
+
+TEST(MemoryPool, WhatNobodyHasNeededForAWhileGoes) {
+  constexpr std::chrono::milliseconds kWhile{2};
+  const auto pool = std::make_shared<MemoryPool>(makeProbeGroup(), kWhile);
+  pool->take(kMiB);
+  std::this_thread::sleep_for(kWhile);
+  auto other = pool->take(2 * kMiB);
   EXPECT_EQ(pool->keptBytes(), 0u);
-  EXPECT_EQ(leases[3]->data(), second);  // the oldest that was left, after the three later ones
-  auto huge = pool->take(MemoryPool::kKeptBytes + 1);
-  huge.reset();
-  EXPECT_EQ(pool->keptBytes(), 0u);
+  auto last = pool->take(3 * kMiB);
+  other.reset();
+  std::this_thread::sleep_for(kWhile);
+  last.reset();
+  EXPECT_EQ(pool->keptBytes(), 3 * kMiB);  // it has just come back
 }
 
 TEST(MemoryPool, NothingIsKeptOfAFailureOrOfAClosedGroup) {
@@ -102,7 +122,7 @@ class SmallArena final : public seam::Group {
   explicit SmallArena(std::size_t bytes) : left_(std::make_shared<std::size_t>(bytes)) {}
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 2; }
-  void allReduce(const std::byte*, std::byte*, std::uint64_t, DType, ReduceOp, std::uint64_t,
+  void allReduce(Fragments, std::byte*, std::uint64_t, DType, ReduceOp, std::uint64_t,
                  seam::Completion) noexcept override {}
   void broadcast(std::byte*, std::uint64_t, DType, int, std::uint64_t,
                  seam::Completion) noexcept override {}
@@ -153,7 +173,46 @@ TEST(MemoryPool, ThreadsTakeAndReturn) {
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_LE(pool->keptBytes(), MemoryPool::kKeptBytes);
+  // As many as were out at once, of each of five sizes.
+  EXPECT_LE(pool->keptBytes(), 12u * 5 * 20480);
+}
+
+// What views a bucket may be let go of in a child, whatever other threads did when it was forked.
+TEST(MemoryPool, IsHarmlessInAForkedChild) {
+  if (!smd::test::kMayForkWhileOthersAllocate)
+    GTEST_SKIP() << smd::test::kNoForkWhileOthersAllocate;
+  const auto pool = poolWithoutSharedMemory();
+  setGroup(79, makeProbeGroup());
+  auto lease = pool->take(kMiB);
+  pool->take(2 * kMiB);
+  std::atomic<bool> isOver{false};
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 2; ++i) {
+    busy.emplace_back([&] {
+      while (!isOver) {
+        pool->take(4096);
+        static_cast<void>(findGroup(79));
+      }
+    });
+  }
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // what waits for a lock is ended
+      lease.reset();
+      const bool isFresh = pool->take(2 * kMiB)->data() != nullptr && pool->keptBytes() >= 2 * kMiB;
+      const bool isThere = findGroup(79) != nullptr;
+      clearGroup(79);
+      _exit(isFresh && isThere ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    if (HasFailure()) break;
+  }
+  isOver = true;
+  for (auto& thread : busy) thread.join();
+  clearGroup(79);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ struct Shape {
 constexpr std::size_t kWords = sizeof(Shape) / sizeof(std::uint64_t);
 
 struct Gathering {
-  OpenGroupPtr open;
+  OpenGroupPtr open;  // for the second collective
   TensorView input;
   DType dtype{};
   Shape own;
@@ -70,58 +70,55 @@ void compare(const std::vector<Shape>& shapes) {
   }
 }
 
-using GatheringPtr = std::shared_ptr<Gathering>;
-
-void gatherRows(const GatheringPtr& state, const InvocationPtr& invocation) {
-  compare(state->shapes);
+void gatherRows(Gathering& state, const InvocationPtr& invocation) {
+  compare(state.shapes);
   std::uint64_t perRow = 1;
-  for (std::size_t i = 1; i < state->own.numDims; ++i) perRow *= state->own.dims[i];
+  for (std::size_t i = 1; i < state.own.numDims; ++i) perRow *= state.own.dims[i];
   std::uint64_t rows = 0;
   std::vector<std::uint64_t> counts;
-  for (const Shape& shape : state->shapes) {
+  for (const Shape& shape : state.shapes) {
     counts.push_back(shape.dims[0] * perRow);
     rows += shape.dims[0];
   }
-  const std::uint64_t element = elementSize(state->dtype);
-  Dims dims = state->input.dims;
+  const std::uint64_t element = elementSize(state.dtype);
+  Dims dims = state.input.dims;
   dims[0] = static_cast<std::int64_t>(rows);
-  state->output = invocation->allocate(0, state->input.type, dims, rows * perRow * element);
-  if (state->output.bytes == 0) return invocation->finish();  // all ranks know
+  state.output = invocation->allocate(0, state.input.type, dims, rows * perRow * element);
+  if (state.output.bytes == 0) return invocation->finish();  // all ranks know
   std::vector<std::byte*> outputs;
-  std::byte* at = state->output.data;
+  std::byte* at = state.output.data;
   for (const std::uint64_t count : counts) {
     outputs.push_back(at);
     at += count * element;
   }
-  state->open->group->allGather(state->input.data, std::move(outputs), std::move(counts),
-                                state->dtype, [state, invocation](const Error* error) {
-                                  if (error != nullptr) return invocation->fail(*error);
-                                  state->input.tensor.reset();
-                                  state->output.tensor.reset();
-                                  invocation->finish();
-                                });
+  const OpenGroupPtr open = state.open;  // the state may be gone before the call returns
+  open->group->allGather(state.input.data, std::move(outputs), std::move(counts), state.dtype,
+                         [invocation](const Error* error) {
+                           if (error != nullptr) return invocation->fail(*error);
+                           invocation->finish();
+                         });
 }
 
 }  // namespace
 
 void allGather(const Kernel&, const OpenGroupPtr& open, const InvocationPtr& invocation) {
-  const auto state = std::make_shared<Gathering>();
-  state->open = open;
+  auto& state = invocation->keep<Gathering>();
+  state.open = open;
   std::vector<TensorView> inputs = tensorsOf(*invocation);
-  state->dtype = layOut(inputs).dtype;
-  state->input = std::move(inputs.front());
-  state->own.dtype = static_cast<std::uint64_t>(state->dtype);
-  state->own.numDims = state->input.dims.size();
-  for (std::size_t i = 0; i < std::min(kMaxDims, state->input.dims.size()); ++i) {
-    state->own.dims[i] = static_cast<std::uint64_t>(state->input.dims[i]);
+  state.dtype = layOut(inputs).dtype;
+  state.input = std::move(inputs.front());
+  state.own.dtype = static_cast<std::uint64_t>(state.dtype);
+  state.own.numDims = state.input.dims.size();
+  for (std::size_t i = 0; i < std::min(kMaxDims, state.input.dims.size()); ++i) {
+    state.own.dims[i] = static_cast<std::uint64_t>(state.input.dims[i]);
   }
   const auto size = static_cast<std::size_t>(open->group->size());
-  state->shapes.resize(size);
+  state.shapes.resize(size);
   std::vector<std::byte*> outputs;
-  for (Shape& shape : state->shapes) outputs.push_back(reinterpret_cast<std::byte*>(&shape));
-  open->group->allGather(reinterpret_cast<const std::byte*>(&state->own), std::move(outputs),
+  for (Shape& shape : state.shapes) outputs.push_back(reinterpret_cast<std::byte*>(&shape));
+  open->group->allGather(reinterpret_cast<const std::byte*>(&state.own), std::move(outputs),
                          std::vector<std::uint64_t>(size, kWords), DType::kUInt64,
-                         [state, invocation](const Error* error) {
+                         [&state, invocation](const Error* error) {
                            if (error != nullptr) return invocation->fail(*error);
                            runGuarded(*invocation, [&] { gatherRows(state, invocation); });
                          });

@@ -21,7 +21,7 @@ struct Broadcast {
   std::shared_ptr<MemoryPool::Lease> memory;  // of several; null if all are empty
 };
 
-void giveOut(Broadcast& state, const Invocation& invocation) {
+void giveOut(const Broadcast& state, const Invocation& invocation) {
   if (state.isRoot) {
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
       invocation.setOutput(static_cast<int>(i), state.tensors[i].tensor.get());
@@ -32,9 +32,6 @@ void giveOut(Broadcast& state, const Invocation& invocation) {
       copyBytes(outputs[i].data, state.memory->data() + state.layout.offsets[i], outputs[i].bytes);
     }
   }
-  state.tensors.clear();
-  state.outputs.clear();
-  state.memory.reset();
 }
 
 }  // namespace
@@ -47,35 +44,35 @@ void broadcast(const Kernel& kernel, const OpenGroupPtr& open, const InvocationP
                                                "to " +
                                                std::to_string(group.size() - 1));
   }
-  const auto state = std::make_shared<Broadcast>();
-  state->isRoot = kernel.root == group.rank();
-  state->tensors = tensorsOf(*invocation);
-  state->layout = layOut(state->tensors);
+  auto& state = invocation->keep<Broadcast>();
+  state.isRoot = kernel.root == group.rank();
+  state.tensors = tensorsOf(*invocation);
+  state.layout = layOut(state.tensors);
   std::byte* data = nullptr;
-  state->isPacked = state->tensors.size() > 1;
-  if (state->isPacked) {
-    if (state->layout.bytes != 0) {
-      state->memory = open->memory->take(state->layout.bytes);
-      data = state->memory->data();
+  state.isPacked = state.tensors.size() > 1;
+  if (state.isPacked) {
+    if (state.layout.bytes != 0) {
+      state.memory = open->memory->take(state.layout.bytes);
+      data = state.memory->data();
     }
-    if (state->isRoot) pack(state->layout, state->tensors, data);
-  } else if (state->isRoot) {
-    data = state->tensors.front().data;
+    if (state.isRoot) pack(state.layout, state.tensors, data);
+  } else if (state.isRoot) {
+    data = state.tensors.front().data;
   } else {
-    state->outputs = allocateLike(*invocation, state->tensors);
-    data = state->outputs.front().data;
+    state.outputs = allocateLike(*invocation, state.tensors);
+    data = state.outputs.front().data;
   }
-  if (!state->isRoot) {
-    for (TensorView& each : state->tensors) each.tensor.reset();
+  if (!state.isRoot) {
+    for (TensorView& each : state.tensors) each.tensor.reset();
   }
-  group.broadcast(data, state->layout.count(), state->layout.dtype, static_cast<int>(kernel.root),
-                  state->layout.digest, [state, invocation](const Error* error) {
+  group.broadcast(data, state.layout.count(), state.layout.dtype, static_cast<int>(kernel.root),
+                  state.layout.digest, [&state, invocation](const Error* error) {
                     if (error != nullptr) {
-                      if (state->memory != nullptr) state->memory->discard();
+                      if (state.memory != nullptr) state.memory->discard();
                       return invocation->fail(*error);
                     }
                     runGuarded(*invocation, [&] {
-                      giveOut(*state, *invocation);
+                      giveOut(state, *invocation);
                       invocation->finish();
                     });
                   });

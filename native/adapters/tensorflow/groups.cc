@@ -3,49 +3,46 @@
 #include "adapters/tensorflow/groups.h"
 
 #include <map>
-#include <mutex>
 #include <utility>
+
+#include "common/fork.h"
 
 namespace smd::tensorflow {
 namespace {
 
-// Never destroyed: operations may run while static destructors do.
-struct Groups {
-  std::mutex mutex;
-  std::map<std::int64_t, std::shared_ptr<const OpenGroup>> byId;
-};
-Groups& groups() {
-  static auto* instance = new Groups;
+// Never destroyed: operations may run while static destructors do. Guarded by ForkGuard: a forked
+// child finds it whole, and nobody in it.
+std::map<std::int64_t, std::shared_ptr<const OpenGroup>>& groups() {
+  static auto* instance = new std::map<std::int64_t, std::shared_ptr<const OpenGroup>>;
   return *instance;
 }
 
 }  // namespace
 
 void setGroup(std::int64_t id, std::shared_ptr<seam::Group> group) {
-  auto open = std::make_shared<OpenGroup>();
-  open->memory = std::make_shared<MemoryPool>(group);
-  open->group = std::move(group);
+  auto memory = std::make_shared<MemoryPool>(group);
+  auto open = std::make_shared<const OpenGroup>(OpenGroup{std::move(group), std::move(memory)});
   clearGroup(id);
-  const std::lock_guard lock(groups().mutex);
-  groups().byId[id] = std::move(open);
+  const ForkGuard lock;
+  groups()[id].swap(open);
 }
 
 void clearGroup(std::int64_t id) {
   std::shared_ptr<const OpenGroup> closed;  // let go of without the lock
   {
-    const std::lock_guard lock(groups().mutex);
-    const auto found = groups().byId.find(id);
-    if (found == groups().byId.end()) return;
+    const ForkGuard lock;
+    const auto found = groups().find(id);
+    if (found == groups().end()) return;
     closed = std::move(found->second);
-    groups().byId.erase(found);
+    groups().erase(found);
   }
   closed->memory->close();
 }
 
 std::shared_ptr<const OpenGroup> findGroup(std::int64_t id) {
-  const std::lock_guard lock(groups().mutex);
-  const auto found = groups().byId.find(id);
-  return found == groups().byId.end() ? nullptr : found->second;
+  const ForkGuard lock;
+  const auto found = groups().find(id);
+  return found == groups().end() ? nullptr : found->second;
 }
 
 }  // namespace smd::tensorflow

@@ -69,6 +69,7 @@ void Invocation::setOutput(int output, const TfTensor* tensor) const {
 
 void Invocation::finish() {
   const std::function<void()> done = std::exchange(done_, nullptr);
+  kept_.reset();
   if (done) done();
 }
 

@@ -45,7 +45,8 @@ struct Refused {
 };
 
 // Shared by whoever may end it. It is ended once, by finish() or fail(), and what TensorFlow gave
-// us is not touched after that. Not thread-safe: steps of one operation follow each other.
+// us is not touched after that: so whatever outlives the kernel's call is kept here, and let go of
+// before TensorFlow is told. Not thread-safe: steps of one operation follow each other.
 class Invocation {
  public:
   // `key` outlives it: the kernel's own.
@@ -61,6 +62,14 @@ class Invocation {
   TensorView allocate(int output, TfType type, const Dims& dims, std::size_t bytes) const;
   void setOutput(int output, const TfTensor* tensor) const;
 
+  // What the operation needs until its end; once.
+  template <class State>
+  State& keep() {
+    auto state = std::make_shared<State>();
+    kept_ = state;
+    return *state;
+  }
+
   void finish();
   void fail(const Failure& failure);
   void fail(const Error& error) { fail(failureOf(error, key_)); }
@@ -70,6 +79,7 @@ class Invocation {
   TfContext* const context_;
   std::function<void()> done_;
   const std::string& key_;
+  std::shared_ptr<void> kept_;
 };
 
 // Runs a step of an operation; an exception is the operation's failure. TensorFlow is compiled to

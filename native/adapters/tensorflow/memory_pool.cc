@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <new>
+#include <numeric>
 #include <utility>
 
 namespace smd::tensorflow {
@@ -21,20 +22,19 @@ std::shared_ptr<std::byte> ordinaryMemory(std::size_t bytes) {
 
 std::shared_ptr<MemoryPool::Lease> MemoryPool::take(std::size_t bytes) {
   const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
-  Blocks taken;
-  {
-    const std::lock_guard lock(mutex_);
+  Blocks taken, expired;  // freed without the lock
+  if (!isForkedChild(generation_)) {
+    const ForkGuard lock;
     // The smallest that is large enough, if it is not much larger.
     auto best = kept_.end();
     for (auto it = kept_.begin(); it != kept_.end(); ++it) {
       const bool fits = it->size >= size && it->size <= size + size / 4;
       if (fits && (best == kept_.end() || it->size < best->size)) best = it;
     }
-    if (best != kept_.end()) {
-      keptBytes_ -= best->size;
-      taken.splice(taken.end(), kept_, best);
-    }
+    if (best != kept_.end()) taken.splice(taken.end(), kept_, best);
+    expire(Clock::now(), expired);
   }
+  expired.clear();
   if (taken.empty()) taken.push_back(allocate(size));
   return std::make_shared<Lease>(weak_from_this(), std::move(taken));
 }
@@ -43,13 +43,10 @@ MemoryPool::Block MemoryPool::allocate(std::size_t bytes) {
   auto shared = group_->allocateShared(bytes);
   Blocks dropped;
   {
-    const std::lock_guard lock(mutex_);
+    const ForkGuard lock;
     if (shared != nullptr) hasShared_ = true;
     // What is kept may be in the way, in sizes that are not asked for any more.
-    if (shared == nullptr && hasShared_) {
-      dropped.swap(kept_);
-      keptBytes_ = 0;
-    }
+    if (shared == nullptr && hasShared_) dropped.swap(kept_);
   }
   if (!dropped.empty()) {
     dropped.clear();
@@ -59,28 +56,34 @@ MemoryPool::Block MemoryPool::allocate(std::size_t bytes) {
 }
 
 void MemoryPool::giveBack(Blocks&& one) noexcept {
-  Blocks dropped;  // freed without the lock
-  const std::lock_guard lock(mutex_);
+  if (isForkedChild(generation_)) return;
+  Blocks expired;
+  const ForkGuard lock;
   if (isClosed_) return;
-  keptBytes_ += one.front().size;
+  const TimePoint now = Clock::now();
+  one.front().since = now;
   kept_.splice(kept_.begin(), one);
-  while (keptBytes_ > kKeptBytes) {
-    keptBytes_ -= kept_.back().size;
-    dropped.splice(dropped.begin(), kept_, std::prev(kept_.end()));
+  expire(now, expired);
+}
+
+// Caller holds the lock.
+void MemoryPool::expire(TimePoint now, Blocks& expired) noexcept {
+  while (!kept_.empty() && now - kept_.back().since >= idleTime_) {
+    expired.splice(expired.begin(), kept_, std::prev(kept_.end()));
   }
 }
 
 void MemoryPool::close() {
   Blocks dropped;
-  const std::lock_guard lock(mutex_);
+  const ForkGuard lock;
   isClosed_ = true;
-  keptBytes_ = 0;
   dropped.swap(kept_);
 }
 
-std::size_t MemoryPool::keptBytes() {
-  const std::lock_guard lock(mutex_);
-  return keptBytes_;
+std::size_t MemoryPool::keptBytes() const {
+  const ForkGuard lock;
+  return std::accumulate(kept_.begin(), kept_.end(), std::size_t{0},
+                         [](std::size_t sum, const Block& each) { return sum + each.size; });
 }
 
 MemoryPool::Lease::~Lease() {

@@ -1,51 +1,58 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where tensors are packed side by side to be reduced as one: in memory that all ranks share where
-// there is such memory, else in ordinary memory. Fresh pages for 25 MiB cost more than to reduce
-// them, and steps of a training loop ask for the same sizes again and again: what comes back is
-// kept.
+// Where tensors lie side by side as one bucket: in memory that all ranks share where there is such
+// memory, else in ordinary memory. Fresh pages for 25 MiB cost more than to reduce them, and steps
+// of a training loop ask for the same sizes again and again: what comes back is kept, until no step
+// has needed it for a while.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 
+#include "common/clock.h"
+#include "common/fork.h"
 #include "seam/group.h"
 
 namespace smd::tensorflow {
 
-// Of one group. Safe to use from any thread.
+// Of one group. Safe to use from any thread, and in a forked child, where memory of the parent's is
+// neither given out nor kept.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
   // Begins on a cache line, as TensorFlow wants it.
   class Lease;
-  // At most so many bytes are kept while nobody uses them.
-  static constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
+  // Longer than most steps take; what is needed less often may as well be fresh.
+  static constexpr nanoseconds kIdleTime = std::chrono::seconds(60);
 
-  explicit MemoryPool(std::shared_ptr<seam::Group> group) : group_(std::move(group)) {}
+  explicit MemoryPool(std::shared_ptr<seam::Group> group, nanoseconds idleTime = kIdleTime)
+      : group_(std::move(group)), idleTime_(idleTime) {}
 
   // Memory of at least `bytes` bytes, with whatever was last written there. Throws bad_alloc.
   std::shared_ptr<Lease> take(std::size_t bytes);
   // Nothing is kept any more: the group is closed.
   void close();
-  std::size_t keptBytes();
+  std::size_t keptBytes() const;
 
  private:
   struct Block {
     std::shared_ptr<std::byte> data;
     std::size_t size = 0;
+    TimePoint since = {};  // it has been kept
   };
   // Lists, so that blocks change hands without an allocation, which could fail.
   using Blocks = std::list<Block>;
   Block allocate(std::size_t bytes);
   void giveBack(Blocks&& one) noexcept;
+  void expire(TimePoint now, Blocks& expired) noexcept;
 
   const std::shared_ptr<seam::Group> group_;
-  std::mutex mutex_;  // guards what follows
-  Blocks kept_;       // the one that came back last first
-  std::size_t keptBytes_ = 0;
+  const nanoseconds idleTime_;
+  const std::uint64_t generation_ = forkGeneration();
+  // What follows is guarded by ForkGuard: so a child finds it whole, and nobody in it.
+  Blocks kept_;             // the one that came back last first
   bool hasShared_ = false;  // some memory of the group was to be had
   bool isClosed_ = false;
 };

@@ -18,9 +18,11 @@ class ProbeGroup final : public seam::Group {
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 1; }
 
-  void allReduce(const std::byte* input, std::byte* output, std::uint64_t count, DType dtype,
-                 ReduceOp, std::uint64_t, seam::Completion completion) noexcept override {
-    if (input != output) std::memcpy(output, input, count * elementSize(dtype));
+  void allReduce(Fragments input, std::byte* output, std::uint64_t, DType, ReduceOp, std::uint64_t,
+                 seam::Completion completion) noexcept override {
+    for (const Fragment& each : input) {
+      if (each.data != output) std::memcpy(output + each.offset, each.data, each.bytes);
+    }
     endLater(std::move(completion));
   }
   void broadcast(std::byte*, std::uint64_t, DType, int, std::uint64_t,

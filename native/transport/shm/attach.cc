@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "common/signals.h"
 
 namespace smd::transport::shm {
 namespace {
@@ -133,6 +134,7 @@ AttachServer::~AttachServer() {
 void AttachServer::offer(std::shared_ptr<Region> region, const AttachSecret& secret) {
   region_ = std::move(region);
   secret_ = secret;
+  const NoSignals meanwhile;
   thread_ = std::thread([this] { serve(); });
 }
 
