@@ -132,12 +132,19 @@ def _variables(model: Any) -> list[Any]:
     if optimizer is not None:
         variables = optimizer.variables
         found.extend(variables() if callable(variables) else variables)
-        for part in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        for part in _parts(optimizer):
             found.extend(_uncounted_variables(part))
             # Sums of what this rank saw, which are not reduced yet.
             of_rank.update(map(id, getattr(part, "_accumulated_gradients", None) or ()))
     chosen = {id(variable): variable for variable in found if id(variable) not in of_rank}
     return list(chosen.values())
+
+
+def _parts(optimizer: Any) -> list[Any]:
+    """An optimizer, what it scales the loss of, and what that is made of."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    whole = optimizer if inner is None else inner
+    return [optimizer, inner, *(getattr(whole, "optimizers", None) or ())]
 
 
 def _uncounted_variables(optimizer: Any) -> list[Any]:

@@ -7,13 +7,15 @@ at a time, that is one thread, and a rank that waits is waiting for nothing of i
 even with a single thread, but then nothing runs beside it either.
 
 `tf.numpy_function` takes no resource, so two empty assignments to the order token hold it in its
-place, one before and one after.
+place, one before and one after. It has no gradient either: what `gradients` registers for the
+kernels is called for it, by tapes and by `tf.gradients`, of which neither knows of the other's way.
 
 Source: our choice; see docs/tensorflow.md.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +24,7 @@ import tensorflow as tf
 
 from smdistributed.collectives import Communicator, _native
 from smdistributed.dataparallel.exceptions import SMDDPError, SMDDPNotInitialized
+from smdistributed.dataparallel.tensorflow.operations.gradients import GRADIENTS, PREFIX
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "set_group"]
 
@@ -56,7 +59,8 @@ def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[An
         )
         return results
 
-    return _call(run, tensors, [tensor.shape for tensor in tensors], token, key)
+    what = _Operation("SmddpAllReduce", tensors, {"op": op, "key": key})
+    return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
 def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str) -> list[Any]:
@@ -67,7 +71,8 @@ def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str) -> list[A
         group.native.broadcast_ptr(fused.ctypes.data, fused.size, _code(fused), root)
         return _like(fused, arrays)
 
-    return _call(run, tensors, [tensor.shape for tensor in tensors], token, key)
+    what = _Operation("SmddpBroadcast", tensors, {"root": root, "key": key})
+    return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
 def all_gather(tensor: Any, token: Any, key: str) -> Any:
@@ -87,7 +92,21 @@ def all_gather(tensor: Any, token: Any, key: str) -> Any:
         return [np.concatenate(parts)]
 
     shape = tf.TensorShape([None, *tensor.shape[1:]])
-    return _call(run, [tensor], [shape], token, key)[0]
+    what = _Operation("SmddpAllGather", [tensor], {"key": key})
+    return _call(what, run, [shape], token)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operation:
+    """What is called, as `gradients` wants to see it."""
+
+    type: str
+    inputs: Sequence[Any]
+    attributes: dict[str, Any]
+
+    def get_attr(self, name: str) -> Any:
+        """As of TensorFlow's."""
+        return self.attributes[name]
 
 
 def _code(array: Any) -> int:
@@ -103,13 +122,13 @@ def _like(fused: Any, arrays: list[Any]) -> list[Any]:
 
 
 def _call(
+    operation: _Operation,
     run: Callable[[Communicator, list[Any]], list[Any]],
-    tensors: Sequence[Any],
     shapes: Sequence[Any],
     token: Any,
-    key: str,
 ) -> list[Any]:
-    dtypes = [tensor.dtype for tensor in tensors]
+    key = operation.get_attr("key")
+    tensors = list(operation.inputs)
 
     def function(*arrays: Any) -> list[Any]:
         group = _group
@@ -124,18 +143,40 @@ def _call(
             raise type(error)(f"{str(error).removesuffix('.')}; in {key}") from error
 
     if tf.executing_eagerly():
-        results = tf.numpy_function(function, list(tensors), dtypes)
-        results = [results] if tf.is_tensor(results) else results  # it unpacks a list of one
+        # Not by `tf.numpy_function`, which does not make an array of a bfloat16 number.
+        arrays = [np.asarray(tensor.numpy()) for tensor in tensors]
+        results = [tf.convert_to_tensor(result) for result in function(*arrays)]
     else:
-        with tf.control_dependencies([_touch(token)]):
-            results = tf.numpy_function(function, list(tensors), dtypes)
+        graph = tf.compat.v1.get_default_graph()
+        with (
+            tf.control_dependencies([_touch(token)]),
+            graph.gradient_override_map({"PyFunc": operation.type}),
+        ):
+            results = tf.numpy_function(function, tensors, [each.dtype for each in tensors])
+        _describe(results[0].op, operation)
         with tf.control_dependencies(results):
             after = _touch(token)
         with tf.control_dependencies([after]):
             results = [tf.identity(result) for result in results]
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
+    from tensorflow.python.eager.record import record_operation  # it is not public
+
+    record_operation(
+        operation.type,
+        results,
+        tensors,
+        lambda *upstream: GRADIENTS[operation.type](operation, *upstream),
+    )
     return list(results)
+
+
+def _describe(made: Any, operation: _Operation) -> None:
+    """Has TensorFlow's operation say what it does, to its gradient."""
+    for name, value in operation.attributes.items():
+        kind = "s" if isinstance(value, str) else "i"
+        value = value.encode() if isinstance(value, str) else value
+        made._set_attr(PREFIX + name, tf.compat.v1.AttrValue(**{kind: value}))
 
 
 def _touch(token: Any) -> Any:

@@ -11,13 +11,15 @@ steps alike, and they do unless one of them has loaded an optimizer that others 
 
 Loss scaling looks at gradients before the optimizer within gets them, and skips the step if one is
 not finite. That has to be the same step on all ranks, so its `apply` reduces first, and the
-optimizer within does not again.
+optimizer within does not again. Where that one is no distributed optimizer and has several in it (a
+`MultiOptimizer`), nobody reduces before the look, and so the first of them refuses.
 
 Source: dataparallel specification, sections 6.3, 7.7 and 8.
 """
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 from typing import Any
@@ -25,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
-from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow import remedies
 from smdistributed.dataparallel.tensorflow.optimizers.reducer import GradientReducer, reducer_of
 from smdistributed.dataparallel.tensorflow.xla import UNSUPPORTED_TEXT
@@ -33,6 +35,8 @@ from smdistributed.dataparallel.tensorflow.xla import UNSUPPORTED_TEXT
 __all__ = ["Keras3Distributed", "prepare_keras"]
 
 _MARK = "_smddp_wraps"
+# What a loss-scaling optimizer wraps that has looked at gradients which nobody reduced before.
+_scaled_alone: contextvars.ContextVar[Any] = contextvars.ContextVar("scaled_alone", default=None)
 
 
 class Keras3Distributed:
@@ -52,6 +56,7 @@ class Keras3Distributed:
         targets = self._trainable_variables if variables is None else variables
         if reducer.is_suspended or len(gradients) != len(targets):
             return parent.apply(gradients, variables)  # which knows what is wrong with the lengths
+        _require_no_look_before(reducer)
         if self._accumulates(targets) and not reducer.knows_reduced(gradients):
             with reducer.deferred(gradients, targets):
                 return parent.apply(gradients, variables)
@@ -68,6 +73,19 @@ class Keras3Distributed:
     def _clip_gradients(self, grads: Any) -> Any:
         parent: Any = super()
         return parent._clip_gradients(self._smddp_reducer.reduce_deferred(grads))
+
+
+def _require_no_look_before(reducer: GradientReducer) -> None:
+    outer = _scaled_alone.get()
+    if outer is None:
+        return
+    whole = type(outer).__name__
+    raise SMDDPConfigInvalid(
+        f"{reducer.optimizer_name} is a DistributedOptimizer within a {whole} that is none, and a"
+        " LossScaleOptimizer around them skips a step by this rank's gradients alone; expected"
+        " gradients that are reduced before, or ranks skip different steps. Distribute the whole,"
+        f" and not its parts: DistributedOptimizer({whole}(...))."
+    )
 
 
 def prepare_keras(keras: Any) -> None:
@@ -104,7 +122,13 @@ def _apply_loss_scaled(
     gradients = list(grads)
     variables = None if trainable_variables is None else list(trainable_variables)
     targets = self._trainable_variables if variables is None else variables
-    if reducer is None or reducer.is_suspended or len(gradients) != len(targets):
+    if reducer is None:
+        before = _scaled_alone.set(self.inner_optimizer)
+        try:
+            return original(self, gradients, variables)
+        finally:
+            _scaled_alone.reset(before)
+    if reducer.is_suspended or len(gradients) != len(targets):
         return original(self, gradients, variables)
     gradients = reducer.reduce(gradients, targets)
     with reducer.suspended():
@@ -116,7 +140,7 @@ def _compile(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     known = {key: value for key, value in kwargs.items() if key in parameters}
     others = {key: value for key, value in kwargs.items() if key not in parameters}
     bound = inspect.signature(original).bind(self, *args, **known)
-    reducer = reducer_of(bound.arguments.get("optimizer"))
+    reducer = _reducer_within(bound.arguments.get("optimizer"))
     if reducer is None:
         return original(self, *args, **kwargs)
     wish = bound.arguments.get("jit_compile", "auto")
@@ -131,3 +155,10 @@ def _compile(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
                 reducer.optimizer_name,
             )
     return original(*bound.args, **bound.kwargs, **others)
+
+
+def _reducer_within(optimizer: Any) -> GradientReducer | None:
+    """As `reducer_of`; else of the first of its parts that has one."""
+    whole = getattr(optimizer, "inner_optimizer", optimizer)
+    candidates = [optimizer, *(getattr(whole, "optimizers", None) or ())]
+    return next(filter(None, map(reducer_of, candidates)), None)

@@ -1,0 +1,66 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives, made by the backend of this process in their place among the others.
+
+Source: our choice; see docs/tensorflow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from smdistributed.collectives import ReduceOp
+from smdistributed.dataparallel.tensorflow.operations import backend
+from smdistributed.dataparallel.tensorflow.operations.order import in_order
+from smdistributed.dataparallel.tensorflow.saving import refuse_to_save
+from smdistributed.dataparallel.tensorflow.xla import require_no_xla
+
+__all__ = ["all_gather", "all_reduce", "broadcast"]
+
+
+def all_reduce(tensors: Sequence[tf.Tensor], op: ReduceOp, key: str) -> list[tf.Tensor]:
+    """Reduces tensors over all ranks, as one collective.
+
+    Args:
+        tensors: at least one, of one dtype; the same shapes on all ranks.
+        op: SUM, AVG, MIN, MAX. Gradients flow through SUM and AVG.
+        key: what for, in messages: "gradients 1 of 3".
+
+    Returns:
+        New tensors of the same shapes; the same bits on all ranks.
+    """
+    make = backend.current().all_reduce
+    return _placed(lambda token: make(list(tensors), int(op), token, key))
+
+
+def broadcast(tensors: Sequence[tf.Tensor], root: int, key: str) -> list[tf.Tensor]:
+    """Gives all ranks the tensors of one of them.
+
+    Args:
+        tensors: at least one, of one dtype; the same shapes on all ranks.
+        root: whose; 0 <= root < number of ranks.
+        key: what for, in messages.
+    """
+    make = backend.current().broadcast
+    return _placed(lambda token: make(list(tensors), root, token, key))
+
+
+def all_gather(tensor: tf.Tensor, key: str) -> tf.Tensor:
+    """The rows of all ranks, in rank order.
+
+    Args:
+        tensor: at least one dimension; the number of rows may differ between ranks.
+        key: what for, in messages.
+    """
+    make = backend.current().all_gather
+    return _placed(lambda token: [make(tensor, token, key)])[0]
+
+
+def _placed(make: Callable[[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
+    """Has an operation made, given the order token, where and as that is allowed."""
+    require_no_xla()
+    if not tf.executing_eagerly():
+        refuse_to_save()
+    return list(in_order(make))
