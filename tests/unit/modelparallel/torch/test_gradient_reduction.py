@@ -19,9 +19,16 @@ class Notes:
     """In place of `Replicas`."""
 
     log: list[str]
+    num_looks: int
+    has_unreduced = False
+    has_nothing = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         Notes.log = []
+        Notes.num_looks = 0
+
+    def follow_changes(self) -> None:
+        Notes.num_looks += 1
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args: self.log.append(name)
@@ -94,6 +101,23 @@ def test_what_is_pending_is_reduced_once_and_the_count_begins_anew() -> None:
     assert Notes.log == ["sync_buffers", "finish"]
     assert "finish" not in _step(reduction)
     assert "finish" in _step(reduction)
+
+
+@pytest.mark.parametrize("why", ["has_unreduced", "has_nothing"])
+def test_what_came_outside_of_steps_is_pending(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reduction = _placed()
+    monkeypatch.setattr(Notes, why, True)
+    reduction.reduce_pending()
+    assert Notes.log == ["finish"]
+    assert Notes.num_looks == 1
+
+
+def test_changes_of_parameters_are_looked_for_where_gradients_may_come() -> None:
+    reduction = _placed()
+    _step(reduction)
+    with torch.no_grad():
+        reduction.begin_step(is_training=False)
+    assert Notes.num_looks == 1
 
 
 def test_steps_without_sync_do_not_count() -> None:
