@@ -4,7 +4,13 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import os
 import signal
+import sys
+import types
+from collections.abc import Sequence
 
 import hypothesis
 import pytest
@@ -17,6 +23,42 @@ hypothesis.settings.load_profile("smdistributed")
 # those that are to be interrupted too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Its own switch: transformers imports TensorFlow wherever it finds it, for nothing here.
+os.environ["USE_TF"] = "0"
+
+
+class _InRanksOnly(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds TensorFlow, as many a library asks whether it is there; and refuses to import it here.
+
+    Both TensorFlow and Triton bring LLVM, and a process that has loaded TensorFlow dies when it
+    loads Triton, as torch does where it is installed: this one, with all tests.
+    """
+
+    _NAMES = ("tensorflow", "keras", "tf_keras")
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._NAMES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if spec is not None:
+            spec.loader = self
+        return spec
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        raise ImportError(
+            f"{module.__name__} is not imported into pytest's own process, which may meet Triton;"
+            " use it in a rank (tests/multiprocess/tensorflow_harness.py) or a script of its own."
+        )
+
+
+sys.meta_path.insert(0, _InRanksOnly())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

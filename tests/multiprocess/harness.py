@@ -100,6 +100,10 @@ class RanksFailed(AssertionError):
     def __init__(self, what: str, outcomes: Sequence[RankOutcome]) -> None:
         super().__init__("\n".join([what, *(_describe(outcome) for outcome in outcomes)]))
         self.outcomes = list(outcomes)
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RanksFailed, (self._what, self.outcomes)
 
 
 def run_ranks(
@@ -110,6 +114,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     places: Sequence[Place] | None = None,
     check: bool = True,
+    context: Any = None,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `target(rank, world_size, *args, **kwargs)` in `world_size` processes.
@@ -123,12 +128,13 @@ def run_ranks(
         places: by rank, where it runs; None is here.
         check: True returns the values by rank and raises `RanksFailed` if a rank raised, died or
             missed the deadline; False returns a `RankOutcome` for each rank.
+        context: of `multiprocessing`, to start the ranks with; None forks them from the server.
     """
     location, name = _locate(target)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         variables = _rank_variables(world_size, env, places)
         call = _Call(folder, location, name, args, kwargs)
-        context = _fork_server()
+        context = context or fork_server()
         processes: list[_Process] = []
         try:
             for rank in range(world_size):
@@ -145,7 +151,7 @@ def run_ranks(
             _kill_all(processes)
     if not check:
         return outcomes
-    _require_success(outcomes, f"{name} on {world_size} ranks", deadline_s)
+    require_success(outcomes, f"{name} on {world_size} ranks", deadline_s)
     return [outcome.value for outcome in outcomes]
 
 
@@ -179,7 +185,7 @@ def run_script(
         finally:
             _kill_all(processes)
     if check:
-        _require_success(outcomes, f"{' '.join(argv)} on {world_size} ranks", deadline_s)
+        require_success(outcomes, f"{' '.join(argv)} on {world_size} ranks", deadline_s)
     return outcomes
 
 
@@ -217,7 +223,7 @@ class _Spawned:
         return self._process.poll()
 
 
-def _fork_server() -> Any:
+def fork_server() -> Any:
     """The context whose processes are forked from a server with torch already imported.
 
     One thread per rank: ranks outnumber cores in most tests, and a team of threads per rank would
@@ -396,7 +402,8 @@ def _kill_all(processes: Sequence[_Process]) -> None:
             time.sleep(_POLL_S)
 
 
-def _require_success(outcomes: Sequence[RankOutcome], what: str, deadline_s: float) -> None:
+def require_success(outcomes: Sequence[RankOutcome], what: str, deadline_s: float) -> None:
+    """Raises `RanksFailed` unless every rank ended well."""
     if all(outcome.ok for outcome in outcomes):
         return
     late = [outcome.rank for outcome in outcomes if outcome.exit_code is None]

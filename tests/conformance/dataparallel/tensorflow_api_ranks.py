@@ -7,11 +7,8 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 PACKAGE = "smdistributed.dataparallel.tensorflow"
 

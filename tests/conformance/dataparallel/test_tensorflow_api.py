@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 import pytest
-from harness import run_ranks
+from tensorflow_harness import run_tensorflow_ranks
 
 from tests.conformance.dataparallel.tensorflow_api_ranks import find
 
@@ -81,7 +81,7 @@ KERAS_SIGNATURES: dict[str, dict[str, Any]] = {
 @functools.cache
 def found() -> list[dict[str, Any]]:
     """What two ranks found, by rank."""
-    result: list[dict[str, Any]] = run_ranks(find, 2, deadline_s=TIMEOUT_S)
+    result: list[dict[str, Any]] = run_tensorflow_ranks(find, 2, deadline_s=TIMEOUT_S)
     return result
 
 

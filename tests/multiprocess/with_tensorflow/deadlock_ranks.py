@@ -9,20 +9,19 @@ some rank, sums would be wrong on all.
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
-import hashlib
-import json
+import os
 import random
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tf_ranks import job, require_same_bits
 
-from tests.multiprocess.with_tensorflow.forked_children import in_child
+import smdistributed.dataparallel.tensorflow as sdp
 
 CALLS = 8
 BATCH = 4
@@ -30,83 +29,21 @@ WIDTH = 24
 LAYERS = 6
 LEARNING_RATE = 0.01
 DELAY_S = 0.002
-LIMIT_S = 300.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """How TensorFlow runs, in one start of all ranks.
-
-    Attributes:
-        operations: `SMDDP_TF_OPERATIONS`.
-        inter: threads that run operations.
-        intra: threads within one operation.
-        steps: of training.
-    """
-
-    operations: str
-    inter: int
-    intra: int
-    steps: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.operations}-inter{self.inter}-intra{self.intra}"
-
-
-def run_settings(
-    rank: int,
-    world_size: int,
-    settings: Sequence[Setting],
-    ports: Sequence[int],
-    names: Sequence[str],
-    folder: str,
-) -> None:
-    """One forked child for each setting, as TensorFlow takes seconds to import."""
-    import tensorflow as tf  # noqa: F401
-
-    for setting, port in zip(settings, ports, strict=True):
-        path = Path(folder, f"{setting.name}.rank{rank}")
-        in_child(
-            functools.partial(_run, setting, names, path),
-            {"MASTER_PORT": str(port), "SMDDP_TF_OPERATIONS": setting.operations},
-            LIMIT_S,
-        )
-
-
-def _run(setting: Setting, names: Sequence[str], path: Path) -> None:
-    import tensorflow as tf
-
-    import smdistributed.dataparallel.tensorflow as sdp
-
-    tf.config.threading.set_inter_op_parallelism_threads(setting.inter)
-    tf.config.threading.set_intra_op_parallelism_threads(setting.intra)
-    sdp.init()
-    with path.open("w", buffering=1) as lines:
-        for name in names:
-            begin = time.monotonic()
-            result = _outcome(globals()[f"check_{name}"], setting)
-            lines.write(json.dumps([name, *result, time.monotonic() - begin]) + "\n")
-    sdp.shutdown()
-
-
-def _outcome(check: Callable[[Any], Any], setting: Setting) -> tuple[str, Any]:
-    """What is wrong, and what the check returns."""
-    try:
-        return "", check(Rank(setting))
-    except Exception:
-        return traceback.format_exc()[-3000:], None
+@contextlib.contextmanager
+def around_checks(rank: int, size: int) -> Iterator[tuple[Rank]]:
+    """A job with as many threads as the test says, between operations and within them."""
+    tf.config.threading.set_inter_op_parallelism_threads(int(os.environ["INTER_OP_THREADS"]))
+    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["INTRA_OP_THREADS"]))
+    with job(rank, size):
+        yield (Rank(),)
 
 
 class Rank:
     """What the checks are written with."""
 
-    def __init__(self, setting: Setting) -> None:
-        import tensorflow as tf
-
-        import smdistributed.dataparallel.tensorflow as sdp
-
-        self.sdp, self.tf, self.setting = sdp, tf, setting
+    def __init__(self) -> None:
         self.rank, self.size = sdp.rank(), sdp.size()
         self.total = self.size * (self.size + 1) // 2
         self.delay_probability = 0.3
@@ -114,26 +51,26 @@ class Rank:
 
     def function(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """A `tf.function` of something that AutoGraph need not rewrite, which takes long."""
-        made: Callable[..., Any] = self.tf.function(function, autograph=False, **options)
+        made: Callable[..., Any] = tf.function(function, autograph=False, **options)
         return made
 
     def value(self, number: float) -> Any:
         """What this rank puts into a collective; the sum of all ranks' is `number * total`."""
-        return self.tf.constant([float(number) * (self.rank + 1)])
+        return tf.constant([float(number) * (self.rank + 1)])
 
     def sum(self, tensor: Any) -> Any:
-        return self.sdp.oob_allreduce(tensor, op=self.sdp.ReduceOp.SUM)
+        return sdp.oob_allreduce(tensor, op=sdp.ReduceOp.SUM)
 
     def delay(self, tensor: Any) -> Any:
         """The same tensor, on some calls later."""
-        result = self.tf.py_function(self._sleep, [tensor], tensor.dtype)
+        result = tf.py_function(self._sleep, [tensor], tensor.dtype)
         result.set_shape(tensor.shape)
         return result
 
     def delay_gradient(self, tensor: Any) -> Any:
-        @self.tf.custom_gradient
+        @tf.custom_gradient
         def run(x: Any) -> Any:
-            return self.tf.identity(x), self.delay
+            return tf.identity(x), self.delay
 
         return run(tensor)
 
@@ -150,7 +87,7 @@ class Rank:
         """Each call of the function returns these multiples of `total`."""
         wanted = [number * self.total for number in numbers]
         for call in range(calls):
-            found = [float(self.tf.reduce_sum(each)) for each in function()]
+            found = [float(tf.reduce_sum(each)) for each in function()]
             np.testing.assert_allclose(found, wanted, rtol=1e-5, err_msg=f"call {call}")
 
 
@@ -171,7 +108,7 @@ def check_unused_results(r: Rank) -> None:
     def run() -> Any:
         first = r.late(1)
         if r.rank == 0:
-            r.tf.debugging.assert_near(first, [float(r.total)])
+            tf.debugging.assert_near(first, [float(r.total)])
         r.late(5)
         second = r.late(2)
         r.sum(r.value(6))
@@ -220,9 +157,9 @@ def check_functions_that_are_not_inlined(r: Rank) -> None:
 
 
 def check_branches(r: Rank) -> None:
-    step = r.tf.Variable(0)
+    step = tf.Variable(0)
 
-    @r.tf.function
+    @tf.function
     def run() -> Any:
         step.assign_add(1)
         before = r.late(1)
@@ -236,7 +173,7 @@ def check_branches(r: Rank) -> None:
             r.late(8)
             return x, y
 
-        x, y = r.tf.cond(step % 2 == 0, one_way, other_way)
+        x, y = tf.cond(step % 2 == 0, one_way, other_way)
         if step % 3 == 0:
             r.late(9)
         if r.sum(r.value(1))[0] > 1.0:  # a branch that hangs on a collective
@@ -248,7 +185,6 @@ def check_branches(r: Rank) -> None:
 
 def check_loops(r: Rank) -> None:
     """Iterations may overlap as far as TensorFlow is concerned."""
-    tf = r.tf
 
     def body(i: Any, x: Any) -> Any:
         weight = tf.cast(i + 1, tf.float32)
@@ -281,7 +217,6 @@ def check_loops(r: Rank) -> None:
 
 def check_loop_over_a_dataset(r: Rank) -> None:
     """The loop is an operation of tf.data then, and its body a function that tf.data runs."""
-    tf = r.tf
     data = tf.data.Dataset.range(1, 5).map(lambda x: tf.cast(x, tf.float32))
     data = data.map(r.delay, num_parallel_calls=2).prefetch(2)
 
@@ -299,7 +234,6 @@ def check_loop_over_a_dataset(r: Rank) -> None:
 
 def check_eager_between_calls(r: Rank) -> None:
     """While a pipeline of tf.data runs Python functions beside."""
-    tf = r.tf
     data = tf.data.Dataset.range(CALLS).map(r.delay, num_parallel_calls=4).prefetch(4)
 
     @r.function
@@ -318,7 +252,6 @@ def check_eager_between_calls(r: Rank) -> None:
 
 def check_retracing_on_one_rank(r: Rank) -> None:
     """Batches of one rank have another length now and then; and the tape sees new tensors."""
-    tf = r.tf
     for reduce_retracing in (False, True):
         weights = [tf.Variable(tf.ones([3])), tf.Variable(tf.ones([2])), tf.Variable(1.0)]
 
@@ -326,7 +259,7 @@ def check_retracing_on_one_rank(r: Rank) -> None:
         def run(x: Any, weights: Any = weights) -> Any:
             with tf.GradientTape() as tape:
                 loss = sum(tf.reduce_sum(each) for each in weights) * tf.reduce_mean(r.delay(x))
-            tape = r.sdp.DistributedGradientTape(tape, op=r.sdp.ReduceOp.SUM)
+            tape = sdp.DistributedGradientTape(tape, op=sdp.ReduceOp.SUM)
             return *tape.gradient(loss, weights), r.sum(tf.reduce_mean(x))
 
         for call in range(5):
@@ -337,7 +270,6 @@ def check_retracing_on_one_rank(r: Rank) -> None:
 
 
 def check_gradients_in_one_function(r: Rank) -> None:
-    tf = r.tf
 
     @r.function
     def run() -> Any:
@@ -356,8 +288,8 @@ def _pair(r: Rank, x: Any, y: Any) -> Any:
     return r.delay_gradient(r.sum(x)) * 2, r.delay_gradient(r.sum(y)) * 5
 
 
-def check_gradients_of_a_nested_function(r: Rank) -> None:
-    tf = r.tf
+def _gradients_of_pairs(r: Rank, factors: Sequence[int]) -> Callable[[], Any]:
+    """A tape around calls of a nested function, one for each factor of its results."""
 
     @r.function
     def pair(x: Any, y: Any) -> Any:
@@ -367,35 +299,23 @@ def check_gradients_of_a_nested_function(r: Rank) -> None:
         x, y = tf.ones([1]), tf.ones([1])
         with tf.GradientTape() as tape:
             tape.watch([x, y])
-            a, b = pair(x, y)
-            c, d = pair(x, y)
-            loss = tf.reduce_sum(a + b + 10 * c + 10 * d) * (r.rank + 1)
+            sums = [factor * sum(pair(x, y)) for factor in factors]
+            loss = tf.reduce_sum(sum(sums)) * (r.rank + 1)
         return tape.gradient(loss, [x, y])
 
-    r.expect(r.function(run), 22, 55)
+    return run
+
+
+def check_gradients_of_a_nested_function(r: Rank) -> None:
+    r.expect(r.function(_gradients_of_pairs(r, [1, 10])), 22, 55)
 
 
 def check_gradients_of_a_function_by_an_eager_tape(r: Rank) -> None:
     """TensorFlow adds no control dependencies to a backward function that it builds for this."""
-    tf = r.tf
-
-    @r.function
-    def pair(x: Any, y: Any) -> Any:
-        return _pair(r, x, y)
-
-    def run() -> Any:
-        x, y = tf.ones([1]), tf.ones([1])
-        with tf.GradientTape() as tape:
-            tape.watch([x, y])
-            a, b = pair(x, y)
-            loss = tf.reduce_sum(a + b) * (r.rank + 1)
-        return tape.gradient(loss, [x, y])
-
-    r.expect(run, 2, 5)
+    r.expect(_gradients_of_pairs(r, [1]), 2, 5)
 
 
 def check_gradients_of_branches_and_loops(r: Rank) -> None:
-    tf = r.tf
     step = tf.Variable(0)
 
     @tf.function
@@ -418,9 +338,9 @@ def check_gradients_of_branches_and_loops(r: Rank) -> None:
     r.expect(run, 7)
 
 
-def check_training(r: Rank) -> tuple[str, float, list[float]]:
-    """The documented training step. Returns a digest of all state, a norm, and some losses."""
-    tf, sdp = r.tf, r.sdp
+def check_training(r: Rank) -> None:
+    """Many of the documented training step."""
+    steps = int(os.environ["STEPS"])
     # Ranks begin apart, and the first batch's broadcast joins them: rank 0's weights win.
     weights = [tf.Variable(each) for each in initial_weights(r.rank)]
     momenta = [tf.Variable(tf.fill(each.shape, float(r.rank))) for each in weights]
@@ -447,19 +367,23 @@ def check_training(r: Rank) -> tuple[str, float, list[float]]:
             sdp.broadcast_variables([*momenta, count], root_rank=0)
         return sdp.oob_allreduce(loss)
 
-    r.delay_probability = 0.03
+    usual_probability, r.delay_probability = r.delay_probability, 0.03
     data = batches(r.size)
     losses = []
-    for step in range(r.setting.steps):
+    for step in range(steps):
         x, y = data[step % len(data)]
         rows = slice(r.rank * BATCH, (r.rank + 1) * BATCH)
         loss = training_step(tf.constant(x[rows]), tf.constant(y[rows]), step == 0)
         if step % 100 == 0:
             losses.append(float(loss))
-    assert int(count) == r.setting.steps, int(count)
+    r.delay_probability = usual_probability
+    assert int(count) == steps, int(count)
     state = [each.numpy() for each in (*weights, *momenta)]
-    digest = hashlib.sha256(b"".join(each.tobytes() for each in state)).hexdigest()
-    return digest, float(sum(np.linalg.norm(each) for each in state)), losses
+    require_same_bits(*state)
+    if r.rank == 0:
+        norm, expected_losses = reference(r.size, steps)
+        found_norm = sum(float(np.linalg.norm(each)) for each in state)
+        np.testing.assert_allclose([found_norm, *losses], [norm, *expected_losses], rtol=1e-4)
 
 
 def initial_weights(rank: int) -> list[Any]:

@@ -9,7 +9,6 @@ nothing about it, as most scripts do.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import signal
@@ -47,29 +46,14 @@ def told_by(function: Callable[..., Any], *arguments: Any) -> Told | None:
     return None
 
 
-def run_faults(
-    rank: int, world_size: int, ports: Sequence[int], names: Sequence[str], folder: str
-) -> None:
-    """Each of them in a forked child; writes what it returned, and its exit status."""
-    import tensorflow as tf  # noqa: F401
-
-    from tests.multiprocess.with_tensorflow.forked_children import in_child
-
-    for name, port in zip(names, ports, strict=True):
-        path = Path(folder, f"{name}.rank{rank}")
-        status = in_child(
-            functools.partial(_write, name, rank, path), {"MASTER_PORT": str(port)}, LIMIT_S
-        )
-        Path(folder, f"{name}.status{rank}").write_text(str(status))
-
-
-def _write(name: str, rank: int, path: Path) -> None:
+def run_fault(rank: int, world_size: int, name: str, scratch: str) -> Any:
+    """What a fault returns, of plain data."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = globals()[f"fault_{name}"](rank, path.with_suffix(""))
-    path.write_text(json.dumps(result, default=dataclasses.asdict))
+    result = globals()[f"fault_{name}"](rank, Path(scratch))
+    return json.loads(json.dumps(result, default=dataclasses.asdict))
 
 
-def _start(name: str = "") -> tuple[Any, Any]:
+def _start() -> tuple[Any, Any]:
     import tensorflow as tf
 
     import smdistributed.dataparallel.tensorflow as sdp
@@ -205,14 +189,12 @@ def fault_fewer_steps_and_waiting(rank: int, scratch: Path) -> Any:
     tf, sdp = _start()
     step = _training_step(tf, sdp)
     step()
-    others = [
-        scratch.with_suffix(f".told{other}") for other in range(sdp.size()) if other != VICTIM
-    ]
+    others = [scratch / f"told{other}" for other in range(sdp.size()) if other != VICTIM]
     if rank == VICTIM:
         _wait_for(others)
         return None
     told = told_by(step)
-    scratch.with_suffix(f".told{rank}").touch()
+    (scratch / f"told{rank}").touch()
     return told
 
 
@@ -233,12 +215,12 @@ def _interrupted(rank: int, scratch: Path, make: Callable[[Any, Any], Callable[[
     call = make(tf, sdp)
     call()
     if rank == VICTIM:
-        _wait_for([scratch.with_suffix(".told0")])
+        _wait_for([scratch / "told0"])
     elif rank == 0:
         _strike(signal.SIGINT, 0.3)
     told = told_by(_forever, call)
     if rank == 0:
-        scratch.with_suffix(".told0").touch()
+        (scratch / "told0").touch()
     return told
 
 

@@ -11,6 +11,7 @@ Source: dataparallel specification, section 12, points 1 and 2.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import sys
 import tempfile
@@ -20,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_script
 from launchers import launch_command, run_to_end
+from tensorflow_harness import run_tensorflow_ranks, run_tensorflow_script
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MNIST_SCRIPT = EXAMPLES / "12_tensorflow_mnist" / "train.py"
@@ -54,14 +55,19 @@ pytestmark = pytest.mark.timeout(3 * RUN_TIMEOUT_S)
 def run(launcher: str | None, num_processes: int, script: Path, keras: str, *options: str) -> str:
     """Output of all processes of a run that must succeed; None starts one without a launcher."""
     environment = {"TF_USE_LEGACY_KERAS": KERAS[keras], "TF_CPP_MIN_LOG_LEVEL": "2"}
-    if launcher == "torchrun's variables":
-        outcomes = run_script(
-            [str(script), *options], num_processes, env=environment, deadline_s=RUN_TIMEOUT_S
+    if launcher in (None, "torchrun's variables"):
+        outcomes = run_tensorflow_script(
+            [str(script), *options],
+            num_processes,
+            is_launched=launcher is not None,
+            env=environment,
+            deadline_s=RUN_TIMEOUT_S,
         )
         return "".join(outcome.output for outcome in outcomes)
-    start = [sys.executable] if launcher is None else launch_command(launcher, num_processes)
     ended = run_to_end(
-        [*start, str(script), *options], environment=environment, timeout_s=RUN_TIMEOUT_S
+        [*launch_command(launcher, num_processes), str(script), *options],
+        environment=environment,
+        timeout_s=RUN_TIMEOUT_S,
     )
     assert ended.returncode == 0, ended.stdout
     return ended.stdout
@@ -88,19 +94,20 @@ def train_and_load(
     launcher: str | None, num_processes: int, keras: str
 ) -> tuple[str, Mapping[str, Any]]:
     """The output of the guide's script, and what is in the checkpoint of rank 0, by name."""
-    import tensorflow as tf
-
     with tempfile.TemporaryDirectory() as folder:
         options = [*same_work(num_processes), "--checkpoint-dir", folder]
         output = run(launcher, num_processes, MNIST_SCRIPT, keras, *options)
-        assert Path(tf.train.latest_checkpoint(folder)) == Path(folder, "mnist-1")
-        reader = tf.train.load_checkpoint(folder)
-        names = reader.get_variable_to_shape_map()
-        return output, {
-            name: reader.get_tensor(name)
-            for name in names
-            if name != "_CHECKPOINTABLE_OBJECT_GRAPH"
-        }
+        (variables,) = run_tensorflow_ranks(load_checkpoint, 1, folder)
+        return output, variables
+
+
+def load_checkpoint(rank: int, world_size: int, folder: str) -> dict[str, Any]:
+    import tensorflow as tf
+
+    assert Path(tf.train.latest_checkpoint(folder)) == Path(folder, "mnist-1")
+    reader = tf.train.load_checkpoint(folder)
+    names = set(reader.get_variable_to_shape_map()) - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+    return {name: reader.get_tensor(name) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +156,12 @@ def test_weights_that_differ_at_the_start_are_those_of_rank_0_after_the_first_ba
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_the_way_out() -> None:
-    ended = run_to_end([sys.executable, str(MNIST_SCRIPT), "--batch-size", "4001"])
-    assert ended.returncode == 1
-    assert "Pass --batch-size 4000 or less." in ended.stdout
+    (outcome,) = run_tensorflow_script(
+        [str(MNIST_SCRIPT), "--batch-size", "4001"], 1, is_launched=False, check=False
+    )
+    assert outcome.error is not None
+    assert outcome.error.type_name == "SystemExit"
+    assert "Pass --batch-size 4000 or less." in outcome.error.message
 
 
 def epochs(output: str) -> list[dict[str, float]]:
@@ -193,12 +203,12 @@ def test_fit_saves_a_model_that_plain_keras_loads(tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     options = ["--epochs", "1", "--steps", "2", "--save", str(path), "--hash"]
     digest = check_that_ranks_agree(run("smddprun", 2, FIT_SCRIPT, "Keras 3", *options), 2)
-    plain = (
-        "import sys, hashlib, keras\n"
-        "weights = keras.models.load_model(sys.argv[1]).get_weights()\n"
-        "print(hashlib.sha256(b''.join(weight.tobytes() for weight in weights)).hexdigest())\n"
-        "assert not any(name.startswith('smdistributed') for name in sys.modules)\n"
-    )
-    loaded = run_to_end([sys.executable, "-c", plain, str(path)])
-    assert loaded.returncode == 0, loaded.stdout
-    assert digest in loaded.stdout
+    assert run_tensorflow_ranks(digest_of_weights, 1, str(path)) == [digest]
+
+
+def digest_of_weights(rank: int, world_size: int, path: str) -> str:
+    import keras
+
+    weights = keras.models.load_model(path).get_weights()
+    assert "smdistributed.dataparallel" not in sys.modules
+    return hashlib.sha256(b"".join(weight.tobytes() for weight in weights)).hexdigest()

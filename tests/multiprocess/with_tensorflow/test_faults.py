@@ -10,8 +10,6 @@ Source: dataparallel specification, sections 6.6, 7.2, 9 and 12.9.
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import signal
 import tempfile
@@ -19,22 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import free_port, run_ranks, run_script
+from harness import require_success, run_script
 from held_resources import listening_ports, read_resources, unix_socket_names
 from launchers import process_state
+from tensorflow_harness import run_tensorflow_ranks
 
 RANKS = Path(__file__).with_name("fault_ranks.py")
 NUM_RANKS = 3
 VICTIM = 1
 OTHERS = (0, 2)
-DEADLINE_S = 300.0
+DEADLINE_S = 90.0
 TIMEOUT_S = 20.0
 BACKENDS = ("kernels", "python")
-NAMES = [
-    line.removeprefix("def fault_").split("(")[0]
-    for line in RANKS.read_text().splitlines()
-    if line.startswith("def fault_")
-]
 # What ranks 0 and 2 call, and what rank 1 does.
 DISAGREEMENTS = {
     "size": ("float32 x 4", "float32 x 5"),
@@ -44,7 +38,7 @@ DISAGREEMENTS = {
     "collective": ("all_reduce (SUM, float32 x 4)", "broadcast (float32 x 4, root 0)"),
 }
 
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -57,43 +51,24 @@ def _env(backend: str) -> dict[str, str]:
     }
 
 
-@functools.cache
-def _findings(backend: str) -> tuple[dict[tuple[str, int], tuple[int, Any]], str]:
-    """By fault and rank, the exit status and what the rank returned; and all output."""
-    found = {}
+def _returned(backend: str, name: str) -> dict[int, Any]:
+    """What each rank returned; without those that were killed."""
     before = set(os.listdir("/dev/shm"))
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = run_ranks(
-            f"{RANKS}:run_faults",
+    with tempfile.TemporaryDirectory() as scratch:
+        outcomes = run_tensorflow_ranks(
+            f"{RANKS}:run_fault",
             NUM_RANKS,
-            [free_port() for _ in NAMES],
-            NAMES,
-            folder,
+            name,
+            scratch,
             env=_env(backend),
             check=False,
             deadline_s=DEADLINE_S,
         )
-        for name in NAMES:
-            for rank in range(NUM_RANKS):
-                status, result = (Path(folder, f"{name}.{end}{rank}") for end in ("status", "rank"))
-                if status.exists():
-                    value = json.loads(result.read_text()) if result.exists() else None
-                    found[name, rank] = int(status.read_text()), value
     assert set(os.listdir("/dev/shm")) <= before, "files are left behind"
-    return found, "\n".join(each.output[-3000:] + each.stacks for each in outcomes)
-
-
-def _returned(backend: str, name: str) -> dict[int, Any]:
-    """What each rank returned; without those that were killed."""
-    found, output = _findings(backend)
-    values = {}
-    for rank in range(NUM_RANKS):
-        status, value = found.get((name, rank), (None, None))
-        if status == -signal.SIGKILL and rank == VICTIM and name.startswith("killed"):
-            continue
-        assert status == 0, f"rank {rank} ended {name} with {status}\n{output}"
-        values[rank] = value
-    return values
+    if name.startswith("killed"):
+        assert outcomes.pop(VICTIM).exit_code == -signal.SIGKILL
+    require_success(outcomes, name, DEADLINE_S)
+    return {outcome.rank: outcome.value for outcome in outcomes}
 
 
 def _require(told: Any, class_name: str, *words: str) -> None:
@@ -214,7 +189,7 @@ def test_a_script_ends_by_itself_and_leaves_nothing(
         NUM_RANKS,
         env={**_env(backend), "PYTHONPATH": str(RANKS.parents[1])},
         check=False,
-        deadline_s=120.0,
+        deadline_s=DEADLINE_S,
     )
     for rank in OTHERS:
         outcome = outcomes[rank]

@@ -10,33 +10,21 @@ Source: dataparallel specification, sections 3.2 and 7.2.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import run_script
 from launchers import launch_command, run_to_end
+from tensorflow_harness import run_tensorflow_script
 
 SCRIPT = Path(__file__).with_name("placement_script.py")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 DEADLINE_S = 120.0
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
-
-
-@dataclasses.dataclass(frozen=True)
-class Told:
-    """Variables of one rank that replace the harness's own; "" is as good as none."""
-
-    variables: Mapping[str, str]
-
-    def enter(self) -> None:
-        """Here, on this host."""
 
 
 def places(output: str) -> list[dict[str, Any]]:
@@ -58,13 +46,8 @@ def place(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, A
 
 
 def run_told(*told: Mapping[str, str]) -> list[dict[str, Any]]:
-    outcomes = run_script(
-        [str(SCRIPT)],
-        len(told),
-        env=QUIET,
-        places=[Told(variables) for variables in told],
-        deadline_s=DEADLINE_S,
-    )
+    """With variables of each rank instead of the harness's own; "" is as good as none."""
+    outcomes = run_tensorflow_script([str(SCRIPT)], len(told), variables=told)
     return places("".join(outcome.output for outcome in outcomes))
 
 
@@ -97,6 +80,5 @@ def test_srun() -> None:
 
 
 def test_without_a_launcher_there_is_one_process() -> None:
-    ended = run_to_end([sys.executable, str(SCRIPT)], environment=QUIET, timeout_s=DEADLINE_S)
-    assert ended.returncode == 0, ended.stdout
-    assert places(ended.stdout) == [{**place(0, 1, 0, 1), "LOCAL_RANK": None}], ended.stdout
+    (outcome,) = run_tensorflow_script([str(SCRIPT)], 1, is_launched=False)
+    assert places(outcome.output) == [{**place(0, 1, 0, 1), "LOCAL_RANK": None}]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of TensorFlow ranks share: many checks in one start of the ranks, told apart.
 
-TensorFlow takes seconds to import, in each rank. So a file of ranks is a list of functions
-`check_...(rank, size)`; they run one after the other, and each becomes a test of its own:
+A file of ranks is a list of functions `check_...(rank, size)`; they run one after the other, and
+each becomes a test of its own:
 
     CHECKS = Checks("reduction_ranks.py")
 
@@ -12,7 +12,9 @@ TensorFlow takes seconds to import, in each rank. So a file of ranks is a list o
     def test_reductions(name, ranks):
         CHECKS.require(name, ranks)
 
-The test's side imports no TensorFlow.
+They run in a job, as the documented script starts and ends it. A file that wants another beginning
+and end has a context manager `around_checks(rank, size)`, and what that gives is what its checks
+are called with. The test's side imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +31,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tensorflow_harness import run_tensorflow_ranks
 
 DEADLINE_S = 240.0
 
 
 class Checks:
-    """The checks of one file of ranks, and what came of them; run when first asked for."""
+    """The checks of one file of ranks, and what came of them; run when first asked for.
 
-    def __init__(self, file_name: str) -> None:
-        self._path = Path(__file__).with_name(file_name)
+    Args:
+        path: of the file; without a folder, in this one.
+        deadline_s: of each start of ranks.
+    """
+
+    def __init__(self, path: str | Path, deadline_s: float = DEADLINE_S) -> None:
+        self._path = Path(__file__).parent / path
+        self._deadline_s = deadline_s
         self.names = [
             line.removeprefix("def ").split("(")[0]
             for line in self._path.read_text().splitlines()
@@ -46,39 +56,44 @@ class Checks:
     def require(
         self, name: str, ranks: int, names: Sequence[str] | None = None, **env: str
     ) -> None:
-        """Fails unless a check passed on all ranks.
+        """Fails unless a check passed on all ranks; the last one, unless they also ended well.
 
         Args:
             names: those that run together; default: all.
             env: variables of the ranks.
         """
-        found = _run(self._path, ranks, tuple(names or self.names), tuple(sorted(env.items())))
+        together = tuple(names or self.names)
+        found = _run(self._path, self._deadline_s, ranks, together, tuple(sorted(env.items())))
         wrong = found.get(name, [])
         report = "\n".join(error for error in wrong if error)
         assert not report, report
         if len(wrong) < ranks:
             others = {name: errors for name, errors in found.items() if any(errors)}
             raise AssertionError(f"{name} was not reached, or did not end: {others}")
+        if name == together[-1]:
+            assert "" not in found, f"after all checks: {found['']}"
 
 
 @functools.cache
 def _run(
-    path: Path, ranks: int, names: tuple[str, ...], env: tuple[tuple[str, str], ...]
+    path: Path,
+    deadline_s: float,
+    ranks: int,
+    names: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
 ) -> dict[str, list[str]]:
     """By check, what each rank found wrong; under the empty name, how ranks ended badly."""
-    from harness import run_ranks
-
     found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = run_ranks(
-            f"{Path(__file__)}:run_checks",
+        outcomes = run_tensorflow_ranks(
+            run_checks,
             ranks,
-            path.stem,
+            path,
             names,
             folder,
-            env={"TF_CPP_MIN_LOG_LEVEL": "3", "SMDDP_TIMEOUT_SECONDS": "60", **dict(env)},
+            env={"SMDDP_TIMEOUT_SECONDS": "60", **dict(env)},
             check=False,
-            deadline_s=DEADLINE_S,
+            deadline_s=deadline_s,
         )
         for rank, outcome in enumerate(outcomes):
             lines = Path(folder, f"rank{rank}.jsonl")
@@ -90,32 +105,38 @@ def _run(
     return found
 
 
-def run_checks(
-    rank: int, world_size: int, module_name: str, names: Sequence[str], folder: str
-) -> None:
-    """Of a rank: runs checks in one job until one fails, and writes what came of each."""
-    module = __import__(module_name)
-    with open(os.path.join(folder, f"rank{rank}.jsonl"), "w") as file, job():
+def run_checks(rank: int, world_size: int, path: Path, names: Sequence[str], folder: str) -> None:
+    """Of a rank: runs checks until one fails, and writes what came of each."""
+    sys.path.insert(0, str(path.parent))
+    module = __import__(path.stem)
+    around_checks = getattr(module, "around_checks", job)
+    lines = Path(folder, f"rank{rank}.jsonl")
+    with lines.open("w", buffering=1) as file, around_checks(rank, world_size) as arguments:
         for name in names:
             error = ""
             try:
-                getattr(module, name)(rank, world_size)
-            except Exception:
+                getattr(module, name)(*arguments)
+            except BaseException:  # pytest's failures are no Exception
                 error = traceback.format_exc()
             file.write(json.dumps([name, error]) + "\n")
-            file.flush()
-            if error:  # from here on the ranks may be at different places
+            if error and world_size > 1:  # from here on the ranks may be at different places
                 os._exit(1)
 
 
 @contextlib.contextmanager
-def job() -> Iterator[None]:
+def job(rank: int, world_size: int) -> Iterator[tuple[int, int]]:
     """The documented start of a script, and an orderly end."""
     import smdistributed.dataparallel.tensorflow as sdp
 
     sdp.init()
-    yield
+    yield rank, world_size
     sdp.shutdown()  # not after an error: the others may be elsewhere
+
+
+@contextlib.contextmanager
+def no_job(rank: int, world_size: int) -> Iterator[tuple[int, int]]:
+    """For `around_checks`: nothing."""
+    yield rank, world_size
 
 
 def tagged(rank: int, shape: Sequence[int], dtype: str = "float32") -> Any:

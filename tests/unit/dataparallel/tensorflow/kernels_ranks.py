@@ -4,21 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SUM, AVG, MIN, MAX = 0, 1, 2, 3
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -28,20 +25,13 @@ DTYPES = (*FLOATS, *INTEGERS, "complex64", "complex128")
 SIZES = (0, 1, 5, 9000, 100003)
 
 
-def run_checks(rank: int, world_size: int, names: Sequence[str]) -> dict[str, str]:
-    """By check, what this rank found wrong; nothing if all went well."""
+@contextlib.contextmanager
+def around_checks(rank: int, size: int) -> Iterator[tuple[Rank]]:
     kernels, group = _start()
-    found = {}
-    for name in names:
-        try:
-            globals()[f"check_{name}"](Rank(kernels, group))
-            found[name] = ""
-        except (Exception, pytest.fail.Exception):
-            found[name] = traceback.format_exc()[-3000:]
+    yield (Rank(kernels, group),)
     group.barrier()
     kernels.clear_group()
     group.close()
-    return found
 
 
 def _start() -> tuple[Any, Any]:
@@ -393,41 +383,6 @@ def rank_is_late(rank: int, world_size: int) -> str:
     at = Rank(kernels, group)
     at.all_reduce(at.tf.zeros([1]))
     if rank == 1:
-        time.sleep(6)
+        time.sleep(4)
         return ""
     return at.error(lambda: at.all_reduce(at.tf.zeros([1]), key="a sum"), "DeadlineExceededError")
-
-
-EXIT_SCRIPT = """
-import sys, threading, time
-import tensorflow as tf
-from smdistributed import collectives
-from smdistributed.dataparallel.tensorflow.operations import kernels
-from smdistributed.dataparallel.tensorflow.operations.order import in_order
-
-group = collectives.init()
-kernels.set_group(group)
-
-@tf.function(autograph=False)
-def step(x):
-    return in_order(lambda token: kernels.all_reduce([x], 0, token, "a sum"))[0]
-
-kept = step(tf.zeros([100000]))
-if group.rank == 0 and sys.argv[1] == "pending":
-    # Its peer does not come; the process ends while the operation is under way.
-    threading.Thread(target=lambda: step(kept), daemon=True).start()
-    time.sleep(0.5)
-print("at the end", flush=True)
-"""
-
-
-def exit_script(rank: int, world_size: int, how: str) -> tuple[int, str]:
-    """Exit status of an interpreter that ends without closing anything, and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT_SCRIPT, how],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr

@@ -2,58 +2,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our kernels in TensorFlow: what they compute, in every mode, and how they fail.
 
-TensorFlow is imported by the ranks only, once for all checks of one number of ranks.
-
 Source: dataparallel specification, sections 6 and 9.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import run_ranks
+from harness import run_script
+from tensorflow_harness import run_tensorflow_ranks
 
-RANKS = str(Path(__file__).with_name("kernels_ranks.py"))
-DEADLINE_S = 110.0
-NAMES = [
-    line.removeprefix("def check_").split("(")[0]
-    for line in Path(RANKS).read_text().splitlines()
-    if line.startswith("def check_")
-]
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
-pytestmark = [
-    pytest.mark.timeout(DEADLINE_S + 60),
-    pytest.mark.skipif(
-        importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
-    ),
-]
+RANKS = Path(__file__).with_name("kernels_ranks.py")
+CHECKS = Checks(RANKS)
+# Two take another rank; the third has nothing to do with ranks, and takes seconds.
+NOT_ALONE = {
+    "check_rows_that_cannot_be_joined",
+    "check_operations_run_for_their_effect",
+    "check_a_version_that_is_not_known",
+}
+ALONE = [name for name in CHECKS.names if name not in NOT_ALONE]
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 
-@functools.cache
-def _findings(ranks: int) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = run_ranks(
-        f"{RANKS}:run_checks", ranks, NAMES, deadline_s=DEADLINE_S
-    )
-    return found
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_kernels(name: str) -> None:
+    CHECKS.require(name, 2)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_kernels_on_one_rank(name: str) -> None:
+    CHECKS.require(name, 1, ALONE)
 
 
 def _run(name: str, *args: Any, check: bool = True, **env: str) -> list[Any]:
-    return run_ranks(
-        f"{RANKS}:{name}", 2, *args, env=env or None, check=check, deadline_s=DEADLINE_S
-    )
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels(name: str, ranks: int) -> None:
-    if ranks == 1 and name in ("rows_that_cannot_be_joined", "operations_run_for_their_effect"):
-        pytest.skip("takes two ranks")
-    assert [found[name] for found in _findings(ranks)] == [""] * ranks
+    return run_tensorflow_ranks(f"{RANKS}:{name}", 2, *args, env=env, check=check)
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -81,9 +69,8 @@ def test_a_rank_that_does_not_come_is_a_timeout() -> None:
     assert "; in a sum" in text
 
 
-@pytest.mark.parametrize("how", ["idle", "pending"])
-def test_processes_end_cleanly(how: str) -> None:
+def test_processes_end_cleanly() -> None:
     """Without shutdown(), with tensors that view shared memory, in the middle of a collective."""
-    for status, output in _run("exit_script", how):
-        assert status == 0, output
-        assert "at the end" in output
+    script = Path(__file__).with_name("exit_script.py")
+    for outcome in run_script([str(script)], 2, deadline_s=DEADLINE_S):
+        assert "at the end" in outcome.output

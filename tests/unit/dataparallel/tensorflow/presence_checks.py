@@ -7,7 +7,7 @@ Source: dataparallel specification, sections 6.5 and 7.6.
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smdistributed.dataparallel.tensorflow.presence import (
@@ -16,7 +16,9 @@ from smdistributed.dataparallel.tensorflow.presence import (
     PatternBook,
     look_up_or_ask,
 )
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job
 
+around_checks = no_job
 LETTERS = {"-": Kind.ABSENT, "s": Kind.SPARSE, "d": Kind.DENSE}
 
 
@@ -33,13 +35,15 @@ def answer(*patterns: str) -> tuple[Pattern, Pattern]:
     return tuple(map(min, columns)), tuple(map(max, columns))
 
 
-def test_what_all_had_alike_is_not_asked_again() -> None:
+def check_what_all_had_alike_is_not_asked_again(rank: int, size: int) -> None:
     book = PatternBook()
     assert look_up_or_ask(book, pattern("d-d"), lambda: answer("d-d", "d-d")) == pattern("d-d")
     assert look_up_or_ask(book, pattern("d-d"), never) == pattern("d-d")
 
 
-def test_another_pattern_of_all_ranks_is_asked_for_and_stays_what_it_is() -> None:
+def check_another_pattern_of_all_ranks_is_asked_for_and_stays_what_it_is(
+    rank: int, size: int
+) -> None:
     book = PatternBook()
     book.add(*answer("dd", "dd"))
     assert look_up_or_ask(book, pattern("-d"), lambda: answer("-d", "-d")) == pattern("-d")
@@ -47,7 +51,9 @@ def test_another_pattern_of_all_ranks_is_asked_for_and_stays_what_it_is() -> Non
     assert look_up_or_ask(book, pattern("-d"), never) == pattern("-d")
 
 
-def test_after_a_difference_nobody_asks_for_what_the_joint_pattern_covers() -> None:
+def check_after_a_difference_nobody_asks_for_what_the_joint_pattern_covers(
+    rank: int, size: int
+) -> None:
     book = PatternBook()
     assert look_up_or_ask(book, pattern("d-s-"), lambda: answer("d-s-", "-ds-")) == pattern("dds-")
     for covered in ("-ds-", "----", "dd--", "ss--"):
@@ -56,10 +62,13 @@ def test_after_a_difference_nobody_asks_for_what_the_joint_pattern_covers() -> N
     assert joint == pattern("ddsd"), "what was agreed on stays within"
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.text("-sd", min_size=3, max_size=3), min_size=3, max_size=3), max_size=12)
 )
-def test_ranks_that_trace_together_ask_together_or_follow_covering_patterns(
+def check_ranks_that_trace_together_ask_together_or_follow_covering_patterns(
+    rank: int,
+    size: int,
     traces: list[list[str]],
 ) -> None:
     """Each trace: the patterns of three ranks at one place of the program."""
