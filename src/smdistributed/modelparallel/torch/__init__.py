@@ -49,7 +49,13 @@ from smdistributed.modelparallel.torch.communication import (
     tp_barrier,
 )
 from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
-from smdistributed.modelparallel.torch.initialization import init, is_initialized, reset, shutdown
+from smdistributed.modelparallel.torch.initialization import (
+    init,
+    is_initialized,
+    prepare,
+    reset,
+    shutdown,
+)
 from smdistributed.modelparallel.torch.model import DistributedModel
 from smdistributed.modelparallel.torch.model_creation import (
     delay_param_initialization,
@@ -198,3 +204,5 @@ __all__ = [
     "tp_size",
     "utils",
 ]
+
+prepare()

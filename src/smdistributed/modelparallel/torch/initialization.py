@@ -245,12 +245,10 @@ def _leave_at_exit() -> None:
         get_logger().debug("could not leave the job in order", exc_info=True)
 
 
-def _prepare() -> None:
+def prepare() -> None:
+    """What the import of the package does, once its modules are there."""
     with contextlib.suppress(ConfigurationError):  # which `register` raises as its own
         if discover().source != "none":
             os.environ.setdefault("SM_FRAMEWORK_PARAMS", _FRAMEWORK_PARAMS)
     register()
     atexit.register(_leave_at_exit)  # after `register`, hence before what that leaves
-
-
-_prepare()
