@@ -29,6 +29,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "03_gpt"
 VOCABULARY = 512
 TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32", "--lr", "0.01"]
 TINY += ["--vocabulary", str(VOCABULARY), "--batch-size", "8", "--sample", "0", "--device", "cpu"]
+TINY += ["--precision", "fp32"]  # where nothing else is said; by itself the processor decides
 RUN_TIMEOUT_S = 200.0
 
 pytestmark = pytest.mark.timeout(4 * RUN_TIMEOUT_S)
@@ -112,6 +113,26 @@ def test_output_tells_what_runs_and_ends_with_a_sample(
     assert "\r" not in output
     sample = output.partition("--- and the network goes on ---")[2]
     assert len(sample.strip()) > 30, output
+
+
+@pytest.mark.parametrize(
+    ("instructions", "dtype"),
+    [
+        ({"avx2": True, "avx512_bf16": False}, "float32"),
+        ({"avx512_bf16": True}, "bfloat16"),
+        ({"amx_bf16": True}, "bfloat16"),
+        ({}, "float32"),
+    ],
+)
+def test_the_processor_decides_on_the_precision(
+    instructions: dict[str, bool], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever processor this is. A test once expected that of the machine it was written on."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    train = _load("train")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    assert str(train.Precision.choose("auto", torch.device("cpu"))) == dtype
+    assert str(train.Precision.choose("fp32", torch.device("cpu"))) == "float32"
 
 
 def test_training_goes_on_after_a_kill_as_if_nothing_had_been(
