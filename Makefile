@@ -21,14 +21,23 @@ BENCH_ARGS ?=
 SOAK_MINUTES ?= 30
 FAULTS_ARGS ?=
 # Of each fuzzer; `make test` runs them as well.
-FUZZ_SECONDS ?= 25
+FUZZ_SECONDS ?= 15
+# One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
+FOLDER ?=
+# How many tests run side by side (pytest-xdist).
+WORKERS ?= $(JOBS)
+# Of `make stress`: a test as pytest prints it, how often, and beside how many busy processes.
+TEST ?=
+N ?= 100
+BUSY ?= 4
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 NATIVE_BUILD := build/native
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # No warning about conflicts: the pins exclude them, and mlxtend lacks dependencies on purpose (below).
-PIP_INSTALL := $(PIP) install --constraint constraints.txt --no-warn-conflicts
+# Python compiles what is imported when it is imported: of the packages below, a tenth.
+PIP_INSTALL := $(PIP) install --constraint constraints.txt --no-warn-conflicts --no-compile
 # cmake, ninja and the console scripts are the environment's, whatever the machine has beside them.
 export PATH := $(abspath $(BIN)):$(PATH)
 # Where DeepSpeed keeps the helper it compiles. Its own place for it is one folder for all checkouts,
@@ -85,14 +94,32 @@ clean:  ## remove build products and caches, keep .venv
 
 ##@ Check
 NATIVE_TESTS = tools/run_native_tests.sh $(NATIVE_BUILD) $(JOBS)
-PYTHON_TESTS = $(BIN)/python -m pytest $(PYTEST_ARGS)
+PYTHON_TESTS = $(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
 # All run even if one fails: one look then shows all that is broken.
 .PHONY: test
-test: env  ## run all tests: native (ctest), the fuzzers for a moment, then Python (pytest)
-	@native=0; $(NATIVE_TESTS) || native=$$?; \
-	tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || native=$$?; \
-	$(PYTHON_TESTS) && exit $$native
+test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytest); or FOLDER=tests/...
+	@native=0; \
+	if [[ -z "$(FOLDER)" ]]; then \
+		$(NATIVE_TESTS) || native=$$?; \
+		tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || native=$$?; \
+	fi; \
+	$(PYTHON_TESTS) $(FOLDER) && exit $$native
+
+.PHONY: test-all
+test-all: env lint check-wheel  ## all that there is, for once a week: slow tests, torch's suite, every processor level (hours)
+	@$(NATIVE_TESTS)
+	@tools/run_fuzzers.sh build/fuzz $(JOBS) 600
+	@TORCH_SUITE=full $(PYTHON_TESTS) --run-slow
+	@tools/run_at_processor_levels.sh $(PYTHON_TESTS)
+
+.PHONY: test-processors
+test-processors: env  ## run the Python tests as on each lesser processor that this one can be (FOLDER=)
+	@tools/run_at_processor_levels.sh $(PYTHON_TESTS) $(FOLDER)
+
+.PHONY: stress
+stress: env  ## run TEST=path::name N=100 times beside BUSY=4 busy processes, to find what fails seldom
+	@$(BIN)/python -m pytest --no-second-run --timeout 0 --repeat $(N) --busy $(BUSY) $(PYTEST_ARGS) "$(TEST)"
 
 .PHONY: test-native
 test-native: env  ## run the C++ tests only
@@ -171,6 +198,10 @@ bench-hosts: $(STAMPS)/package $(STAMPS)/bench  ## measure all_reduce and DDP be
 	@$(BIN)/python benchmarks/multihost/report.py
 
 ##@ Publish
+.PHONY: check-wheel
+check-wheel: $(STAMPS)/package $(STAMPS)/dev  ## build a wheel, install it in an empty environment and use it there
+	@tools/check_wheel.sh $(BIN)/python $(NATIVE_BUILD)
+
 .PHONY: wheel
 wheel: $(STAMPS)/dev  ## build a wheel into dist/
 	$(PIP) wheel --no-build-isolation --no-deps --wheel-dir dist .

@@ -26,15 +26,24 @@ cmake --build "$build_dir" --parallel "$jobs" --target fuzzers -- --quiet
 
 limit=(-max_total_time="$seconds")
 if [[ -n ${FUZZ_RUNS:-} ]]; then limit=(-runs="$FUZZ_RUNS"); fi
-status=0
+# All at the same time: each is one thread.
+names=()
+pids=()
 for corpus in tests/fuzz/corpus/*; do
   name=$(basename "$corpus")
-  log=$build_dir/$name.log
   mkdir -p "$build_dir/corpus/$name"
   # max_len: two frames or a handshake with some more; longer inputs are slower, not deeper.
-  if "$build_dir/tests/fuzz/${name}_fuzz" "$build_dir/corpus/$name" "$corpus" "${limit[@]}" \
+  "$build_dir/tests/fuzz/${name}_fuzz" "$build_dir/corpus/$name" "$corpus" "${limit[@]}" \
     -max_len=1024 -timeout=10 -print_final_stats=1 -artifact_prefix="$build_dir/$name-" \
-    >"$log" 2>&1; then
+    >"$build_dir/$name.log" 2>&1 &
+  names+=("$name")
+  pids+=($!)
+done
+status=0
+for i in "${!names[@]}"; do
+  name=${names[$i]}
+  log=$build_dir/$name.log
+  if wait "${pids[$i]}"; then
     echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, nothing found"
   else
     status=1

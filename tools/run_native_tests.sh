@@ -36,4 +36,10 @@ export UBSAN_OPTIONS=print_stacktrace=1
 # What goes to another rank and comes back is ordered by the network, which TSan does not see: it
 # notes what sendmsg() has read after the call, and the answer may have come to the same place by then.
 export TSAN_OPTIONS=second_deadlock_stack=1:intercept_send=0
-ctest --test-dir "$build_dir" --output-on-failure --no-tests=error
+# Side by side; those that need the processors for themselves say so (RUN_SERIAL, tests/native). What
+# fails runs once more, alone, as in tests/plugins/second_run.py.
+tests=(ctest --test-dir "$build_dir" --output-on-failure --no-tests=error)
+if "${tests[@]}" --parallel "$jobs"; then exit 0; fi
+echo "Running what failed once more, alone"
+"${tests[@]}" --rerun-failed
+echo "UNSTABLE: the native tests above failed, then passed when run alone." >&2
