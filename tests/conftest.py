@@ -10,10 +10,14 @@ import os
 import signal
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import hypothesis
 import pytest
+from machine_speed import scaled
+from preloaded import start_fresh
+
+pytest_plugins = [f"tests.plugins.{name}" for name in ("cost", "alone", "second_run", "repeat")]
 
 # How long one example takes depends on what else the machine does; whole tests have a limit.
 hypothesis.settings.register_profile("smdistributed", deadline=None)
@@ -24,6 +28,13 @@ hypothesis.settings.load_profile("smdistributed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# pytest-timeout's limit of a test, as pyproject.toml has it for an idle machine.
+os.environ["PYTEST_TIMEOUT"] = str(scaled(120))
+
+# Where `make env` has compiled DeepSpeed's helper. In torch's own place for it a run that was
+# killed leaves a lock for which all later ones wait.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(sys.prefix, "torch_extensions"))
 
 # Its own switch: transformers imports TensorFlow wherever it finds it, for nothing here.
 os.environ["USE_TF"] = "0"
@@ -70,10 +81,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is marked slow, saying how to run it, unless --run-slow is given."""
+    """Give tests with a limit of their own the time that the machine needs; leave slow ones out."""
+    for item in items:
+        if (limit := item.get_closest_marker("timeout")) is not None:
+            item.add_marker(pytest.mark.timeout(scaled(limit.args[0])), append=False)
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run it with --run-slow")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _real_interpreters(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test marked `fresh` starts interpreters of its own instead of preloaded processes."""
+    start_fresh(request.node.get_closest_marker("fresh") is not None)
+    yield
+    start_fresh(False)

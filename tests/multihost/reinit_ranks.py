@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 from held_resources import resources_of_this_process
+from machine_speed import scaled
 
 from tests.multihost.placement import Milestones
 
 # Far away where a timeout is not what is tested.
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 SHORT_S = 2.0
 COUNT = 300_007
 

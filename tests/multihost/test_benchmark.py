@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from machine_speed import scaled
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "multihost"
 
@@ -50,7 +51,7 @@ def test_a_layout_that_is_none_is_refused(layouts: ModuleType, text: str) -> Non
 
 def run(script: str, *arguments: str) -> str:
     command = [sys.executable, str(BENCHMARK / script), *arguments]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=scaled(100))
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return outcome.stdout
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from engine_ranks import Heard, heard
 from job_certificates import make_authority, make_files, settings_of
+from machine_speed import scaled
 
 from tests.multihost.hosts import Host
 from tests.multihost.placement import run_ranks_on
 
 WAIT_S = 3.0
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 
 
 def joins_with(rank: int, world_size: int, tokens: tuple[str, ...]) -> Heard | None:

@@ -76,7 +76,7 @@ class BadWire:
         traceback: TracebackType | None,
     ) -> None:
         """Give the ports back to the switch."""
-        self.counts = self._carrier.communicate("end\n", timeout=20)[0].strip()
+        self.counts = self._carrier.communicate("end\n", timeout=200)[0].strip()
         for host in self.hosts:
             host.heal()
 

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TIMEOUT_S = 20.0
+from machine_speed import scaled
+
+TIMEOUT_S = scaled(20.0)
 
 # Elements; enough for several rounds through the staging buffers, so that a moment chosen at random
 # is likely to be in the middle of an operation.

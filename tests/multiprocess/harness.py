@@ -13,10 +13,11 @@
 
 - Every rank is a process of its own with the documented variables set (`RANK`, `WORLD_SIZE`,
   `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, a free port).
-- Ranks are forked from a server that has imported torch and nothing of ours, so that a test of
-  eight ranks starts in a fraction of a second. `run_script` starts real interpreters instead.
-- Every run has a deadline. When it is missed, the stacks of all threads of all ranks are printed
-  in the failure, and every process is killed, children of ranks included.
+- Ranks are forked from a server that has imported torch (`preloaded.py`), so that a test of eight
+  ranks starts in a fraction of a second. A test marked `fresh` starts interpreters instead.
+- Every run has a deadline, which grows with the slowness of the machine (`machine_speed.py`). When
+  it is missed, the stacks of all threads of all ranks are printed in the failure, and every process
+  is killed, children of ranks included.
 - Whatever happens, no process of a run outlives the call.
 """
 
@@ -26,28 +27,26 @@ import contextlib
 import dataclasses
 import faulthandler
 import importlib.util
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from smdistributed.launch.environment import free_port as free_port  # for tests, too
+from machine_speed import scaled
+from ports import free_port as free_port  # for tests, too
+from preloaded import Preload, Process, start_call, start_script
 
 DEFAULT_DEADLINE_S = 60.0
 _POLL_S = 0.01
 _STACKS_SIGNAL = signal.SIGUSR2  # SIGUSR1 is the engine's: it prints the flight record
 _STACKS_WAIT_S = 1.0
-_PRELOADED = ["numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.optim"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +113,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     places: Sequence[Place] | None = None,
     check: bool = True,
-    context: Any = None,
+    preload: Preload = Preload.TORCH,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `target(rank, world_size, *args, **kwargs)` in `world_size` processes.
@@ -123,29 +122,24 @@ def run_ranks(
         target: a function at the top level of its module, or its name as `"path/to/file.py:name"`
             or `"package.module:name"`.
         args, kwargs: passed on; must pickle.
-        deadline_s: seconds until every rank must have ended.
+        deadline_s: seconds until every rank must have ended, on a machine that is idle.
         env: variables set in every rank before the module of `target` is loaded.
         places: by rank, where it runs; None is here.
         check: True returns the values by rank and raises `RanksFailed` if a rank raised, died or
             missed the deadline; False returns a `RankOutcome` for each rank.
-        context: of `multiprocessing`, to start the ranks with; None forks them from the server.
+        preload: what the ranks find imported.
     """
     location, name = _locate(target)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         variables = _rank_variables(world_size, env, places)
         call = _Call(folder, location, name, args, kwargs)
-        context = context or fork_server()
-        processes: list[_Process] = []
+        processes: list[Process] = []
         try:
             for rank in range(world_size):
                 place = None if places is None else places[rank]
-                process = context.Process(
-                    target=_child_main,
-                    args=(call, rank, variables[rank], place),
-                    name=f"rank {rank}",
+                processes.append(
+                    start_call(preload, _child_main, call, rank, variables[rank], place)
                 )
-                process.start()
-                processes.append(_Forked(process))
             outcomes = _watch(processes, folder, deadline_s)
         finally:
             _kill_all(processes)
@@ -163,24 +157,24 @@ def run_script(
     env: Mapping[str, str] | None = None,
     places: Sequence[Place] | None = None,
     check: bool = True,
+    preload: Preload = Preload.TORCH,
 ) -> list[RankOutcome]:
-    """Run `python *argv` as `world_size` fresh interpreters; the outcomes carry their output."""
+    """Run `python *argv` as `world_size` processes; the outcomes carry their output."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         variables = _rank_variables(world_size, env, places)
-        processes: list[_Process] = []
+        processes: list[Process] = []
         try:
             for rank in range(world_size):
                 with open(_file(folder, rank, "output"), "wb") as output:
-                    process = subprocess.Popen(
-                        [sys.executable, *argv],
-                        env={**os.environ, **variables[rank]},
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        preexec_fn=None if places is None else places[rank].enter,
-                        process_group=0,
+                    processes.append(
+                        start_script(
+                            preload,
+                            argv,
+                            environ={**os.environ, **variables[rank]},
+                            output=output.fileno(),
+                            enter=None if places is None else places[rank].enter,
+                        )
                     )
-                processes.append(_Spawned(process))
             outcomes = _watch(processes, folder, deadline_s)
         finally:
             _kill_all(processes)
@@ -196,57 +190,6 @@ class _Call:
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-
-
-class _Process(Protocol):
-    pid: int
-
-    def exit_code(self) -> int | None: ...
-
-
-class _Forked:
-    def __init__(self, process: Any) -> None:
-        self._process = process
-        self.pid: int = process.pid
-
-    def exit_code(self) -> int | None:
-        code: int | None = self._process.exitcode
-        return code
-
-
-class _Spawned:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.pid = process.pid
-
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
-
-def fork_server() -> Any:
-    """The context whose processes are forked from a server with torch already imported.
-
-    One thread per rank: ranks outnumber cores in most tests, and a team of threads per rank would
-    only fight over them. The OpenMP runtime reads the variable once, when torch is loaded.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    with _variable("OMP_NUM_THREADS", "1"):
-        multiprocessing.forkserver.ensure_running()
-    return context
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _locate(target: Callable[..., Any] | str) -> tuple[str, str]:
@@ -293,7 +236,6 @@ def _file(folder: str, rank: int, kind: str) -> str:
 
 def _child_main(call: _Call, rank: int, variables: Mapping[str, str], place: Place | None) -> None:
     """Body of a rank: own process group, output to a file, result or exception to another."""
-    os.setpgid(0, 0)  # a session of its own would be scheduled apart from the others
     if place is not None:
         place.enter()
     output = os.open(_file(call.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -340,8 +282,9 @@ def _as_data(error: BaseException) -> RankError:
     )
 
 
-def _watch(processes: Sequence[_Process], folder: str, deadline_s: float) -> list[RankOutcome]:
+def _watch(processes: Sequence[Process], folder: str, deadline_s: float) -> list[RankOutcome]:
     """Wait until all have ended or the deadline has passed; then take the stacks of the rest."""
+    deadline_s = scaled(deadline_s)
     start = time.monotonic()
     ended: dict[int, float] = {}
     while len(ended) < len(processes) and time.monotonic() - start < deadline_s:
@@ -389,7 +332,7 @@ def _text(folder: str, rank: int, kind: str) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def _kill_all(processes: Sequence[_Process]) -> None:
+def _kill_all(processes: Sequence[Process]) -> None:
     """End every rank and what it started: each rank leads a process group."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -407,7 +350,11 @@ def require_success(outcomes: Sequence[RankOutcome], what: str, deadline_s: floa
     if all(outcome.ok for outcome in outcomes):
         return
     late = [outcome.rank for outcome in outcomes if outcome.exit_code is None]
-    why = f"ranks {late} missed the deadline of {deadline_s} s" if late else "a rank failed"
+    why = (
+        f"ranks {late} missed the deadline of {scaled(deadline_s):.0f} s"
+        if late
+        else "a rank failed"
+    )
     raise RanksFailed(f"{what}: {why}", outcomes)
 
 

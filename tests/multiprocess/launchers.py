@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from machine_speed import scaled
+from preloaded import Preload, python
 
 LAUNCHERS = ("smddprun", "torchrun", "mpirun", "mpirun smddprun")
 
@@ -36,26 +38,29 @@ _MPIRUN_VARIABLES = {
 }
 
 
-def launch_command(launcher: str, num_processes: int, *options: str) -> list[str]:
+def launch_command(
+    launcher: str, num_processes: int, *options: str, preload: Preload = Preload.TORCH
+) -> list[str]:
     """The words that go before the script's path to run it in `num_processes` processes.
 
     Args:
         launcher: one of `LAUNCHERS`.
         num_processes: on this machine; may be more than it has cores.
         options: for a `smddprun` that starts the processes; the others take none.
+        preload: what the processes find imported, unless the test is marked `fresh`.
     """
-    number = str(num_processes)
+    number, interpreter = str(num_processes), python(preload)
     if launcher == "smddprun":
-        return [_program("smddprun"), *options, "-np", number, sys.executable]
+        return [_program("smddprun"), *options, "-np", number, interpreter]
     assert not options, f"{launcher} takes no options of smddprun"
     if launcher == "torchrun":
         # --standalone picks a free port.
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun = [interpreter, "-m", "torch.distributed.run", "--standalone"]
         return [*torchrun, "--nproc-per-node", number]
     mpirun = [_program("mpirun"), "-np", number, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     if launcher == "mpirun smddprun":
         mpirun.append(_program("smddprun"))
-    return [*mpirun, sys.executable]
+    return [*mpirun, interpreter]
 
 
 def _program(name: str) -> str:
@@ -98,7 +103,7 @@ def run_to_end(
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=scaled(timeout_s))
     except subprocess.TimeoutExpired:
         # A launcher on its way out ends its processes; give it the time to do so.
         process.send_signal(signal.SIGTERM)
@@ -107,7 +112,7 @@ def run_to_end(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-        pytest.fail(f"no end within {timeout_s:.0f} s: {' '.join(command)}\n{output}")
+        pytest.fail(f"no end within {scaled(timeout_s):.0f} s: {' '.join(command)}\n{output}")
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -129,7 +134,7 @@ def process_state(pid: int) -> str | None:
 
 def wait_until_gone(pids: Sequence[int], timeout_s: float = 60.0) -> None:
     """Waits until all these processes have ended; fails the test if they do not in time."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + scaled(timeout_s)
     while left := [pid for pid in pids if process_state(pid) is not None]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.01)

@@ -5,25 +5,20 @@
     from tensorflow_harness import run_tensorflow_ranks
 
 To import it takes seconds of a processor, in each rank, and pytest's own process must not have it
-(see tests/conftest.py). So one process per Keras imports it once, for all tests that ask, and the
-ranks are forked from there: what they do to TensorFlow, Keras or their environment ends with them.
+(see tests/conftest.py). So there is a server per Keras that has imported it (`preloaded.py`).
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
-import importlib
-import multiprocessing
 import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from harness import DEFAULT_DEADLINE_S, RankOutcome, fork_server, require_success, run_ranks
+from harness import DEFAULT_DEADLINE_S, RankOutcome, require_success, run_ranks
+from preloaded import Preload
 
 # TensorFlow reads it when it is imported, for good.
 _WHICH_KERAS = "TF_USE_LEGACY_KERAS"
@@ -41,18 +36,9 @@ def run_tensorflow_ranks(
     if callable(target):
         target = f"{Path(target.__code__.co_filename).resolve()}:{target.__name__}"
     variables = {**_QUIET, **(env or {})}
-    requests = _importer(variables.get(_WHICH_KERAS, "0"))
-    try:
-        requests.send((target, world_size, args, {**kwargs, "env": variables}))
-        result, error = requests.recv()
-    except BaseException:  # of whatever comes now nobody knows what it answers
-        requests.close()
-        _importer.cache_clear()
-        raise
-    if error is not None:
-        raise error
-    returned: list[Any] = result
-    return returned
+    is_legacy = variables.get(_WHICH_KERAS, "0") == "1"
+    preload = Preload.LEGACY_KERAS if is_legacy else Preload.KERAS_3
+    return run_ranks(target, world_size, *args, env=variables, preload=preload, **kwargs)
 
 
 def run_tensorflow_script(
@@ -105,32 +91,3 @@ def forget_the_launcher() -> None:
     """This rank is a process that nobody launched, from now on."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
         del os.environ[name]
-
-
-@functools.cache
-def _importer(which_keras: str) -> Connection:
-    """Where to send calls to a process that has imported TensorFlow, and to get their results."""
-    here, there = multiprocessing.Pipe()
-    process = fork_server().Process(target=_serve, args=(there, which_keras))
-    process.start()
-    there.close()
-    atexit.register(here.close)  # which is its sign to end
-    return here
-
-
-def _serve(requests: Connection, which_keras: str) -> None:
-    os.environ.update({**_QUIET, _WHICH_KERAS: which_keras})
-    keras = importlib.import_module("tensorflow").keras
-    assert keras.Model  # loads it: TensorFlow does so at the first use
-    forking = multiprocessing.get_context("fork")
-    while True:
-        try:
-            target, world_size, args, kwargs = requests.recv()
-        except EOFError:
-            return
-        result: tuple[list[Any], Exception | None]
-        try:
-            result = run_ranks(target, world_size, *args, context=forking, **kwargs), None
-        except Exception as error:
-            result = [], error
-        requests.send(result)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from launchers import launch_command, run_to_end
+from preloaded import Preload
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # A trainer's imports take seconds per rank, and DeepSpeed compiles an operation the first time.
@@ -26,11 +27,17 @@ def run_one_epoch(example: str, *launcher_options: str, into: Path | None = None
     return run(example, launcher_options, options)
 
 
-def run(example: str, launcher_options: Sequence[str], options: Sequence[str]) -> str:
+def run(
+    example: str,
+    launcher_options: Sequence[str],
+    options: Sequence[str],
+    preload: Preload = Preload.TRAINERS,
+) -> str:
     """Output of a run that must succeed."""
     script = EXAMPLES / example / "train.py"
+    launch = launch_command("smddprun", 2, *launcher_options, preload=preload)
     ended = run_to_end(
-        [*launch_command("smddprun", 2, *launcher_options), str(script), *options],
+        [*launch, str(script), *options],
         environment={"HF_HUB_OFFLINE": "1"},
         timeout_s=RUN_TIMEOUT_S,
     )
@@ -67,6 +74,7 @@ def test_huggingface_trainer_with_model_parallelism(tmp_path: Path) -> None:
             *("--context", "32", "--max_steps", "20", "--eval_steps", "10", "--save_steps", "20"),
             *("--learning_rate", "1e-2", "--warmup_steps", "2", "--output_dir", str(tmp_path)),
         ],
+        Preload.TORCH,  # transformers asks for model parallelism when it is imported
     )
     assert "sagemaker_model_parallel: 1 replica(s)" in output
     found = re.findall(r"^\[rank (\d+)\] perplexity ([\d.]+)", output, flags=re.MULTILINE)

@@ -35,13 +35,14 @@ from fault_ranks import (
 )
 from harness import RankOutcome, run_ranks
 from held_resources import listening_ports, read_resources, unix_socket_names
+from machine_speed import scaled
 
 TRANSPORTS = ("shm", "tcp")
 WORLD_SIZE = 3
 SEED = 20260
 
 # Generous: what is promised is 2 s on a machine that is not overloaded.
-KNOWN_BY_ALL_S = 10.0
+KNOWN_BY_ALL_S = scaled(10.0)
 
 
 def draw_faults(kind: str, operations: list[str]) -> list[Fault]:

@@ -20,6 +20,9 @@ from message_ranks import (
     waits_for_as_long_as_it_says,
 )
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 TRANSPORTS = ("shm", "tcp")
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from launchers import clean_environment, process_state, wait_until_gone
+from machine_speed import scaled
 
 pytestmark = pytest.mark.timeout(90)
 
-WAIT_S = 60
+WAIT_S = scaled(60)
 
 
 @pytest.fixture

@@ -24,10 +24,11 @@ import pytest
 from engine_ranks import Heard, heard
 from harness import run_ranks
 from job_certificates import make_authority, make_files, settings_of
+from machine_speed import scaled
 from strangers import Wiretap, fall_silent, say, throw_garbage
 
 WORLD_SIZE = 3
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 FLOOD = 200
 COUNT = 50_000
 TOKEN = "f" * 64

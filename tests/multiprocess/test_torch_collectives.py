@@ -13,6 +13,9 @@ import torch.distributed as dist
 from harness import run_ranks
 from torch_ranks import smddp, tagged
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 SIZES = [0, 1, 127, 128, 129, 4097]
 REDUCIBLE = [
     torch.float64,

@@ -345,6 +345,7 @@ if dist.get_rank() == 0:
 """
 
 
+@pytest.mark.fresh
 def test_exit_without_destroy_does_not_hang() -> None:
     from harness import run_script
 

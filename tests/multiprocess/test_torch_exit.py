@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import traceback
 
+import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks, run_script
 from torch_ranks import smddp
 
 DEADLINE_S = 120.0
+
+pytestmark = pytest.mark.fresh  # the end of an interpreter is what is tested
 
 _START = """
 import sys, threading, time

@@ -13,7 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks, run_script
+from machine_speed import scaled
 from torch_ranks import raised, smddp, tagged
+
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
 
 _IMPORT = """
 import torch.distributed as dist
@@ -30,7 +34,10 @@ assert dist.get_default_backend_for_device("cpu") == "gloo"
 
 def test_the_import_registers_once_prints_nothing_and_takes_no_default() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _IMPORT], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", _IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -44,6 +51,7 @@ work = dist.all_reduce(torch.ones(1000), async_op=True)
 """
 
 
+@pytest.mark.fresh
 def test_exit_without_destroy_is_clean() -> None:
     for outcome in run_script(["-c", _EXIT], 2):
         assert outcome.output == ""

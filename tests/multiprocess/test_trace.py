@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from harness import RanksFailed, run_ranks
 from launchers import clean_environment
+from machine_speed import scaled
 from torch_ranks import smddp
 
 from smdistributed.dataparallel.trace.files import read_rank_trace, read_rank_traces
@@ -26,7 +27,7 @@ from smdistributed.dataparallel.trace.model import RankTrace
 from smdistributed.dataparallel.trace.summary import summarise
 
 NUMBERS = 4096
-WAIT_S = 100
+WAIT_S = scaled(100)
 
 
 def _traces(folder: Path, world_size: int) -> list[RankTrace]:

@@ -22,6 +22,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch_ranks import algorithms_of, smddp
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 DEADLINE_S = 120.0
 _COUNT = 100_003  # float32 elements: well above the smallest size, and not a whole page
 _MEBIBYTE = 1 << 20

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from machine_speed import scaled
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 _PATIENCE = timedelta(seconds=60)
 
 

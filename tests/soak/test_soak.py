@@ -16,6 +16,9 @@ from tests.soak.data import MAX_RANKS, PERIOD, check, reduced, table, tile
 from tests.soak.plan import COLLECTIVES, FLOATS, INTEGERS, LANES, plan_lane
 from tests.soak.usage import MIB, Usage, growth, measure
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Usage(private_bytes=300 * MIB, shared_bytes=200 * MIB, descriptors=40, threads=9)
 
@@ -27,6 +30,7 @@ def soak(*options: str, timeout_s: float = 110.0) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
+@pytest.mark.fresh
 def test_twenty_seconds_pass() -> None:
     status, output = soak("--minutes", "0.33", "--seed", "7")
     assert status == 0, output

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from machine_speed import scaled
 
 FRAMEWORKS = {"torch", "tensorflow", "keras", "numpy", "mpi4py", "ray", "jax"}
 
@@ -16,7 +17,12 @@ def modules_after(statement: str) -> set[str]:
         f"import sys; before = set(sys.modules); {statement}; import json; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        timeout=scaled(60),
+    )
     return set(json.loads(done.stdout))
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from machine_speed import scaled
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 
 TRANSPORTS = ("shm", "tcp")
 WORLD_SIZES = (1, 2, 3, 5, 8)

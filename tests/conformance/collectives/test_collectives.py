@@ -23,6 +23,9 @@ from tests.conformance.collectives.collective_checks import (
 )
 from tests.conformance.collectives.ranks import TRANSPORTS, WORLD_SIZES
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 JOBS = [
     (transport, world_size)
     for world_size in WORLD_SIZES

@@ -21,6 +21,9 @@ from tests.conformance.collectives.random_program import (
 )
 from tests.conformance.collectives.ranks import TRANSPORTS
 
+# Ranks that truly run at the same time, with all processors to themselves.
+pytestmark = pytest.mark.quiet
+
 # Bounds in bytes: the inline payload, one-shot reads, a slot, a block of the staging buffers.
 BOUNDS = (0, 24, 1024, 16 << 10, 64 << 10, 256 << 10)
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from harness import run_ranks
 from launchers import clean_environment
+from machine_speed import scaled
 
 import smdistributed.dataparallel.torch.distributed as dist
 from smdistributed.dataparallel.exceptions import SMDDPNotInitialized
@@ -166,7 +167,7 @@ def run_script(tmp_path: Path, *options: str, training: str = LEGACY_CALLS) -> s
         env=environ,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=scaled(100),
         check=True,
     )
     assert not done.stdout
@@ -349,7 +350,7 @@ print("torch" in sys.modules)
 def test_5_1_the_package_exports_who_am_i_lazily() -> None:
     """Sections 1 and 5.1: the names are there, and importing them leaves torch unimported."""
     done = subprocess.run(
-        [sys.executable, "-c", LAZY_EXPORTS], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", LAZY_EXPORTS], capture_output=True, text=True, timeout=scaled(100)
     )
     expected = ["False", *["SMDDPNotInitialized"] * 3, "True"]
     assert done.stdout.split() == expected, done.stderr

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-WAIT_S = 90
+from machine_speed import scaled
+
+WAIT_S = scaled(90)
 
 # Rank 1 of 2, both on this host, as each launcher tells it.
 LAUNCHERS = {

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import torch
 from launchers import launch_command, run_to_end
+from preloaded import Preload
 
 FOLDER = Path(__file__).resolve().parent
 NUM_PROCESSES = 2
@@ -32,17 +33,17 @@ WEIGHT_TOLERANCE = 1e-6
 
 def python() -> list[str]:
     """One process, no launcher."""
-    return [sys.executable]
+    return [preloaded.python(Preload.TRAINERS)]
 
 
 def smddprun(*options: str) -> list[str]:
     """The launcher of this package, with NUM_PROCESSES ranks."""
-    return launch_command("smddprun", NUM_PROCESSES, *options)
+    return launch_command("smddprun", NUM_PROCESSES, *options, preload=Preload.TRAINERS)
 
 
 def torchrun() -> list[str]:
     """The launcher of torch, with NUM_PROCESSES ranks."""
-    return launch_command("torchrun", NUM_PROCESSES)
+    return launch_command("torchrun", NUM_PROCESSES, preload=Preload.TRAINERS)
 
 
 @dataclasses.dataclass(frozen=True)

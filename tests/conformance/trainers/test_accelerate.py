@@ -42,6 +42,7 @@ def expect_all_is_well(run: Run) -> None:
         assert seen["num_right"] == run.ranks[0]["num_right"] > 60
 
 
+@pytest.mark.fresh
 def test_plain_accelerator_detects_smddp(tmp_path: Path) -> None:
     run = train(smddprun("--cpu", *DETECTED), SCRIPT, tmp_path, "detected")
     expect_all_is_well(run)

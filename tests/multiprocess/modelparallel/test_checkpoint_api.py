@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 import torch
 from harness import run_ranks
+from machine_speed import scaled
 from parted_models import batch, by_hand, cut, network, step_function
 from torch.optim.lr_scheduler import StepLR
 from torch_ranks import raised
 
 DEADLINE_S = 100.0
-SOON_S = 20.0
+SOON_S = scaled(20.0)
 BEFORE, AFTER = 3, 3  # steps
 
 

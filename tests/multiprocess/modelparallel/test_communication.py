@@ -15,10 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks
+from machine_speed import scaled
 from torch_ranks import give_up, raised, tagged, wait_until_given_up
 
 DEADLINE_S = 120.0
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 LARGE = 3_000_000  # elements: far beyond what the wires buffer
 
 

@@ -12,6 +12,7 @@ import json
 import logging
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks, run_script
@@ -218,12 +219,14 @@ if how == "raises":
 """
 
 
+@pytest.mark.fresh
 def test_the_end_of_a_process_without_reset() -> None:
     for how, status in (("status", 3), ("destroyed", 0)):
         for outcome in run_script(["-c", _EXIT, how], 2, check=False, deadline_s=DEADLINE_S):
             assert (outcome.exit_code, outcome.output) == (status, ""), how
 
 
+@pytest.mark.fresh
 def test_a_rank_that_raises_ends_the_waiting_of_the_others() -> None:
     waits, raises = run_script(["-c", _EXIT, "raises"], 2, check=False, deadline_s=DEADLINE_S)
     assert (waits.exit_code, waits.output) == (4, "told\n")

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from harness import run_ranks
+from machine_speed import scaled
 from parted_models import batch, cut, network, plain_step, step_function
 
 RANKS = 4
 BLOCKS = [f"main/blocks/{number}" for number in range(4)]
-SOON_S = 20.0
+SOON_S = scaled(20.0)
 
 
 def _init(path: str, **more: Any) -> Any:

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 from harness import run_ranks
+from machine_speed import scaled
 from torch import Tensor, nn
 
 MICROBATCHES = 2
 BATCH = 4
-SOON_S = 20.0
+SOON_S = scaled(20.0)
 DEADLINE_S = 160.0
 
 Told = tuple[str, str, float]

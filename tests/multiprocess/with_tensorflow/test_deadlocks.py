@@ -16,11 +16,16 @@ CHECKS = Checks("deadlock_ranks.py", DEADLINE_S)
 NUM_RANKS = 4
 # Operations, threads that run operations, threads within one, steps of training.
 SETTINGS = [
-    ("kernels", 1, 1, 1000),
-    ("kernels", 2, 1, 1000),
-    ("kernels", 8, 2, 1000),
-    ("python", 1, 1, 300),
-    ("python", 8, 2, 300),
+    ("kernels", 1, 1, 200),
+    ("kernels", 2, 1, 200),
+    ("kernels", 8, 2, 200),
+    ("python", 1, 1, 100),
+    ("python", 8, 2, 100),
+    pytest.param("kernels", 1, 1, 1000, marks=pytest.mark.slow),
+    pytest.param("kernels", 2, 1, 1000, marks=pytest.mark.slow),
+    pytest.param("kernels", 8, 2, 1000, marks=pytest.mark.slow),
+    pytest.param("python", 1, 1, 300, marks=pytest.mark.slow),
+    pytest.param("python", 8, 2, 300, marks=pytest.mark.slow),
 ]
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from launchers import launch_command, run_to_end
+from preloaded import Preload
 from tensorflow_harness import run_tensorflow_ranks, run_tensorflow_script
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -35,6 +36,7 @@ STEPS = 12
 RUN_TIMEOUT_S = 300.0
 
 KERAS = {"Keras 3": "0", "legacy Keras": "1"}
+PRELOADS = {"Keras 3": Preload.KERAS_3, "legacy Keras": Preload.LEGACY_KERAS}
 LAUNCHERS = ("smddprun", "torchrun's variables", "mpirun")
 # Each launcher, each Keras with each number of processes; the rest takes as long again.
 RUNS = [
@@ -65,7 +67,7 @@ def run(launcher: str | None, num_processes: int, script: Path, keras: str, *opt
         )
         return "".join(outcome.output for outcome in outcomes)
     ended = run_to_end(
-        [*launch_command(launcher, num_processes), str(script), *options],
+        [*launch_command(launcher, num_processes, preload=PRELOADS[keras]), str(script), *options],
         environment=environment,
         timeout_s=RUN_TIMEOUT_S,
     )

@@ -20,6 +20,8 @@ import pytest
 from harness import require_success, run_script
 from held_resources import listening_ports, read_resources, unix_socket_names
 from launchers import process_state
+from machine_speed import scaled
+from preloaded import Preload
 from tensorflow_harness import run_tensorflow_ranks
 
 RANKS = Path(__file__).with_name("fault_ranks.py")
@@ -27,7 +29,7 @@ NUM_RANKS = 3
 VICTIM = 1
 OTHERS = (0, 2)
 DEADLINE_S = 90.0
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 BACKENDS = ("kernels", "python")
 # What ranks 0 and 2 call, and what rank 1 does.
 DISAGREEMENTS = {
@@ -174,7 +176,7 @@ def test_forked_children_are_harmless(backend: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "backend"),
     [
-        ("killed", "kernels"),
+        pytest.param("killed", "kernels", marks=pytest.mark.fresh),
         ("killed", "python"),
         ("interrupted", "kernels"),
         ("raises", "kernels"),
@@ -190,6 +192,7 @@ def test_a_script_ends_by_itself_and_leaves_nothing(
         env={**_env(backend), "PYTHONPATH": str(RANKS.parents[1])},
         check=False,
         deadline_s=DEADLINE_S,
+        preload=Preload.KERAS_3,
     )
     for rank in OTHERS:
         outcome = outcomes[rank]

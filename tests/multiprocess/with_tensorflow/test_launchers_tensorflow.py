@@ -51,6 +51,7 @@ def run_told(*told: Mapping[str, str]) -> list[dict[str, Any]]:
     return places("".join(outcome.output for outcome in outcomes))
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun smddprun"])
 def test_launchers(launcher: str) -> None:
     command = [*launch_command(launcher, 2), str(SCRIPT)]

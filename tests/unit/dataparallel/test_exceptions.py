@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed._common import errors
 from smdistributed.dataparallel import exceptions
@@ -51,6 +52,11 @@ def test_no_name_is_an_engine_error_name() -> None:
 
 def test_an_uncaught_error_ends_stderr_with_the_name_of_its_class() -> None:
     code = "from smdistributed.dataparallel.exceptions import *; raise SMDDPPeerLost('rank 3')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
     last_line = done.stderr.splitlines()[-1]
     assert last_line == "smdistributed.dataparallel.exceptions.SMDDPPeerLost: rank 3"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,8 @@ import pytest
 import torch
 from harness import run_ranks
 from launchers import clean_environment
+from machine_speed import scaled
+from preloaded import python
 
 WAIT_S = 200
 TEST_TIMEOUT_S = 240
@@ -37,11 +38,11 @@ def run_python(
     arguments: list[str], *, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments],
+        [python(), *arguments],
         env=clean_environment(environ),
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=scaled(WAIT_S),
     )
 
 

@@ -101,6 +101,7 @@ def pretend_cuda(rank: int, world_size: int) -> list[str]:
     return [name for name in ("to", "new_zeros") if name in vars(torch.Tensor)]
 
 
+@pytest.mark.fresh  # it replaces functions of torch before the import
 def test_auto_changes_nothing_where_cuda_is() -> None:
     assert in_mode("auto", pretend_cuda) == [[]]
 

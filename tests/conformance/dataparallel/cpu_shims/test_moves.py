@@ -49,6 +49,7 @@ def take_text_indexes(rank: int, world_size: int, is_cuda_there: bool) -> list[A
 NUMBERS = [0, 0, 0, 12, 12, 12, 3, 3, 3, "cuda:1", "cuda:1", "cuda:1", None, None, None]
 
 
+@pytest.mark.fresh  # it replaces functions of torch before the import
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_decimal_strings_become_ints_in_every_mode_where_cuda_is(mode: str) -> None:
     assert in_mode(mode, take_text_indexes, True) == [NUMBERS]

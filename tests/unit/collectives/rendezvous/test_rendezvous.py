@@ -16,6 +16,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from machine_speed import scaled
 
 from smdistributed._common.errors import (
     CollectiveTimeoutError,
@@ -29,7 +30,7 @@ from smdistributed.collectives.rendezvous import Rendezvous, wire
 pytestmark = pytest.mark.timeout(60)
 
 ADDR = "127.0.0.1"
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 
 T = TypeVar("T")
 

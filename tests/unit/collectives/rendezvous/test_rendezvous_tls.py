@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from job_certificates import TlsFiles, make_authority, make_files
+from machine_speed import scaled
 
 from smdistributed._common.errors import CollectiveTimeoutError, ConfigurationError
 from smdistributed.collectives.rendezvous import Rendezvous, wire
@@ -32,7 +33,7 @@ pytestmark = [
 ]
 
 ADDR = "127.0.0.1"
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 TOKEN = b"secret"
 
 

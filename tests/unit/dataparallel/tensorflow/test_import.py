@@ -12,12 +12,17 @@ import subprocess
 import sys
 
 import pytest
+from machine_speed import scaled
 
 
 def message(first: str) -> str:
     program = f"import sys, types; {first}; import smdistributed.dataparallel.tensorflow"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=scaled(110),
+        check=False,
     )
     return done.stderr
 

@@ -69,6 +69,7 @@ def test_a_rank_that_does_not_come_is_a_timeout() -> None:
     assert "; in a sum" in text
 
 
+@pytest.mark.fresh
 def test_processes_end_cleanly() -> None:
     """Without shutdown(), with tensors that view shared memory, in the middle of a collective."""
     script = Path(__file__).with_name("exit_script.py")

@@ -8,10 +8,11 @@ import os
 import threading
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed.dataparallel.torch.completion import CompletionThreads
 
-DEADLINE_S = 60.0
+DEADLINE_S = scaled(60.0)
 
 
 def test_jobs_that_wait_for_nothing_share_one_thread() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machine_speed import scaled
 
 import smdistributed.dataparallel as sdp
 from smdistributed.dataparallel import trace
@@ -182,7 +183,7 @@ def test_the_profiler_loads_no_framework(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.stdout == "[]\n"
     assert os.listdir(tmp_path) == ["trace.1.json"]

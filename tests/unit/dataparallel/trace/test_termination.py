@@ -11,6 +11,7 @@ import sys
 import textwrap
 
 import pytest
+from machine_speed import scaled
 
 PRELUDE = """\
 import asyncio, ctypes, os, signal, sys, threading, time
@@ -24,7 +25,7 @@ def terminate():
 
 watch = TerminationWatch(lambda: say("last words"))
 """
-WAIT_S = 60
+WAIT_S = scaled(60)
 # Longer than the deadline: a test that gets here fails by it.
 STAY = f"time.sleep({10 * WAIT_S})"
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from machine_speed import scaled
 from torch._C._distributed_c10d import HashStore
 
 import smdistributed.modelparallel.torch as smp
@@ -256,7 +257,10 @@ import smdistributed.modelparallel.backend.exceptions
 
 def test_the_import_prints_nothing_makes_no_group_and_loads_no_trainer() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _IMPORT], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", _IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -275,7 +279,7 @@ def test_the_import_tells_trainers_of_a_launched_job_that_it_is_model_parallel()
         [sys.executable, "-c", _FRAMEWORK],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         env={**os.environ, **environ},
     )
     assert done.stdout == '{"sagemaker_mpi_enabled": true} 0\n', done.stderr

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from machine_speed import scaled
 
 import smdistributed.modelparallel.torch as smp
 from smdistributed.modelparallel import exceptions
@@ -54,7 +55,7 @@ def test_the_exceptions_are_those_of_the_library_and_no_others(module: str) -> N
 def test_a_toolkit_without_a_framework_finds_the_exceptions() -> None:
     module = "smdistributed.modelparallel.backend.exceptions"
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=scaled(60)).returncode == 0
 
 
 def test_what_the_modules_offer_is_offered_by_the_package() -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 import os
 import threading
 
+from machine_speed import scaled
+
 from smdistributed.dataparallel.torch.cuda.lane import Lane
 
-DEADLINE_S = 60.0
+DEADLINE_S = scaled(60.0)
 
 
 def _threads(name: str) -> list[threading.Thread]:

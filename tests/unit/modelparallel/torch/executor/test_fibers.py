@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed.modelparallel.schedule import Phase, Schedule, Task
 from smdistributed.modelparallel.torch.executor.fibers import Aborted, Fiber, Scheduler
@@ -246,15 +247,16 @@ def test_a_job_that_raises_ends_the_run() -> None:
 
 def test_closing_ends_the_threads() -> None:
     world, inbox = World(), {}
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of other tests in this process, too
     for name in "abcd":
         world.scheduler.submit(FORWARD[0], _waits(world, name, FORWARD[0], inbox))
     for name in "abcd":
         world.late.append(lambda name=name: world.scheduler.resume(inbox[name], FORWARD[0]))  # type: ignore[misc]
     world.scheduler.run(lambda: len(world.log) == 8)
-    assert threading.active_count() > before
+    ours = set(threading.enumerate()) - before
+    assert ours
+    assert {thread.name for thread in ours} == {"smp-fiber"}
     world.scheduler.close()
-    for thread in threading.enumerate():
-        if thread.name == "smp-fiber":
-            thread.join(10)
-    assert threading.active_count() == before
+    for thread in ours:
+        thread.join(scaled(10))
+    assert not [thread for thread in ours if thread.is_alive()]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from machine_speed import scaled
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
@@ -37,7 +38,7 @@ def test_without_a_gpu(interpret: str, tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=scaled(100),
         check=False,
     )
     assert done.stdout == "checked\n", done.stderr

@@ -1,0 +1,105 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A `python` that does not start an interpreter: it asks a preloaded one to be it.
+
+`preloaded.py` writes this file out as an executable, with the values in capitals filled in. It must
+start quickly, so it imports next to nothing. What it cannot have done elsewhere, such as an option
+of the interpreter's own, it leaves to the real one.
+"""
+
+import _socket
+import marshal
+import os
+import signal
+import struct
+import sys
+
+REAL = "@REAL@"  # the interpreter
+ADDRESS = "@ADDRESS@"  # of the server's socket
+ENVIRON = "@ENVIRON@"  # what the server was started with of the variables below
+# Read when an interpreter starts, or when a library is loaded: the server has done both.
+EARLY = (
+    "PYTHON",
+    "LD_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "GOMP_",
+    "ATEN_",
+    "DNNL_",
+    "ONEDNN_",
+    "TORCH_",
+    "TF_",
+)
+LATE = ("TORCHELASTIC", "TORCH_NCCL")  # read when they are used
+UNIMPORTANT = ("TF_CPP_MIN_LOG_LEVEL=", "TF_USE_LEGACY_KERAS=0")  # what is logged; the default
+TAKEN_ON = ("PYTHONPATH", "PYTHONUNBUFFERED")
+FORWARDED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "WINCH", "CONT")
+
+
+def early(environ):
+    return {
+        name: text
+        for name, text in environ.items()
+        if name.startswith(EARLY)
+        and name not in TAKEN_ON
+        and not name.startswith(LATE)
+        and not f"{name}={text}".startswith(UNIMPORTANT)
+    }
+
+
+def is_possible(argv):
+    if early(os.environ) != ENVIRON or not argv:
+        return False
+    rest = argv[1:] if argv[0] == "-u" else argv
+    return bool(rest) and (
+        not rest[0].startswith("-") or (rest[0] in ("-m", "-c") and len(rest) > 1)
+    )
+
+
+def main():
+    argv = sys.argv[1:]
+    if not is_possible(argv):
+        os.execv(REAL, [REAL, *argv])
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    descriptors = [number for number in descriptors if os.path.exists(f"/proc/self/fd/{number}")]
+    server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    server.connect(ADDRESS)
+    request = marshal.dumps(
+        {
+            "argv": argv,
+            "environ": dict(os.environ),
+            "folder": os.getcwd(),
+            "path": None,
+            "executable": os.path.abspath(__file__),
+            "affinity": list(os.sched_getaffinity(0)),
+            "descriptors": descriptors,
+            "call": None,
+        }
+    )
+    data = struct.pack("<q", len(request)) + request
+    rights = struct.pack(f"{len(descriptors)}i", *descriptors)
+    sent = server.sendmsg([data[:4096]], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+    server.sendall(data[sent:])
+    (pid,) = struct.unpack("<i", server.recv(4))
+
+    def forward(number, frame):
+        try:  # noqa: SIM105 -- contextlib takes long to import
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    for name in FORWARDED:
+        number = getattr(signal, f"SIG{name}")
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, forward)
+    answer = server.recv(4)
+    code = struct.unpack("<i", answer)[0] if len(answer) == 4 else 1
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (9, 19) else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The program behind `preloaded.py`: imports modules once, then forks a process per request.
+
+    python preloaded_server.py SOCKET LIFELINE MODULE...
+    python preloaded_server.py --once                        # one request, on standard input
+
+SOCKET and LIFELINE are numbers of descriptors: a listening Unix socket, and a pipe whose other end
+the owner keeps open for as long as the server is to live. A request is one connection:
+
+    client:  length (8 bytes), a request (marshal), with descriptors attached to the first byte
+    server:  process id (4 bytes), as soon as the process is there
+             exit code (4 bytes; negative: the signal), once the process has ended
+
+If the client closes the connection before that, the process and its process group are killed. So
+neither a killed client nor a killed owner leaves a process behind.
+
+The fork happens between two requests, with one thread and no descriptor of the server's in the way.
+The forked process *returns* from `_serve()` and becomes what was asked for on the bare stack of
+this program's main module, so that it ends as a Python process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import marshal
+import os
+import pickle
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+# Descriptors of the server start here, so that a process can get what it is given at any number
+# that its client had it at.
+_FIRST_DESCRIPTOR = 400
+_MAX_DESCRIPTORS = 250
+_PR_SET_PDEATHSIG = 1
+
+
+class Request(TypedDict):
+    """What the forked process is to be.
+
+    `call` is a pickled function with its arguments, or None: then `argv` is what follows `python`
+    on a command line. `executable` is what such a script finds as `sys.executable`; `descriptors`
+    are the numbers that the descriptors sent along are to have.
+    """
+
+    argv: list[str]
+    environ: dict[str, str]
+    folder: str
+    path: list[str] | None
+    executable: str | None
+    affinity: list[int]
+    descriptors: list[int]
+    call: bytes | None
+
+
+class _Child:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.pidfd = _high(os.pidfd_open(pid))
+        self.numbers = (connection.fileno(), self.pidfd)
+
+    def end(self) -> None:
+        """Kill it with its process group; the pidfd then tells that it has ended."""
+        for kill, number in ((os.killpg, self.pid), (os.kill, self.pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(number, signal.SIGKILL)
+
+    def tell(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # the client may have gone; its end comes with the poll
+            self.connection.sendall(struct.pack("<i", number))
+
+    def report(self) -> None:
+        _, status = os.waitpid(self.pid, 0)
+        self.tell(os.waitstatus_to_exitcode(status))
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self.pidfd)
+
+
+def _serve(listener: socket.socket, lifeline: int) -> Request:
+    """Answers requests; returns in each forked process, and never in the server itself."""
+    children: dict[int, _Child] = {}  # by both of their descriptors
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(lifeline, select.POLLIN)
+    while True:
+        # New requests last: their descriptors may get numbers that this round still speaks of.
+        for descriptor, _ in sorted(poll.poll(), key=lambda event: event[0] == listener.fileno()):
+            if descriptor == lifeline:
+                for child in children.values():
+                    child.end()
+                os._exit(0)
+            if descriptor == listener.fileno():
+                received = _receive(listener)
+                if received is None:
+                    continue
+                request, descriptors, connection = received
+                pid = os.fork()
+                if pid == 0:
+                    for child in {id(child): child for child in children.values()}.values():
+                        child.close()
+                    for number in (listener.detach(), connection.detach(), lifeline):
+                        os.close(number)
+                    _become(request, descriptors)
+                    return request
+                for number in descriptors:
+                    os.close(number)
+                child = _Child(pid, connection)
+                child.tell(pid)
+                for number in child.numbers:
+                    children[number] = child
+                    poll.register(number, select.POLLIN)
+            elif (child := children.get(descriptor)) is not None:
+                if descriptor != child.pidfd:  # only its closing makes a connection readable
+                    poll.unregister(descriptor)
+                    child.end()
+                    continue
+                for number in child.numbers:
+                    del children[number]
+                    with contextlib.suppress(KeyError):
+                        poll.unregister(number)
+                child.report()
+
+
+def _receive(listener: socket.socket) -> tuple[Request, list[int], socket.socket] | None:
+    """The next request, its descriptors and its connection; None if the client went away."""
+    accepted, _ = listener.accept()
+    connection = socket.socket(fileno=_high(accepted.detach()))
+    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
+    descriptors = [_high(descriptor) for descriptor in descriptors]
+    while len(data) < 8 or len(data) < 8 + struct.unpack_from("<q", data)[0]:
+        more = connection.recv(1 << 20)
+        if not more:
+            connection.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return None
+        data += more
+    return marshal.loads(data[8:]), descriptors, connection
+
+
+def _high(descriptor: int) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+    os.close(descriptor)
+    return moved
+
+
+def _become(request: Request, descriptors: list[int]) -> None:
+    """Take on what a process is given when it is started, instead of what was forked."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # does not outlive the server
+    os.setpgid(0, 0)
+    for descriptor, number in zip(descriptors, request["descriptors"], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.sched_setaffinity(0, request["affinity"])
+    if request["path"] is not None:
+        sys.path[:] = request["path"]
+
+
+def run_request(request: Request) -> None:
+    """Be the process that was asked for; may not return."""
+    if request["call"] is None:
+        _run_command(request)
+        return
+    code = 1
+    try:
+        function: Callable[..., Any]
+        function, arguments = pickle.loads(request["call"])
+        function(*arguments)
+        code = 0
+    finally:
+        # As multiprocessing ends its processes: other processes and threads are waited for, and
+        # the interpreter is not taken apart, which takes longer than most calls.
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util._exit_function()
+        threading._shutdown()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run_command(request: Request) -> None:
+    """`python *argv`, as far as `preloaded_python.py` lets it come here."""
+    for stream in (sys.stdout, sys.stderr):
+        is_line_by_line = stream.isatty() or stream is sys.stderr
+        is_immediate = bool(request["environ"].get("PYTHONUNBUFFERED"))
+        stream.reconfigure(line_buffering=is_line_by_line, write_through=is_immediate)  # type: ignore[union-attr]
+    if request["executable"] is not None:
+        sys.executable = request["executable"]
+    argv = request["argv"]
+    if argv[0] == "-u":
+        argv = argv[1:]
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    added = [word for word in request["environ"].get("PYTHONPATH", "").split(":") if word]
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    main.__dict__["__builtins__"] = __builtins__
+    if argv[0] == "-m":
+        sys.argv = [argv[1], *argv[2:]]
+        sys.path[:0] = [os.getcwd(), *added]
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]
+    elif argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        sys.path[:0] = ["", *added]
+        exec(compile(argv[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = list(argv)
+        main.__file__ = argv[0]
+        sys.path[:0] = [os.path.dirname(os.path.realpath(argv[0])), *added]
+        with open(argv[0], "rb") as file:
+            code = compile(file.read(), argv[0], "exec")
+        exec(code, main.__dict__)
+
+
+def _main() -> None:
+    if sys.argv[1] == "--once":  # an interpreter of its own that is to be one process
+        request: Request = marshal.loads(sys.stdin.buffer.read())
+        sys.path[:] = request["path"] or sys.path
+        run_request(request)
+        return
+    listener = socket.socket(fileno=_high(int(sys.argv[1])))
+    lifeline = _high(int(sys.argv[2]))
+    ours = os.path.dirname(os.path.abspath(__file__))
+    path = sys.path[1:]  # without this program's own folder, which Python puts first
+    sys.path[:0] = [ours, os.path.dirname(os.path.dirname(ours))]
+    for module in sys.argv[3:]:
+        importlib.import_module(module)
+    sys.path[:] = path
+    # What is here now is old from now on: to look for garbage among it would copy every page, and
+    # happens only if a test asks for it. With gc.freeze() it would not even then; but garbage that
+    # hangs together with something frozen stays, and there are tests that count.
+    gc.collect()
+    run_request(_serve(listener, lifeline))
+
+
+if __name__ == "__main__":
+    _main()
