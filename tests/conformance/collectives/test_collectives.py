@@ -52,7 +52,7 @@ def test_every_rank_gets_what_the_collective_promises(
         assert not found[collective], f"rank {rank}: {found[collective]}"
 
 
-@pytest.mark.parametrize("algorithm", ["staged", "shared"])
+@pytest.mark.parametrize("algorithm", [pytest.param("staged", marks=pytest.mark.fresh), "shared"])
 def test_every_algorithm_is_right_for_every_size(algorithm: str) -> None:
     names = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
     setting = ",".join(f"{name}={algorithm}" for name in names)
