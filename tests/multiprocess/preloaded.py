@@ -46,6 +46,7 @@ _TESTING = ("pytest", "numpy", "harness", "launchers")
 _TORCH = (
     *_TESTING,
     "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it, for a second
     "torch.distributed",
     "torch.distributed.run",
     "torch.distributed.algorithms.join",
@@ -76,6 +77,8 @@ class Preload(enum.Enum):
                 *_TORCH,
                 "transformers",
                 "transformers.trainer",
+                "transformers.models.bert.modeling_bert",
+                "transformers.models.gpt2.modeling_gpt2",
                 "lightning.pytorch",
                 "accelerate",
             )

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from launchers import launch_command, run_to_end
+from preloaded import Preload
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RUN_TIMEOUT_S = 200.0
@@ -48,7 +49,7 @@ def _run(
     example: str, *options: str, processes: int = 2, parameters: dict[str, Any] | None = None
 ) -> str:
     passed = ["-x", f"SM_HP_MP_PARAMETERS={json.dumps(parameters)}"] if parameters else []
-    command = launch_command("smddprun", processes, *passed)
+    command = launch_command("smddprun", processes, *passed, preload=Preload.TRAINERS)
     command += [str(EXAMPLES / example / "train.py"), *options]
     ended = run_to_end(command, timeout_s=RUN_TIMEOUT_S)
     assert ended.returncode == 0, ended.stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from harness import run_ranks
+from preloaded import Preload
 
 from tests.multiprocess.modelparallel.checkpointing_ranks import CASES
 
@@ -23,7 +24,7 @@ DEADLINE_S = 110.0
 
 @functools.cache
 def _findings(ranks: int) -> list[dict[str, str]]:
-    return run_ranks(f"{RANKS}:run_cases", ranks, deadline_s=DEADLINE_S)
+    return run_ranks(f"{RANKS}:run_cases", ranks, deadline_s=DEADLINE_S, preload=Preload.TRAINERS)
 
 
 @pytest.mark.parametrize(

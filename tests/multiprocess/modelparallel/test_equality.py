@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from harness import run_ranks
+from preloaded import Preload
 
 from tests.multiprocess.modelparallel.architectures import ARCHITECTURES
 from tests.multiprocess.modelparallel.equality_ranks import Case
@@ -85,7 +86,13 @@ def _run(ranks: int, cases: list[Case], deadline_s: float) -> dict[str, list[str
     """By case, what each rank found wrong; a case that was not run is not in it."""
     with tempfile.TemporaryDirectory() as folder:
         outcomes = run_ranks(
-            f"{RANKS}:run_cases", ranks, cases, folder, check=False, deadline_s=deadline_s
+            f"{RANKS}:run_cases",
+            ranks,
+            cases,
+            folder,
+            check=False,
+            deadline_s=deadline_s,
+            preload=Preload.TRAINERS,
         )
         found: dict[str, list[str]] = {}
         for rank, outcome in enumerate(outcomes):
