@@ -16,9 +16,9 @@ CHECKS = Checks("deadlock_ranks.py", DEADLINE_S)
 NUM_RANKS = 4
 # Operations, threads that run operations, threads within one, steps of training.
 SETTINGS = [
-    ("kernels", 1, 1, 200),
-    ("kernels", 2, 1, 200),
-    ("kernels", 8, 2, 200),
+    ("kernels", 1, 1, 100),
+    ("kernels", 2, 1, 100),
+    ("kernels", 8, 2, 100),
     ("python", 1, 1, 100),
     ("python", 8, 2, 100),
     pytest.param("kernels", 1, 1, 1000, marks=pytest.mark.slow),

@@ -57,7 +57,7 @@ def test_keras(keras: str, file: str, name: str) -> None:
     CHECKS[file].require(name, 2, _names(file, keras), TF_USE_LEGACY_KERAS=keras)
 
 
-@pytest.mark.parametrize("keras", [KERAS_3, TF_KERAS])
+@pytest.mark.parametrize("keras", [KERAS_3, pytest.param(TF_KERAS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file in FEW for name in FEW[file]])
 def test_keras_on_four_ranks(file: str, name: str, keras: str) -> None:
     CHECKS[file].require(name, 4, FEW[file], TF_USE_LEGACY_KERAS=keras)
