@@ -127,6 +127,27 @@ TEST(Work, WaitersWakeUpAndCallbacksRunOnce) {
   }
 }
 
+// Both look whether the other was first; a callback that falls in between would never be called, and
+// a future never be done. One thread follows the other closely, so that they meet often enough.
+TEST(Work, ACallbackAddedWhileItCompletesRunsOnce) {
+  constexpr int kWorks = 100'000;
+  std::vector<Work> works(kWorks);
+  std::atomic<int> reached{-1};
+  std::atomic<int> numCalls{0};
+  std::thread completing([&] {
+    for (int i = 0; i < kWorks; ++i) {
+      while (reached.load() < i) std::this_thread::yield();
+      works[static_cast<std::size_t>(i)].complete(std::nullopt);
+    }
+  });
+  for (int i = 0; i < kWorks; ++i) {
+    reached.store(i);
+    works[static_cast<std::size_t>(i)].onCompletion([&] { ++numCalls; });
+  }
+  completing.join();
+  EXPECT_EQ(numCalls, kWorks);
+}
+
 TEST(Work, WaitingEndsAtItsDeadlineAndWhenInterrupted) {
   Work work;
   const TimePoint end = Clock::now() + milliseconds(20);
