@@ -36,8 +36,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for index in range(count):
         if isinstance(item, pytest.Function):
             item._initrequest()
-        following = item if index + 1 < count else nextitem  # keeps what its module has set up
-        reports = runtestprotocol(item, log=False, nextitem=following)
+        # What its module has set up is kept; fixtures of the test itself are made again.
+        following = item.parent if index + 1 < count else nextitem
+        reports = runtestprotocol(item, log=False, nextitem=following)  # type: ignore[arg-type]
         has_failed = any(report.failed for report in reports)
         failed += has_failed
         if not kept or (has_failed and failed == 1):
