@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from held_resources import write_resources
+from machine_speed import scaled
 
 from tests.multihost.placement import Milestones
 
@@ -35,7 +36,7 @@ class Plan:
 
     Attributes:
         folder: shared by ranks and test, for pids, milestones and signs.
-        timeout_s: of every operation.
+        timeout_s: of every operation; the group may take longer to form.
         victim: the rank that is struck.
         is_idle: the victim calls nothing after the first sum, until the sign `go on` is given; the
             others wait for it.
@@ -131,7 +132,9 @@ def adds(rank: int, world_size: int, plan: Plan) -> Told:
     milestones = Milestones(plan.folder)
 
     def work() -> None:
-        with collectives.init(timeout_s=plan.timeout_s) as comm:
+        # Who has no descriptors left may not even come to the first operation.
+        limit_s = plan.timeout_s if plan.limit else max(plan.timeout_s, scaled(30.0))
+        with collectives.init(timeout_s=limit_s) as comm:
             array = np.ones(COUNT, np.float32)
             comm.all_reduce(array)
             _show_itself(rank, plan)
@@ -141,7 +144,7 @@ def adds(rank: int, world_size: int, plan: Plan) -> Told:
                     _be_the_victim(plan)
                 array[:] = 1
                 array[-1] = rank == 0 and plan.has_sign("stop")
-                comm.all_reduce(array)
+                comm.all_reduce(array, timeout_s=plan.timeout_s)
                 if not (array[:-1] == world_size).all():
                     raise AssertionError(f"a wrong sum: {array[:-1].min()} to {array[:-1].max()}")
                 if array[-1] != 0:

@@ -85,6 +85,7 @@ class Life:
     Attributes:
         rank, world_size: of this process.
         sum: adds an array of `COUNT` ones, or of another number, over all ranks; its first element.
+            It may have a timeout of its own.
         abort: ends the group for all, from this rank.
         milestones: of this life alone.
     """
@@ -122,7 +123,7 @@ def misses_a_rank(life: Life) -> None:
     """The last rank computes until the others have given up."""
     if life.rank == life.world_size - 1:
         life.wait_for_others("told")
-    life.sum()
+    life.sum(timeout_s=SHORT_S)
 
 
 def is_cut(life: Life) -> None:
@@ -138,14 +139,13 @@ class Ending:
 
     run: Callable[[Life], None]
     text: str | None
-    timeout_s: float = TIMEOUT_S
 
 
 ENDINGS = {
     "well": Ending(ends_well, None),
     "aborted": Ending(is_aborted, "abort"),
     "disagreed": Ending(disagrees, "same sizes"),
-    "timed out": Ending(misses_a_rank, "", SHORT_S),
+    "timed out": Ending(misses_a_rank, ""),
     "cut": Ending(is_cut, "has not answered for some 10 s"),
 }
 
@@ -186,11 +186,11 @@ def engine_lives(rank: int, world_size: int, folder: str, endings: Sequence[str]
 
     held = []
     for number, ending in enumerate(endings):
-        comm = collectives.init(timeout_s=ENDINGS[ending].timeout_s)
+        comm = collectives.init(timeout_s=TIMEOUT_S)
 
-        def add(count: int = COUNT, comm: Any = comm) -> float:
+        def add(count: int = COUNT, timeout_s: float = TIMEOUT_S, comm: Any = comm) -> float:
             array = np.ones(count, np.float32)
-            comm.all_reduce(array)
+            comm.all_reduce(array, timeout_s=timeout_s)
             return float(array[0])
 
         def abort(comm: Any = comm) -> None:
@@ -212,7 +212,8 @@ def torch_lives(
 
     import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
 
-    def add(count: int = COUNT) -> float:
+    def add(count: int = COUNT, timeout_s: float = TIMEOUT_S) -> float:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
         tensor = torch.ones(count)
         dist.all_reduce(tensor)
         return float(tensor[0])
@@ -227,8 +228,7 @@ def torch_lives(
         where = {"store": store, "rank": rank, "world_size": world_size}
     held = []
     for number, ending in enumerate(endings):
-        timeout = timedelta(seconds=ENDINGS[ending].timeout_s)
-        dist.init_process_group("smddp", timeout=timeout, **where)
+        dist.init_process_group("smddp", timeout=timedelta(seconds=TIMEOUT_S), **where)
         life = Life(rank, world_size, add, abort, milestones_of(folder, number))
         live(life, ending)
         dist.destroy_process_group()

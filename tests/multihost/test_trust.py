@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_ranks import Heard, heard
+from engine_ranks import Heard, heard, meet_by_files
 from job_certificates import make_authority, make_files, settings_of
 from machine_speed import scaled
 
@@ -22,15 +22,18 @@ WAIT_S = 3.0
 TIMEOUT_S = scaled(30.0)
 
 
-def joins_with(rank: int, world_size: int, tokens: tuple[str, ...]) -> Heard | None:
+def joins_with(rank: int, world_size: int, tokens: tuple[str, ...], folder: str) -> Heard | None:
     from smdistributed import collectives
 
     os.environ["SMDDP_TOKEN"] = tokens[rank]
+    meet_by_files(folder, rank, world_size)
     return heard(lambda: collectives.init(timeout_s=WAIT_S).close())
 
 
-def test_the_host_with_another_token_is_named_to_those_who_wait(four_hosts: list[Host]) -> None:
-    told = run_ranks_on(four_hosts, [1, 1, 1], joins_with, ("a", "a", "b"))
+def test_the_host_with_another_token_is_named_to_those_who_wait(
+    four_hosts: list[Host], tmp_path: Path
+) -> None:
+    told = run_ranks_on(four_hosts, [1, 1, 1], joins_with, ("a", "a", "b"), str(tmp_path))
     assert told[2].type_name == "ConfigurationError", told[2]
     stranger = re.escape(four_hosts[2].address)
     for each in told[:2]:
@@ -68,7 +71,9 @@ def test_hosts_with_certificates_of_their_own_meet_and_reduce(
     assert told == [None] * 4
     # One host without: nobody takes part in the clear by mistake.
     alone = tuple(settings_of(files[0]) if rank < 2 else {} for rank in range(4))
-    told = run_ranks_on(four_hosts, [2, 2], joins_in, alone, env={"SMDDP_TOKEN": "t"})
+    told = run_ranks_on(
+        four_hosts, [2, 2], joins_in, alone, str(tmp_path), env={"SMDDP_TOKEN": "t"}
+    )
     for each in told[2:]:
         assert each.type_name == "ConfigurationError", each
         assert "uses TLS and rank" in each.text
@@ -77,8 +82,11 @@ def test_hosts_with_certificates_of_their_own_meet_and_reduce(
         assert "was refused: it has no TLS and rank 0 has" in each.text
 
 
-def joins_in(rank: int, world_size: int, settings: tuple[dict[str, str], ...]) -> Heard | None:
+def joins_in(
+    rank: int, world_size: int, settings: tuple[dict[str, str], ...], folder: str
+) -> Heard | None:
     from smdistributed import collectives
 
     os.environ.update(settings[rank])
+    meet_by_files(folder, rank, world_size)
     return heard(lambda: collectives.init(timeout_s=WAIT_S).close())

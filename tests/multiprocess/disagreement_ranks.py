@@ -66,7 +66,7 @@ def disagree(rank: int, world_size: int, how: str, count: int) -> tuple[Heard, H
     """What was heard, at the latest at the next barrier, and the error of a later call."""
     from smdistributed import collectives
 
-    comm = collectives.init(timeout_s=5.0)
+    comm = collectives.init(timeout_s=TIMEOUT_S)
 
     def disagree_then_meet() -> None:
         DISAGREEMENTS[how](comm, rank == 1, count)

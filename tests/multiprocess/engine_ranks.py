@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from machine_speed import scaled
@@ -40,6 +41,22 @@ def heard(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Heard | No
         bases = tuple(base.__name__ for base in type(error).__mro__)
         return Heard(type(error).__name__, bases, str(error), now)
     return None
+
+
+def wait_for_files(folder: str, names: Sequence[str]) -> None:
+    """Until all of them are there; the deadline of the run is what ends this otherwise."""
+    while not all(Path(folder, name).exists() for name in names):
+        time.sleep(0.01)
+
+
+def meet_by_files(folder: str, rank: int, world_size: int, name: str = "here") -> None:
+    """What a barrier is where there is no group: before it is made, or after it has failed.
+
+    Ranks that are to make a group within a short time come here first. Starting them may take
+    longer than that.
+    """
+    Path(folder, f"{name}-{rank}").touch()
+    wait_for_files(folder, [f"{name}-{r}" for r in range(world_size)])
 
 
 def must_hear(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Heard:

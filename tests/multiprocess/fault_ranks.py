@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -14,8 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_ranks import COUNT, TIMEOUT_S, heard, must_hear
+from engine_ranks import COUNT, TIMEOUT_S, heard, must_hear, wait_for_files
 from held_resources import write_resources
+from machine_speed import scaled
+
+# How long operations wait for a rank that does not come; longer than the system may withhold the
+# processor from one that does.
+STOPPED_S, ABSENT_S = 2.0, 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +112,19 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
 }
 
 
+class _Impatient:
+    """A communicator whose operations wait for some seconds at most; it was made in peace."""
+
+    def __init__(self, comm: Any, timeout_s: float) -> None:
+        self._comm, self._timeout_s = comm, timeout_s
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._comm, name)
+        if name in ("rank", "world_size", "allocate_shared"):
+            return found
+        return functools.partial(found, timeout_s=self._timeout_s)
+
+
 # --- faults --------------------------------------------------------------------------------------
 
 
@@ -143,24 +162,28 @@ def until_something_happens(rank: int, world_size: int, fault: Fault, folder: st
     """Repeats the operation while the fault strikes the victim.
 
     Returns:
-        What this rank heard, and what it heard from one more call.
+        What this rank heard, what it heard from one more call, and for how long it had been in the
+        operation when it heard the first.
     """
     from smdistributed import collectives
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    timeout_s = 2.0 if fault.kind == "SIGSTOP" else TIMEOUT_S
-    comm = collectives.init(timeout_s=timeout_s)
+    comm = collectives.init(timeout_s=TIMEOUT_S)
     operation = OPERATIONS[fault.operation]
+    group = _Impatient(comm, STOPPED_S) if fault.kind == "SIGSTOP" else comm
+    begun_s = 0.0
 
     def repeat() -> None:
+        nonlocal begun_s
+        if rank == fault.victim:
+            inject(fault, folder)  # here, where Ctrl-C is heard whenever it comes
         while True:
-            operation(comm)
+            begun_s = time.monotonic()
+            operation(group)
 
     operation(comm)
     write_resources(rank, folder)
     comm.barrier()
-    if rank == fault.victim:
-        inject(fault, folder)
     first = must_hear(repeat)
     # Ctrl-C between two operations leaves the group whole: another call would be out of order.
     second = None if first.type_name == "KeyboardInterrupt" else heard(comm.barrier)
@@ -168,13 +191,12 @@ def until_something_happens(rank: int, world_size: int, fault: Fault, folder: st
     if fault.kind == "SIGSTOP" and rank == (fault.victim + 1) % world_size:
         _end_victim_after_the_others(comm, fault, folder)
     comm.close()
-    return first, second
+    return first, second, first.at_s - begun_s
 
 
 def _end_victim_after_the_others(comm: Any, fault: Fault, folder: str) -> None:
     others = [r for r in range(comm.world_size) if r != fault.victim]
-    while not all(Path(folder, f"heard-{r}").exists() for r in others):
-        time.sleep(0.01)
+    wait_for_files(folder, [f"heard-{r}" for r in others])
     os.kill(comm.topology()[fault.victim]["pid"], signal.SIGKILL)
 
 
@@ -241,19 +263,17 @@ def rank_that_does_not_come(rank: int, world_size: int, operation: str, folder: 
     """Rank 1 is alive and busy elsewhere. Returns the error and how long it took to give up."""
     from smdistributed import collectives
 
-    comm = collectives.init(timeout_s=1.0)
+    comm = collectives.init(timeout_s=TIMEOUT_S)
     OPERATIONS[operation](comm)
     comm.barrier()
     result = None
     if rank != 1:
         start = time.monotonic()
-        told = must_hear(OPERATIONS[operation], comm)
+        told = must_hear(OPERATIONS[operation], _Impatient(comm, ABSENT_S))
         result = told, told.at_s - start
         Path(folder, f"heard-{rank}").touch()
-    else:
-        others = [r for r in range(world_size) if r != rank]
-        while not all(Path(folder, f"heard-{r}").exists() for r in others):
-            time.sleep(0.01)
+    # Who leaves earlier looks lost to one that began to wait later.
+    wait_for_files(folder, [f"heard-{r}" for r in range(world_size) if r != 1])
     comm.close()
     return result
 
@@ -262,12 +282,12 @@ def late_but_in_time(rank: int, world_size: int) -> None:
     """Half the timeout late is not lost."""
     from smdistributed import collectives
 
-    with collectives.init(timeout_s=4.0) as comm:
+    with collectives.init(timeout_s=TIMEOUT_S) as comm:
         comm.barrier()
         if rank == 1:
             time.sleep(2.0)  # the lateness under test
         array = np.ones(COUNT, np.float32)
-        comm.all_reduce(array)
+        comm.all_reduce(array, timeout_s=scaled(4.0))
         assert array[0] == world_size
 
 

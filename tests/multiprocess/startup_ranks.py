@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from engine_ranks import COUNT, TIMEOUT_S, Heard, heard, must_hear
+from engine_ranks import COUNT, TIMEOUT_S, Heard, heard, meet_by_files, must_hear
 from held_resources import resources_of_this_process
 
 
@@ -26,6 +26,12 @@ def joins(rank: int, world_size: int, timeout_s: float = 3.0) -> Heard | None:
             comm.all_reduce(np.ones(3))
 
     return heard(join_and_leave)
+
+
+def joins_together(rank: int, world_size: int, folder: str, num_started: int) -> Heard | None:
+    """Joins when the others that were started at all are there, too."""
+    meet_by_files(folder, rank, num_started)
+    return joins(rank, world_size)
 
 
 def joins_twice(rank: int, world_size: int) -> None:
@@ -78,7 +84,7 @@ def _pester(port: int, seed: int) -> list[socket.socket]:
     """Sends nonsense to a port; returns connections that stay open and silent."""
     quiet = []
     for data in _garbage(seed):
-        connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+        connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         with contextlib.suppress(OSError):
             connection.sendall(data)
         if len(data) % 2:
@@ -147,15 +153,18 @@ def without_dev_shm(rank: int, world_size: int, how: str) -> str:
         return str(comm.topology()[1 - rank]["transport"])
 
 
-def few_descriptors(rank: int, world_size: int, spare: int) -> Heard | None:
+def few_descriptors(
+    rank: int, world_size: int, spare: int, timeout_s: float, folder: str
+) -> Heard | None:
     """Joins with `spare` descriptors left, on every rank."""
     from smdistributed import collectives  # noqa: F401 -- opens files
 
+    meet_by_files(folder, rank, world_size, f"with {spare} to spare")
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     fillers = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest)]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1 + spare, hard))
     try:
-        return joins(rank, world_size, timeout_s=4.0)
+        return joins(rank, world_size, timeout_s)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

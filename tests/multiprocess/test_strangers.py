@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_ranks import Heard, heard
+from engine_ranks import Heard, heard, meet_by_files
 from harness import run_ranks
 from job_certificates import make_authority, make_files, settings_of
 from machine_speed import scaled
@@ -212,9 +212,11 @@ def test_strangers_at_the_ports_of_ranks_do_not_disturb_collectives(
     run_ranks(_pestered_collectives, WORLD_SIZE, env=env, deadline_s=110)
 
 
-def _joins_with(rank: int, world_size: int, tokens: tuple[str, ...]) -> Heard | None:
+def _joins_with(rank: int, world_size: int, tokens: tuple[str, ...], folder: str) -> Heard | None:
     os.environ["SMDDP_TOKEN"] = tokens[rank]
     from smdistributed import collectives
+
+    meet_by_files(folder, rank, world_size)
 
     def join() -> None:
         with collectives.init(timeout_s=3.0):
@@ -223,9 +225,9 @@ def _joins_with(rank: int, world_size: int, tokens: tuple[str, ...]) -> Heard | 
     return heard(join)
 
 
-def test_ranks_that_wait_for_one_with_another_token_are_told_so() -> None:
+def test_ranks_that_wait_for_one_with_another_token_are_told_so(tmp_path: Path) -> None:
     """The rank that differs knows at once; the others say whom they refused when time is up."""
-    told = run_ranks(_joins_with, 3, ("a", "a", "b"), deadline_s=60)
+    told = run_ranks(_joins_with, 3, ("a", "a", "b"), str(tmp_path), deadline_s=60)
     assert told[2].type_name == "ConfigurationError", told[2]
     assert "has another job token than rank 2" in told[2].text
     for each in told[:2]:

@@ -270,7 +270,8 @@ def test_a_killed_rank_is_named_to_all_others() -> None:
 
 
 def late(rank: int, world_size: int) -> Any:
-    with staged_smddp(timeout_s=1.5):
+    with staged_smddp():
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1.5))  # not while it is made
         store = dist.distributed_c10d._get_default_store()
         result = raised(dist.all_reduce, torch.ones(4)) if rank == 0 else None
         if rank == 0:

@@ -23,6 +23,7 @@ import pytest
 from engine_ranks import TIMEOUT_S, Heard, heard, must_hear
 from harness import run_ranks
 from held_resources import resources_of_this_process
+from machine_speed import scaled
 from torch_ranks import smddp
 
 WORLD_SIZE = 3
@@ -92,7 +93,8 @@ def _misses_rank_1(rank: int, world_size: int) -> Heard:
         if rank == 0:
             for port in resources_of_this_process().ports:
                 _introduce(port, rank, b"guess")  # as rank 1
-            return must_hear(lambda: comm.all_reduce(array, timeout_s=1.0))
+            # Long enough for rank 2 to come: it would be missed as well.
+            return must_hear(lambda: comm.all_reduce(array, timeout_s=scaled(1.0)))
         if rank == 1:
             return must_hear(lambda: comm.recv(array, 0))
         return must_hear(lambda: comm.all_reduce(array))

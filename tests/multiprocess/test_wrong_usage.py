@@ -142,16 +142,17 @@ def test_a_group_that_this_rank_is_not_in_is_left_alone() -> None:
 def test_the_text_says_who_where_and_what_to_do(
     mistake: str, transport: str, tmp_path: Path
 ) -> None:
+    expected = EXPECTED[mistake]
     outcomes: list[RankOutcome] = run_ranks(
         make,
         WORLD_SIZE,
         mistake,
         str(tmp_path),
+        expected.ranks,
         env={"SMDDP_TRANSPORT": transport},
         check=False,
         deadline_s=DEADLINE_S,
     )
-    expected = EXPECTED[mistake]
     texts = set()
     for rank in expected.ranks:
         outcome = outcomes[rank]

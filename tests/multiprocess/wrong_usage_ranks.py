@@ -9,14 +9,14 @@ those of `STARTS` before there is one. Rank 1 is the one that differs.
 from __future__ import annotations
 
 import os
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from engine_ranks import meet_by_files, wait_for_files
 from torch_ranks import raised, smddp
 
 TIMEOUT_S = 3.0
@@ -29,8 +29,6 @@ def uneven_batches(rank: int) -> None:
     """Rank 1 has one batch less, and goes on to what comes after the epoch."""
     for _ in range(2 if rank == ODD else 3):
         dist.all_reduce(torch.ones(8))
-    if rank == ODD:
-        time.sleep(2 * TIMEOUT_S)  # it writes a checkpoint
 
 
 def early_exit(rank: int) -> None:
@@ -182,34 +180,37 @@ MISTAKES: dict[str, Callable[[int], None]] = {
 }
 
 
-def make(rank: int, world_size: int, mistake: str, folder: str) -> Told | None:
-    """What this rank was told; None if it was through in good order."""
+def make(
+    rank: int, world_size: int, mistake: str, folder: str, readers: Sequence[int]
+) -> Told | None:
+    """What this rank was told; None if it was through in good order.
+
+    All stay until the `readers` have been told: they must read of the mistake itself, and not of
+    the end of another rank.
+    """
     if mistake in STARTS:
         import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
 
-        told = _told(STARTS[mistake], rank)
-        _wait_for_others(rank, world_size, folder)
-        return told
-    with smddp(timeout_s=TIMEOUT_S):
-        told = _told(MISTAKES[mistake], rank)
-        _wait_for_others(rank, world_size - (mistake == "early_exit"), folder)
-        return told
+        meet_by_files(folder, rank, world_size)  # starting them may take longer than TIMEOUT_S
+        return _told(STARTS[mistake], rank, folder, readers)
+    with smddp():
+        meet_by_files(folder, rank, world_size)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=TIMEOUT_S))
+        return _told(MISTAKES[mistake], rank, folder, readers)
 
 
-def _told(function: Callable[[int], None], rank: int) -> Told | None:
+def _told(
+    function: Callable[[int], None], rank: int, folder: str, readers: Sequence[int]
+) -> Told | None:
+    told: Told | None = None
     try:
         name, text, _ = raised(function, rank)
+        told = name, text
     except AssertionError:  # it did not raise
-        return None
-    return name, text
-
-
-def _wait_for_others(rank: int, count: int, folder: str) -> None:
-    """The others must read of the mistake itself, not of this rank's end."""
+        pass
     Path(folder, f"through-{rank}").touch()
-    deadline = time.monotonic() + 4 * TIMEOUT_S
-    while len(os.listdir(folder)) < count and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for_files(folder, [f"through-{reader}" for reader in readers])
+    return told
 
 
 def calls_in_a_group_it_is_not_in(rank: int, world_size: int) -> tuple[list[float], list[str]]:

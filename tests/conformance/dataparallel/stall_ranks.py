@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from machine_speed import scaled
 from torch import nn
 from torch_ranks import raised
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=scaled(60.0))
 
 
 def stalled(

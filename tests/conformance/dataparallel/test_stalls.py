@@ -13,6 +13,7 @@ import re
 
 import pytest
 from harness import run_ranks
+from machine_speed import scaled
 
 from tests.conformance.dataparallel.stall_ranks import (
     gloo_timeout,
@@ -25,7 +26,7 @@ from tests.conformance.dataparallel.stall_ranks import (
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 def test_6_6_the_variable_sets_when_a_stalled_collective_times_out(kind: str) -> None:
-    (name, text, bases), _ = run_ranks(stalled, 2, kind, variable="3")
+    (name, text, bases), _ = run_ranks(stalled, 2, kind, variable=str(scaled(2.0)))
     assert name == "SMDDPTimeoutError"
     assert "TimeoutError" in bases
     assert "SMDDPError" in bases
@@ -38,8 +39,8 @@ def test_6_6_the_variable_sets_when_a_stalled_collective_times_out(kind: str) ->
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
 def test_6_6_the_timeout_argument_goes_before_the_variable(kind: str) -> None:
-    """With the variable's ten minutes, the run would miss its deadline."""
-    (name, text, _), _ = run_ranks(stalled, 2, kind, variable="600", argument_s=2)
+    """With the variable's hundred minutes, the run would miss its deadline."""
+    (name, text, _), _ = run_ranks(stalled, 2, kind, variable="6000", argument_s=scaled(2.0))
     assert name == "SMDDPTimeoutError"
     assert re.search(rf"{kind} #\d+", text), text
 

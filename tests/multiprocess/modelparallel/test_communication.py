@@ -337,5 +337,7 @@ def nobody_sends(rank: int, world_size: int) -> tuple[str, str, list[str]] | Non
 
 
 def test_a_message_that_never_comes_ends_with_the_timeout() -> None:
-    told, _ = run_ranks(nobody_sends, 2, env={"SMDDP_TIMEOUT_SECONDS": "2"}, deadline_s=DEADLINE_S)
+    told, _ = run_ranks(
+        nobody_sends, 2, env={"SMDDP_TIMEOUT_SECONDS": str(scaled(2.0))}, deadline_s=DEADLINE_S
+    )
     assert told[0] == "SMDDPTimeoutError", told

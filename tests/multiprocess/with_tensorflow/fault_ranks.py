@@ -19,10 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine_ranks import meet_by_files
 from held_resources import write_resources
+from machine_speed import scaled
 
 VICTIM = 1
-LIMIT_S = 40.0
+NUM_RANKS = 3
+# Until a rank that does not come is missed.
+MISSED_S = scaled(2.0)
+LIMIT_S = scaled(40.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,9 +190,14 @@ def fault_disagree_in_collective(rank: int, scratch: Path) -> Any:
 
 def fault_fewer_steps_and_waiting(rank: int, scratch: Path) -> Any:
     """An epoch is shorter on rank 1, which then does something else, without communication."""
-    os.environ["SMDDP_TIMEOUT_SECONDS"] = "3"
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = str(MISSED_S)
+    import smdistributed.dataparallel.tensorflow  # noqa: F401 -- takes longer than MISSED_S
+
+    meet_by_files(str(scratch), rank, NUM_RANKS, "imported")
     tf, sdp = _start()
     step = _training_step(tf, sdp)
+    step.get_concrete_function()  # so does tracing
+    meet_by_files(str(scratch), rank, NUM_RANKS, "traced")
     step()
     others = [scratch / f"told{other}" for other in range(sdp.size()) if other != VICTIM]
     if rank == VICTIM:
@@ -199,7 +209,6 @@ def fault_fewer_steps_and_waiting(rank: int, scratch: Path) -> Any:
 
 
 def fault_fewer_steps_and_shutdown(rank: int, scratch: Path) -> Any:
-    os.environ["SMDDP_TIMEOUT_SECONDS"] = "10"
     tf, sdp = _start()
     step = _training_step(tf, sdp)
     step()

@@ -24,6 +24,8 @@ from machine_speed import scaled
 from preloaded import Preload
 from tensorflow_harness import run_tensorflow_ranks
 
+from tests.multiprocess.with_tensorflow.fault_ranks import MISSED_S
+
 RANKS = Path(__file__).with_name("fault_ranks.py")
 NUM_RANKS = 3
 VICTIM = 1
@@ -128,7 +130,8 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(backend: str) -> N
         told = values[rank]
         _require(told, "SMDDPTimeoutError", "rank 1 (host", "same calls in the same order")
         assert "gradients 1 of" in told["text"]
-        assert told["after_s"] > 2.5, "gave up too early"
+    # The first whose time is over speaks for all, also for those who came later.
+    assert max(values[rank]["after_s"] for rank in OTHERS) > 0.9 * MISSED_S, "gave up too early"
 
 
 @both_backends

@@ -67,6 +67,14 @@ def run_ranks(
             return list(pool.map(one, range(world_size)))
 
 
+def give_up_after(seconds: float, *members: Rendezvous) -> None:
+    """In exchanges from here on. Joining has had all the time that it needed."""
+    for one in members:
+        one._timeout_s = seconds
+        if one._server is not None:
+            one._server._timeout_s = seconds
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8, 64])
 def test_every_rank_gets_every_value(world_size: int) -> None:
     def body(rendezvous: Rendezvous) -> list[list[bytes]]:
@@ -184,14 +192,15 @@ def _exchange_and_close(rendezvous: Rendezvous, value: bytes) -> list[bytes]:
 
 def test_missing_ranks_are_named_when_time_is_up() -> None:
     with (
-        Rendezvous(0, 4, ADDR, 0, 0.3) as first,
-        Rendezvous(2, 4, ADDR, first.port, 0.3),
-        pytest.raises(
+        Rendezvous(0, 4, ADDR, 0, TIMEOUT_S) as first,
+        Rendezvous(2, 4, ADDR, first.port, TIMEOUT_S),
+    ):
+        give_up_after(0.3, first)
+        with pytest.raises(
             CollectiveTimeoutError,
             match=r"rank\(s\) 1, 3 never connected and rank\(s\) 2 connected but did not come",
-        ),
-    ):
-        first.exchange("k", b"")
+        ):
+            first.exchange("k", b"")
 
 
 def test_two_processes_with_one_rank_are_an_error_on_all() -> None:
@@ -254,12 +263,13 @@ def test_who_waits_is_told_of_a_wrong_token_at_once_and_when_time_is_up(
 ) -> None:
     refused = r"from 127\.0\.0\.1:\d+ that claims to be rank 2 was refused: it does not know"
     with (
-        Rendezvous(0, 3, ADDR, 0, 1.0, b"secret") as first,
-        Rendezvous(1, 3, ADDR, first.port, 1.0, b"secret") as second,
+        Rendezvous(0, 3, ADDR, 0, TIMEOUT_S, b"secret") as first,
+        Rendezvous(1, 3, ADDR, first.port, TIMEOUT_S, b"secret") as second,
     ):
         for _ in range(2):
             with pytest.raises(ConfigurationError, match="another job token than rank 2"):
-                Rendezvous(2, 3, ADDR, first.port, 1.0, b"guess")
+                Rendezvous(2, 3, ADDR, first.port, TIMEOUT_S, b"guess")
+        give_up_after(1.0, first, second)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for waiting in [pool.submit(one.exchange, "k", b"") for one in (first, second)]:
                 with pytest.raises(CollectiveTimeoutError, match=refused) as told:
@@ -271,14 +281,15 @@ def test_who_waits_is_told_of_a_wrong_token_at_once_and_when_time_is_up(
 
 
 def test_a_rank_that_comes_later_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    with Rendezvous(0, 3, ADDR, 0, 0.2, b"secret") as first:
+    with Rendezvous(0, 3, ADDR, 0, TIMEOUT_S, b"secret") as first:
         with pytest.raises(ConfigurationError):
-            Rendezvous(2, 3, ADDR, first.port, 1.0, b"guess")
+            Rendezvous(2, 3, ADDR, first.port, TIMEOUT_S, b"guess")
         caplog.clear()
         with (
-            Rendezvous(1, 3, ADDR, first.port, 0.2, b"secret") as second,
+            Rendezvous(1, 3, ADDR, first.port, TIMEOUT_S, b"secret") as second,
             concurrent.futures.ThreadPoolExecutor(1) as pool,
         ):
+            give_up_after(0.2, first, second)
             other = pool.submit(first.exchange, "k", b"")
             with pytest.raises(CollectiveTimeoutError):
                 second.exchange("k", b"")
@@ -304,10 +315,11 @@ def test_who_does_not_know_the_token_is_handed_nothing_made_with_it() -> None:
 
 
 def test_refusals_are_bounded_in_the_log_and_in_errors(caplog: pytest.LogCaptureFixture) -> None:
-    with Rendezvous(0, 50, ADDR, 0, 0.5, b"secret") as first:
+    with Rendezvous(0, 50, ADDR, 0, TIMEOUT_S, b"secret") as first:
         for rank in range(40):
             _claim(first.port, rank)
         _claim(first.port, 2**31)
+        give_up_after(0.5, first)
         with pytest.raises(CollectiveTimeoutError) as told:
             first.exchange("k", b"")
     assert str(told.value).count("was refused") == 4
@@ -490,9 +502,10 @@ def test_strangers_that_use_up_the_descriptors_make_room_and_end_no_job() -> Non
 @given(garbage=st.binary(min_size=1, max_size=64))
 def test_garbage_from_a_member_is_an_error_and_never_a_hang(garbage: bytes) -> None:
     with (
-        Rendezvous(0, 2, ADDR, 0, 0.1) as first,
+        Rendezvous(0, 2, ADDR, 0, TIMEOUT_S) as first,
         Rendezvous(1, 2, ADDR, first.port, TIMEOUT_S) as second,
     ):
+        give_up_after(0.1, first)
         assert second._socket is not None
         second._socket.sendall(garbage)
         with pytest.raises(SmdistributedError):

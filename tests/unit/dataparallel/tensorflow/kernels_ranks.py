@@ -9,13 +9,13 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_ranks import meet_by_files, wait_for_files
 
 SUM, AVG, MIN, MAX = 0, 1, 2, 3
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -378,11 +378,22 @@ def peer_is_killed(rank: int, world_size: int) -> tuple[str, str]:
     return at.error(in_graph, "InternalError"), at.error(step, "UnavailableError")
 
 
-def rank_is_late(rank: int, world_size: int) -> str:
-    kernels, group = _start()
-    at = Rank(kernels, group)
+def rank_is_late(rank: int, world_size: int, folder: str) -> str:
+    import tensorflow as tf
+
+    from smdistributed.dataparallel.tensorflow.operations import kernels
+
+    # Both take a while, and the timeout is short.
+    tf.zeros([1])
+    kernels.is_available()
+    meet_by_files(folder, rank, world_size)
+    at = Rank(*_start())
     at.all_reduce(at.tf.zeros([1]))
-    if rank == 1:
-        time.sleep(4)
-        return ""
-    return at.error(lambda: at.all_reduce(at.tf.zeros([1]), key="a sum"), "DeadlineExceededError")
+    text = ""
+    if rank == 0:
+        text = at.error(
+            lambda: at.all_reduce(at.tf.zeros([1]), key="a sum"), "DeadlineExceededError"
+        )
+        Path(folder, "told").touch()
+    wait_for_files(folder, ["told"])  # alive, and in no operation
+    return text

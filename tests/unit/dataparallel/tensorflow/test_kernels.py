@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from harness import run_script
+from machine_speed import scaled
 from tensorflow_harness import run_tensorflow_ranks
 
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
@@ -63,8 +64,8 @@ def test_a_killed_rank_is_told() -> None:
         assert "; in gradients 1 of 3" in text
 
 
-def test_a_rank_that_does_not_come_is_a_timeout() -> None:
-    text, _ = _run("rank_is_late", SMDDP_TIMEOUT_SECONDS="2")
+def test_a_rank_that_does_not_come_is_a_timeout(tmp_path: Path) -> None:
+    text, _ = _run("rank_is_late", str(tmp_path), SMDDP_TIMEOUT_SECONDS=str(scaled(2.0)))
     assert "SMDDPTimeoutError: all_reduce #2" in text
     assert "; in a sum" in text
 
