@@ -8,6 +8,7 @@ No pytest here nor in the modules of ranks: every rank would import it.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,6 +58,28 @@ def meet_by_files(folder: str, rank: int, world_size: int, name: str = "here") -
     """
     Path(folder, f"{name}-{rank}").touch()
     wait_for_files(folder, [f"{name}-{r}" for r in range(world_size)])
+
+
+def is_inside(kind: str) -> bool:
+    """Whether this process is in the middle of a collective of that kind, in any group."""
+    from smdistributed import collectives
+
+    return any(
+        (entry["kind"], entry["state"]) == (kind, "under way")
+        for group in collectives.flight_record()
+        for entry in group["collectives"]
+    )
+
+
+def say_when_inside(kind: str, folder: str, name: str) -> None:
+    """Returns at once; makes a file as soon as this process is inside a collective of that kind."""
+
+    def watch() -> None:
+        while not is_inside(kind):
+            time.sleep(0.005)
+        Path(folder, name).touch()
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def must_hear(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Heard:

@@ -10,15 +10,23 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engine_ranks import is_inside, say_when_inside, wait_for_files
+from machine_speed import scaled
 
 
-def _wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
+def _wait_for_output(words: Sequence[str]) -> None:
+    """Until this process has printed all of them, or is not going to."""
+    file, end = Path(os.readlink("/proc/self/fd/2")), time.monotonic() + scaled(30.0)
+    while time.monotonic() < end:
+        text = file.read_text(errors="replace")
+        if all(word in text for word in words):
+            return
+        time.sleep(0.05)
 
 
 def record_as_data(rank: int, world_size: int) -> tuple[list[dict[str, Any]], str]:
@@ -39,23 +47,25 @@ def signalled_while_stuck(rank: int, world_size: int, where: str, folder: str) -
     from smdistributed import collectives
 
     told = Path(folder, "told")
+
+    def ask_when_inside() -> None:
+        while not is_inside("all_reduce"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        _wait_for_output(["all_reduce #2", "under way"])
+        told.touch()
+
     with collectives.init() as comm:
         comm.barrier()
-        if rank == 0:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            if where == "C code with the GIL":
-                # The timer needs the interpreter too: let it be through before.
-                time.sleep(0.7)
-                os.kill(os.getpid(), signal.SIGUSR1)
-                ctypes.PyDLL(None).usleep(500_000)
-                told.touch()
-            comm.all_reduce(np.ones(5))
+        if rank != 0:
+            wait_for_files(folder, ["told"])
+        elif where == "C code with the GIL":
+            os.kill(os.getpid(), signal.SIGUSR1)
+            ctypes.PyDLL(None).usleep(500_000)
+            told.touch()
         else:
-            if where == "C code with the GIL":
-                _wait_for(told)
-            else:
-                time.sleep(1.5)
-            comm.all_reduce(np.ones(5))
+            threading.Thread(target=ask_when_inside, daemon=True).start()
+        comm.all_reduce(np.ones(5))
 
 
 def handlers_of_users(rank: int, world_size: int, when: str, folder: str) -> list[str]:
@@ -93,27 +103,38 @@ def catches_signal(rank: int, world_size: int) -> bool:
     return bool(int(mask.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
-def stalled(rank: int, world_size: int, why: str, folder: str) -> None:
-    """The last rank keeps the others waiting until one of them has reported."""
+def stalled(rank: int, world_size: int, why: str, folder: str, words: Sequence[str] | None) -> None:
+    """The last rank keeps the others waiting until rank 0 has reported `words`; None: for 3 s."""
     from smdistributed import collectives
 
     late = world_size - 1
-    comm = collectives.init(name="main", timeout_s=60)
+    comm = collectives.init(name="main", timeout_s=scaled(60.0))
+    late_pid = comm.topology()[late]["pid"]
+
+    def end_the_wait_when_reported() -> None:
+        if words is None:
+            time.sleep(3)
+        else:
+            _wait_for_output(words)
+        if why == "stopped":
+            os.kill(late_pid, signal.SIGCONT)
+        elif why == "in a message":
+            comm.send(np.ones(1), late)
+        else:
+            Path(folder, "reported").touch()
+
     comm.barrier()
     if rank == late:
-        Path(folder, "pid").write_text(str(os.getpid()))
         if why == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif why == "in a message":
             comm.recv(np.empty(1), 0)
         else:
-            time.sleep(3)
+            wait_for_files(folder, ["reported"])
     elif rank == 0:
-        if why == "stopped":
-            _wait_for(Path(folder, "pid"))
-            pid = int(Path(folder, "pid").read_text())
-            threading.Timer(3, os.kill, (pid, signal.SIGCONT)).start()
-        elif why == "in a message":
-            threading.Timer(3, lambda: comm.send(np.ones(1), late)).start()
+        threading.Thread(target=end_the_wait_when_reported, daemon=True).start()
+        say_when_inside("all_reduce", folder, "inside")
+    else:
+        wait_for_files(folder, ["inside"])  # who waits first reports for its host
     comm.all_reduce(np.ones(6))
     comm.close()

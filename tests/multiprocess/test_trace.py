@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from engine_ranks import say_when_inside, wait_for_files
 from harness import RanksFailed, run_ranks
 from launchers import clean_environment
 from machine_speed import scaled
@@ -90,9 +91,12 @@ def _one_rank_comes_late(rank: int, world_size: int, folder: str) -> None:
 
     with smddp():
         sdp.start_profiler(f"{folder}/trace.json")
-        for _ in range(5):
+        for step in range(5):
             dist.barrier()
-            if rank == 1:
+            if rank == 0:
+                say_when_inside("all_reduce", folder, f"inside-{step}")
+            else:
+                wait_for_files(folder, [f"inside-{step}"])
                 time.sleep(0.2)  # the lateness is what is tested
             dist.all_reduce(torch.ones(NUMBERS))
         sdp.stop_profiler()
@@ -153,8 +157,11 @@ def _waits(rank: int, world_size: int, folder: str) -> None:
         work = dist.all_reduce(torch.ones(1 << 22), async_op=True)
         work.wait()
         if rank == 1:
-            time.sleep(0.2)  # so that rank 0 has to wait
+            wait_for_files(folder, ["about to wait"])
+            time.sleep(1.5)  # so that rank 0 has to wait, also if it is held up before that
         late = dist.all_reduce(torch.ones(1 << 22), async_op=True)
+        if rank == 0:
+            Path(folder, "about to wait").touch()
         late.wait()
         sdp.stop_profiler()
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "engine/flight_record.h"
@@ -330,28 +332,35 @@ TEST_P(Record, EveryRankRaisesTheSameTextOfAMismatch) {
   }
 }
 
+// What has been written to stderr since it was captured, which goes to a file.
+std::string capturedSoFar() {
+  std::ostringstream text;
+  text << std::ifstream("/proc/self/fd/2").rdbuf();
+  return text.str();
+}
+
 TEST_P(Record, AStallIsReportedOnce) {
-  // Rank 2 comes late, on purpose: the others report after 0.2 s, by way of stderr.
+  // Rank 2 comes late, on purpose: rank 0 reports after 0.2 s, by way of stderr.
   constexpr int kSize = 3;
   ::testing::internal::CaptureStderr();
   {
     World world({.size = kSize, .transport = GetParam(), .reportStallAfter = milliseconds(200)});
     const Plan plan({.count = 10}, kSize);
-    std::atomic<int> numInside{0};
     world.run([&](int rank) {
       Buffers buffers(plan, rank);
-      if (rank == 2) {
-        while (numInside < 2) std::this_thread::yield();
-        std::this_thread::sleep_for(milliseconds(350));  // the lateness under test
-      } else {
-        ++numInside;
+      if (rank == 1) {  // who waits first reports for its host
+        while (world.of(0).flightRecord().position.underWay() == nullptr) std::this_thread::yield();
+      } else if (rank == 2) {  // the lateness under test: until the last words of the report
+        const TimePoint end = Clock::now() + kPatience;
+        while (!contains(capturedSoFar(), "of this group yet") && Clock::now() < end) {
+          std::this_thread::sleep_for(milliseconds(10));
+        }
       }
       ASSERT_FALSE(world.of(rank).collective(buffers.request(), Mode::kBlocking, {})->error());
     });
   }
-  std::this_thread::sleep_for(milliseconds(200));  // the reporter has a thread of its own
   const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(text, "has waited 0.")) << text;
+  EXPECT_TRUE(contains(text, "has waited ")) << text;
   EXPECT_TRUE(contains(text, "for rank 2 (host")) << text;
   EXPECT_TRUE(contains(text, "Likely cause: rank 2 is inside no operation")) << text;
   EXPECT_TRUE(contains(text, "has not been in any collective of this group yet")) << text;
