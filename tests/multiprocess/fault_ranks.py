@@ -213,12 +213,12 @@ def interrupted_together(rank: int, world_size: int, folder: str) -> Any:
             comm.all_reduce(np.ones(COUNT, np.float32))
 
     comm.barrier()
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     told = None
     try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         told = heard(repeat)
         # A rank that first heard of another's Ctrl-C still gets its own.
-        time.sleep(10 if told is None or told.type_name != "KeyboardInterrupt" else 0)
+        time.sleep(0 if told is not None and told.type_name == "KeyboardInterrupt" else TIMEOUT_S)
         interrupted = told is not None and told.type_name == "KeyboardInterrupt"
     except KeyboardInterrupt:
         interrupted = True

@@ -135,8 +135,8 @@ def is_interrupted(rank: int, world_size: int) -> None:
     """Ctrl-C ends a wait, and harms nothing else."""
     with group() as native:
         if rank == 0:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                 native.next_message(-1.0)
                 raise AssertionError("not interrupted")
             except KeyboardInterrupt:

@@ -225,9 +225,13 @@ def _interrupted(rank: int, scratch: Path, make: Callable[[Any, Any], Callable[[
     call()
     if rank == VICTIM:
         _wait_for([scratch / "told0"])
-    elif rank == 0:
-        _strike(signal.SIGINT, 0.3)
-    told = told_by(_forever, call)
+
+    def wait() -> None:
+        if rank == 0:
+            _strike(signal.SIGINT, 0.3)  # here, where it is heard whenever it comes
+        _forever(call)
+
+    told = told_by(wait)
     if rank == 0:
         (scratch / "told0").touch()
     return told
@@ -253,6 +257,9 @@ def fault_interrupt_that_is_handled(rank: int, scratch: Path) -> Any:
     elif rank == 0:
         _strike(signal.SIGINT, 0.2)
     value = float(sum_of(1.0))
+    end = time.monotonic() + LIMIT_S
+    while rank == 0 and not came and time.monotonic() < end:
+        time.sleep(0.01)
     sdp.shutdown()
     return value, len(came)
 
