@@ -216,11 +216,14 @@ def late_peer(rank: int, world_size: int) -> None:
 
         # The wait of the callback raises what the operation did, in backward().
         loss = ddp(torch.ones(1, 5)).sum()
+        store = dist.distributed_c10d._get_default_store()
         if rank == 0:
+            store.set("summed", b"")
             with pytest.raises(RuntimeError, match="no more steps"):
                 loss.backward()
         else:
-            time.sleep(0.2)
+            store.wait(["summed"])  # the abort could overtake the last sum
+            time.sleep(0.2)  # most often it waits by then; it is told in any case
             dist.group.WORLD.abort("no more steps")  # type: ignore[union-attr]
 
 

@@ -383,8 +383,12 @@ def aborts(rank: int, world_size: int) -> tuple[str, bool]:
         other = torch.ones(_COUNT)
         dist.all_reduce(other)
         group: Any = dist.distributed_c10d._get_default_group()
+        store = dist.distributed_c10d._get_default_store()
         if rank == 0:
+            store.wait(["summed"])  # the abort could overtake the sum of whoever is slow
             group.abort("no more steps")
+        else:
+            store.set("summed", b"")
         with pytest.raises(SMDDPPeerLost) as raised:
             _reduce_forever(tensor)
         before = adopted()
