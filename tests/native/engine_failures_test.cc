@@ -151,10 +151,14 @@ TEST_P(Failures, ATimeoutNamesTheMissingRankOnAllRanks) {
     for (Mode mode : {Mode::kBlocking, Mode::kAsync}) {
       World world(options(kSize));
       const Plan plan({.count = count}, kSize);
+      std::atomic<int> numReady{0};
       world.run([&](int rank) {
         if (rank == 2) return;
         Buffers buffers(plan, rank);
-        const auto work = world.of(rank).collective(buffers.request(), mode, milliseconds(300));
+        ++numReady;
+        while (numReady < 2) std::this_thread::yield();
+        // Longer than the system may keep rank 0 or 1 from running: it would be missed as well.
+        const auto work = world.of(rank).collective(buffers.request(), mode, milliseconds(1200));
         waitFor(*work);
         SMD_REQUIRE(work->error().has_value());
         EXPECT_EQ(work->error()->kind(), ErrorKind::kTimeout) << errorOf(*work);
@@ -394,6 +398,7 @@ TEST_P(Failures, AnInterruptedCallReturnsAndTheOthersAreTold) {
     World world(options(2));
     const Plan plan({.count = 200000}, 2);
     std::atomic<std::thread::id> user{};
+    std::atomic<bool> hasGivenUp{false};
     setInterruptCheck([&] { return std::this_thread::get_id() == user.load() && isInterrupted; });
     isInterrupted = true;
     world.run([&](int rank) {
@@ -404,12 +409,12 @@ TEST_P(Failures, AnInterruptedCallReturnsAndTheOthersAreTold) {
         std::shared_ptr<Work> earlier;
         if (hasEarlierWork) earlier = world.of(0).collective(first->request(), Mode::kAsync, {});
         EXPECT_THROW(world.of(0).collective(second->request(), Mode::kBlocking, {}), Interrupted);
+        hasGivenUp = true;
         second.reset();
         if (earlier) waitFor(*earlier);
         return;
       }
-      while (user.load() == std::thread::id()) std::this_thread::yield();
-      std::this_thread::sleep_for(milliseconds(300));
+      while (!hasGivenUp) std::this_thread::yield();
       const auto work = world.of(1).collective(first->request(), Mode::kBlocking, {});
       SMD_REQUIRE(work->error().has_value());
       EXPECT_TRUE(contains(errorOf(*work), "interrupted by its user")) << errorOf(*work);
