@@ -12,27 +12,40 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """What a rank holds that could outlive it."""
+    """What a rank holds that could outlive it.
+
+    A port that another process listens on later has the same number, and another inode.
+    """
 
     pid: int
     ports: tuple[int, ...]
     unix_sockets: tuple[str, ...]
+    inodes: frozenset[str]
 
 
 def write_resources(rank: int, folder: str) -> None:
     """Writes down what this rank holds, for a test to look for after its death."""
     held = resources_of_this_process()
     lines = [str(held.pid), " ".join(map(str, held.ports)), " ".join(held.unix_sockets)]
+    lines.append(" ".join(held.inodes))
     Path(folder, f"resources-{rank}").write_text("\n".join(lines))
 
 
 def read_resources(folder: Path) -> list[Resources]:
     found = []
     for path in sorted(folder.glob("resources-*")):
-        pid, ports, unix_sockets = path.read_text().split("\n")
+        pid, ports, unix_sockets, inodes = path.read_text().split("\n")
         ports_ = tuple(int(port) for port in ports.split())
-        found.append(Resources(int(pid), ports_, tuple(unix_sockets.split())))
+        sockets = tuple(unix_sockets.split()), frozenset(inodes.split())
+        found.append(Resources(int(pid), ports_, *sockets))
     return found
+
+
+def left_of(held: Resources) -> list[str]:
+    """In words, which sockets of a process that has ended somebody holds all the same."""
+    ports = [f"port {port}" for port, inode in listening_ports() if inode in held.inodes]
+    names = [f"socket {name}" for name, inode in unix_socket_names() if inode in held.inodes]
+    return ports + names
 
 
 def resources_of_this_process() -> Resources:
@@ -44,7 +57,7 @@ def resources_of_this_process() -> Resources:
                 inodes.add(target[len("socket:[") : -1])
     ports = tuple(port for port, inode in listening_ports() if inode in inodes)
     unix_sockets = tuple(name for name, inode in unix_socket_names() if inode in inodes)
-    return Resources(os.getpid(), ports, unix_sockets)
+    return Resources(os.getpid(), ports, unix_sockets, frozenset(inodes))
 
 
 def listening_ports() -> list[tuple[int, str]]:

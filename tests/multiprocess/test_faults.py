@@ -36,7 +36,7 @@ from fault_ranks import (
     until_something_happens,
 )
 from harness import RankOutcome, run_ranks
-from held_resources import listening_ports, read_resources, unix_socket_names
+from held_resources import left_of, read_resources
 from machine_speed import scaled
 
 TRANSPORTS = ("shm", "tcp")
@@ -88,10 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for held in read_resources(tmp_path):
         assert not Path(f"/proc/{held.pid}").exists(), f"process {held.pid} is left"
-        left = {port for port, _ in listening_ports()} & set(held.ports)
-        assert not left, f"something still listens on {left}"
-        left_names = {name for name, _ in unix_socket_names()} & set(held.unix_sockets)
-        assert not left_names, f"sockets are left: {left_names}"
+        assert left_of(held) == []
     assert {name for name in os.listdir("/dev/shm") if "smd" in name} <= ours
     assert list(temporary.iterdir()) == [], "temporary files are left"
 

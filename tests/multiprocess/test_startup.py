@@ -57,11 +57,12 @@ def test_a_busy_port_is_named() -> None:
 
 
 def test_an_unreachable_master_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody listens there
         port = reserved.getsockname()[1]
-    only_rank_1 = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
-    start = time.monotonic()
-    (told,) = run_ranks(joins, 1, env=only_rank_1, deadline_s=30)
+        only_rank_1 = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+        start = time.monotonic()
+        (told,) = run_ranks(joins, 1, env=only_rank_1, deadline_s=30)
     assert told.type_name == "PeerLostError", told
     assert f"127.0.0.1:{port}" in told.text
     assert told.at_s - start > 2.5, "gave up before the timeout of 3 s"

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machine_speed import scaled
+from ports import free_port
 
 from smdistributed._common.errors import (
     CollectiveTimeoutError,
@@ -357,10 +358,11 @@ def test_a_busy_port_is_named() -> None:
 
 
 def test_an_unreachable_master_is_named_with_what_to_check() -> None:
-    with socket.create_server((ADDR, 0)) as holder:
+    with socket.socket() as holder:
+        holder.bind((ADDR, 0))  # nobody else gets the port, and nobody listens there
         port = holder.getsockname()[1]
-    with pytest.raises(PeerLostError, match=rf"{ADDR}:{port} within 0.2 s.*MASTER_PORT"):
-        Rendezvous(1, 2, ADDR, port, 0.2)
+        with pytest.raises(PeerLostError, match=rf"{ADDR}:{port} within 0.2 s.*MASTER_PORT"):
+            Rendezvous(1, 2, ADDR, port, 0.2)
 
 
 def test_a_name_that_does_not_resolve_is_named() -> None:
@@ -385,8 +387,7 @@ def test_another_service_at_the_address_is_named() -> None:
 
 
 def test_a_rank_may_start_before_rank_0() -> None:
-    with socket.create_server((ADDR, 0)) as holder:
-        port = holder.getsockname()[1]
+    port = free_port()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         early = pool.submit(Rendezvous, 1, 2, ADDR, port, TIMEOUT_S)
         with Rendezvous(0, 2, ADDR, port, TIMEOUT_S) as first, early.result() as second:
