@@ -8,6 +8,7 @@ installed: the figures of a test must not depend on that.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import math
@@ -16,14 +17,16 @@ import signal
 import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
 from launchers import clean_environment, launch_command, run_to_end
+from machine_speed import scaled
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "03_gpt"
 VOCABULARY = 512
@@ -135,6 +138,12 @@ def test_the_processor_decides_on_the_precision(
     assert str(train.Precision.choose("fp32", torch.device("cpu"))) == "float32"
 
 
+def _waiting_bytes(pipe: IO[bytes]) -> int:
+    """How much can be read from it now."""
+    number = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(number, sys.byteorder)
+
+
 def test_training_goes_on_after_a_kill_as_if_nothing_had_been(
     text_file: Path, tmp_path: Path
 ) -> None:
@@ -145,25 +154,32 @@ def test_training_goes_on_after_a_kill_as_if_nothing_had_been(
     _train(text_file, straight, *options)
 
     options += ["--checkpoint", str(tmp_path / "gpt.pt")]
-    job = subprocess.Popen(
-        _command(text_file, "--log", str(interrupted), *options),
-        env=clean_environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + RUN_TIMEOUT_S
-        # Step 10 and more: the checkpoint after step 9 is written, and later steps are lost.
-        while not interrupted.exists() or len(interrupted.read_text().splitlines()) < 13:
-            assert job.poll() is None, "the run ended before it could be killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-    finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+    # A pipe of one page, which not all 90 lines fit into: the run cannot end before it is killed.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
+        fcntl.fcntl(log, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(log.fileno(), True)
+        job = subprocess.Popen(
+            _command(text_file, "--log", str(pipe), *options),
+            env=clean_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            # Some 15 lines: the checkpoint after step 9 is written, and later steps are lost.
+            deadline = time.monotonic() + scaled(RUN_TIMEOUT_S)
+            while _waiting_bytes(log) < 1000:
+                assert job.poll() is None, "the run ended before it could be killed"
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+        interrupted.write_bytes(log.read())  # to its end: until no rank has it open any more
     before = interrupted.read_text().splitlines()
-    assert len(before) < 90, "the run was too quick to be killed in the middle"
+    assert 10 < len(before) < 90
 
     output = _train(text_file, interrupted, *options)
     expected = dict(enumerate(_losses(straight)))
