@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from smdistributed.modelparallel import partition
+from smdistributed.modelparallel.torch import tracing
 from smdistributed.modelparallel.torch.tracing import Trace, decide, trace, untraced
 
 CPU = torch.device("cpu")
@@ -148,17 +151,25 @@ def test_blocks_are_not_cut_for_little(memory_weight: float) -> None:
         assert len(inside) == 1, places
 
 
-def test_measured_times_are_of_each_module_alone() -> None:
-    class Slow(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(300):
-                x = x + 1
-            return x
+def test_measured_times_are_of_each_module_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
 
-    model = nn.Sequential(nn.Linear(2, 2), Slow(), nn.Linear(2, 2))
+    class Takes(nn.Module):
+        def __init__(self, seconds: float, inner: nn.Module | None = None) -> None:
+            super().__init__()
+            self.seconds, self.inner = seconds, inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal now_s
+            now_s += self.seconds
+            return x if self.inner is None else self.inner(x)
+
+    monkeypatch.setattr(tracing, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    inner = Takes(4.0)
+    model = nn.Sequential(Takes(1.0), Takes(2.0, inner))
     costs = _traced(model, torch.randn(3, 2), is_measured=True).costs
-    assert costs[model[1]].measured_s > costs[model[0]].measured_s
-    assert costs[model].measured_s < costs[model[1]].measured_s
+    found = [costs[module].measured_s for module in (model, model[0], model[1], inner)]
+    assert found == [0.0, 1.0, 2.0, 4.0]
 
 
 def test_without_a_trace_sizes_decide() -> None:
