@@ -22,7 +22,7 @@ import struct
 import sys
 from pathlib import Path
 
-_WAIT_S = 20.0
+_WAIT_S = 120.0
 _ETH_P_IP = 0x0800
 # Sizes and order of what travels: native/transport/tcp/protocol.h.
 _MAGIC = b"SMDHELLO"
@@ -51,7 +51,7 @@ def record(interface: str, path: Path) -> None:
     streams: dict[tuple[bytes, bytes], bytes] = {}
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP)) as tap:
         tap.bind((interface, _ETH_P_IP))
-        tap.settimeout(_WAIT_S * 3)
+        tap.settimeout(_WAIT_S)
         path.with_suffix(".ready").touch()
         while True:
             packet = tap.recv(1 << 17)[14:]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from engine_ranks import Heard, must_hear
+from machine_speed import scaled
 
 LARGE = 400_003  # bytes; through shared memory it is used where its sender has put it
 
@@ -32,7 +33,7 @@ def post(native: Any, dest: int, header: bytes, arrays: Sequence[Any] = ()) -> N
     native.post_message(dest, header, [(a.ctypes.data, a.nbytes) for a in arrays])
 
 
-def take(native: Any, timeout_s: float = 60.0) -> Any:
+def take(native: Any, timeout_s: float = scaled(60.0)) -> Any:
     message = native.next_message(timeout_s)
     assert message is not None, "no message came"
     return message

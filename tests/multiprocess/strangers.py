@@ -13,8 +13,10 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from machine_speed import scaled
+
 ADDR = "127.0.0.1"
-PATIENCE_S = 30.0
+PATIENCE_S = scaled(30.0)
 
 
 class Wiretap:

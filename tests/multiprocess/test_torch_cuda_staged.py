@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from harness import RankOutcome, run_ranks
 from lazy_device import CHUNK_BYTES, stage, staged_smddp
+from machine_speed import scaled
 from torch_ranks import raised, smddp, tagged
 
 
@@ -324,7 +325,7 @@ def dropped(rank: int, world_size: int) -> int:
         dist.barrier()
         del sub
         gc.collect()
-        thread.join(20)
+        thread.join(scaled(20.0))
         return _staging_threads()
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from machine_speed import scaled
 
 TIMEOUT_S = scaled(30.0)
-_PATIENCE = timedelta(seconds=60)
+_PATIENCE = timedelta(seconds=scaled(60.0))
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE))
@@ -50,7 +51,7 @@ def _outcomes(world_size: int) -> dict[str, dict[str, Any]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_DEADLINE_S,
+            timeout=scaled(_DEADLINE_S),
         )
         assert results.exists(), done.stdout[-4000:]
         outcomes: dict[str, dict[str, Any]] = json.loads(results.read_text())

@@ -30,12 +30,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from machine_speed import scaled
+
 __all__ = ["Order", "OrderedChannel", "RandomOrder", "Stuck", "Turn", "others_first", "others_last"]
 
 # A course of events that is longer does not come to an end.
 _MOST_TURNS = 100_000
 _SHOWN_HISTORY = 240  # characters
-_ARRIVAL_S = 30.0  # of what has been posted, through a channel that works
+_ARRIVAL_S = scaled(30.0)  # of what has been posted, through a channel that works
 
 
 class Stuck(AssertionError):

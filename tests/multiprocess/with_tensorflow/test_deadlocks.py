@@ -8,6 +8,7 @@ Source: dataparallel specification, sections 7.3 to 7.5 and 12.8.
 from __future__ import annotations
 
 import pytest
+from machine_speed import scaled
 
 from tests.multiprocess.with_tensorflow.tf_ranks import Checks
 
@@ -41,7 +42,7 @@ def test_collectives_in_the_order_of_the_program(
         NUM_RANKS,
         SMDDP_TF_OPERATIONS=operations,
         SMDDP_BUCKET_CAP_MB="0.00390625",
-        SMDDP_TIMEOUT_SECONDS="30",
+        SMDDP_TIMEOUT_SECONDS=str(scaled(30.0)),
         INTER_OP_THREADS=str(inter),
         INTRA_OP_THREADS=str(intra),
         STEPS=str(steps),

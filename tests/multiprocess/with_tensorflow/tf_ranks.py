@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine_speed import scaled
 from tensorflow_harness import run_tensorflow_ranks
 
 DEADLINE_S = 240.0
@@ -91,7 +92,7 @@ def _run(
             path,
             names,
             folder,
-            env={"SMDDP_TIMEOUT_SECONDS": "60", **dict(env)},
+            env={"SMDDP_TIMEOUT_SECONDS": str(scaled(60.0)), **dict(env)},
             check=False,
             deadline_s=deadline_s,
         )

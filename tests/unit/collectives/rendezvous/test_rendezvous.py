@@ -40,6 +40,8 @@ T = TypeVar("T")
 def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(TIMEOUT_S)  # close() does not wait for it without end
     assert set(threading.enumerate()) <= before
 
 

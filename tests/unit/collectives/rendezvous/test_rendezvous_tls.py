@@ -62,6 +62,8 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(TIMEOUT_S)  # close() does not wait for it without end
     assert set(threading.enumerate()) <= before
 
 
