@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from launchers import clean_environment
+from machine_speed import scaled
 
 from tests.multihost.hosts import Host, network
 from tests.multihost.placement import run_ranks_on
@@ -71,7 +72,7 @@ def train_under_torchrun(
             )
         )
     try:
-        outputs = [agent.communicate(timeout=DEADLINE_S)[0] for agent in agents]
+        outputs = [agent.communicate(timeout=scaled(DEADLINE_S))[0] for agent in agents]
     finally:
         for agent in agents:
             if agent.poll() is None:
@@ -93,9 +94,10 @@ def test_training_ends_with_the_weights_of_an_undisturbed_one(
     fault = ["--kill-rank", str(KILLED_RANK), "--kill-step", str(KILLED_STEP)]
     outputs = train_under_torchrun(two_hosts, kind, killed, *fault)
     for rank in range(4):
-        # Two lives: one from the start, one from the last checkpoint before the fault.
+        # Two lives: one from the start, one from the last checkpoint before the fault. More if
+        # the agents, which each find out by themselves, do not start their workers together.
         lives = (killed / f"lives-{rank}").read_text().split()
-        assert lives == ["0", str(LAST_CHECKPOINT)], outputs
+        assert lives[:2] == ["0", str(LAST_CHECKPOINT)], outputs
         expected = torch.load(undisturbed / f"weights-{rank}.pt")
         found = torch.load(killed / f"weights-{rank}.pt")
         for name, weight in expected.items():
