@@ -42,8 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path in late, is_quiet(item)))  # stable
 
 
+_ALONE = pytest.StashKey[bool]()
+
+
+def run_alone(item: pytest.Item) -> None:
+    """Have a test run alone from now on, whether it is marked `quiet` or not."""
+    item.stash[_ALONE] = True
+
+
 def is_quiet(item: pytest.Item) -> bool:
-    return item.get_closest_marker("quiet") is not None
+    return item.get_closest_marker("quiet") is not None or item.stash.get(_ALONE, False)
 
 
 @functools.cache

@@ -74,11 +74,14 @@ def _ticks(pid: int) -> int:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Measure the whole of a test, its fixtures included, and hand it on with its last report."""
-    item.stash[_START] = (time.monotonic(), processor_seconds())
+    if not item.stash.get(_IS_COUNTED, False):  # a second run of the test is not counted
+        item.stash[_START] = (time.monotonic(), processor_seconds())
+        item.stash[_IS_COUNTED] = True
     return (yield)
 
 
 _START = pytest.StashKey[tuple[float, float]]()
+_IS_COUNTED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,7 +91,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "teardown" and (start := item.stash.get(_START, None)) is not None:
         wall, processor = start
-        del item.stash[_START]  # a second run of the test is not counted
+        del item.stash[_START]
         cost = (time.monotonic() - wall, processor_seconds() - processor)
         report.user_properties.append((_PROPERTY, cost))
     return report

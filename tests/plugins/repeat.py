@@ -5,8 +5,10 @@
     pytest tests/multiprocess/test_faults.py::test_killed --repeat 200 --busy 4
 
 `--repeat N` runs each test N times in a row, as one test: it fails if a single run does, and says
-how many did and what the first of them said. `--busy N` keeps N processes computing and copying
-memory meanwhile; it also serves a whole run, to see whether its verdict depends on a quiet machine.
+how many did and what the first of them said. Each run is a whole one: what a module keeps of its
+ranks, in fixtures or caches, is made anew, or the same ranks would be looked at N times. `--busy N`
+keeps N processes computing and copying memory meanwhile; it also serves a whole run, to see whether
+its verdict depends on a quiet machine.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Iterator
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+from tests.plugins.second_run import forget_what_ranks_found
 
 _COPIED_BYTES = 64 << 20  # more than a processor's caches hold
 
@@ -34,11 +38,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     failed = 0
     kept: list[pytest.TestReport] = []
     for index in range(count):
-        if isinstance(item, pytest.Function):
+        if index and isinstance(item, pytest.Function):
             item._initrequest()
-        # What its module has set up is kept; fixtures of the test itself are made again.
-        following = item.parent if index + 1 < count else nextitem
-        reports = runtestprotocol(item, log=False, nextitem=following)  # type: ignore[arg-type]
+        forget_what_ranks_found()
+        following = None if index + 1 < count else nextitem  # None: fixtures of modules end, too
+        reports = runtestprotocol(item, log=False, nextitem=following)
         has_failed = any(report.failed for report in reports)
         failed += has_failed
         if not kept or (has_failed and failed == 1):

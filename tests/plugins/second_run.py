@@ -7,7 +7,10 @@ both outputs are shown and kept below `build/test-report/unstable/`. An unstable
 the product until it is shown to be one in the test: `make stress TEST=...` looks for it. Those that
 are known stand, each with its cause, in `tests/unstable.txt`; one that does not is called new.
 
-With `-x`, `--pdb` or `--no-second-run` a failure counts at once.
+The second run passes only if the test passes there: one that is skipped says nothing, and neither
+does one whose process dies meanwhile, with its worker of pytest-xdist. The first run counts then.
+
+With `-x`, `--pdb`, `--repeat` or `--no-second-run` a failure counts at once.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.plugins.alone import turn
+from tests.plugins.alone import run_alone
 
 KNOWN = Path(__file__).resolve().parents[1] / "unstable.txt"
 _OUTCOME = "rerun"
@@ -44,7 +47,21 @@ class SecondRun:
 
     @property
     def is_unstable(self) -> bool:
-        return not any(report.failed for report in self.second)
+        return all(report.passed for report in self.second)
+
+    def verdict(self) -> list[pytest.TestReport]:
+        """The reports that count: those of the second run, unless it was skipped."""
+        if self.is_unstable or any(report.failed for report in self.second):
+            return self.second
+        return count_as_failed(self.first, _text("second run, which did not pass", self.second))
+
+
+def count_as_failed(first: list[pytest.TestReport], why: str) -> list[pytest.TestReport]:
+    """The failures of a first run, which nothing has made up for."""
+    for report in first:
+        report.outcome = "failed"
+        report.sections.append(("no second run that passed", why))
+    return first
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,8 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    at_once = config.getoption("no_second_run") or config.getoption("maxfail")
-    if at_once or config.getoption("usepdb") or config.getoption("collectonly"):
+    at_once = ("no_second_run", "maxfail", "usepdb", "collectonly")
+    if any(config.getoption(name) for name in at_once) or config.getoption("repeat", 1) > 1:
         return
     config.pluginmanager.register(_Failures(config), "failures")
     if not hasattr(config, "workerinput"):
@@ -71,6 +88,7 @@ class _Failures:
         self._config = config
         self._first: dict[pytest.Item, list[pytest.TestReport]] = {}
         self._is_second = False
+        self._second: list[pytest.TestReport] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -101,9 +119,18 @@ class _Failures:
         if isinstance(item, pytest.Function):
             item._initrequest()  # fixtures of its own, made again
         item._report_sections.clear()
-        _forget_what_ranks_found()
-        with turn(alone=True):
-            return SecondRun(first, runtestprotocol(item, log=False, nextitem=None))
+        forget_what_ranks_found()
+        run_alone(item)
+        # By the hook, around which others set the time limit of the test and its warning filters.
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        return SecondRun(first, self._second)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if not self._is_second:
+            return None
+        self._second = runtestprotocol(item, log=False, nextitem=None)
+        return True
 
     def _to_data(self, reports: Sequence[pytest.TestReport]) -> list[Any]:
         to_data = self._config.hook.pytest_report_to_serializable
@@ -116,12 +143,31 @@ class _Verdict:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._runs: list[SecondRun] = []
+        self._open: dict[str, list[pytest.TestReport]] = {}  # failed, and not run again yet
 
     def add(self, run: SecondRun) -> None:
         """Have the second run counted as if it were the only one."""
         self._runs.append(run)
-        for report in run.second:
+        self._open.pop(run.nodeid, None)
+        self._count(run.verdict())
+
+    def _count(self, reports: Sequence[pytest.TestReport]) -> None:
+        for report in reports:
             self._config.hook.pytest_runtest_logreport(report=report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == _OUTCOME:
+            self._open.setdefault(report.nodeid, []).append(report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Counts what no second run has told of: its process has died, or the run was ended."""
+        try:
+            return (yield)
+        finally:
+            for first in self._open.values():
+                self._count(count_as_failed(first, "The process that was to run it has ended."))
+            self._open.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -158,7 +204,7 @@ class _Verdict:
         return [from_data(config=self._config, data=data) for data in reports]
 
 
-def _forget_what_ranks_found() -> None:
+def forget_what_ranks_found() -> None:
     """Clear the caches in which test modules keep it; a second run must not show the first."""
     tests = str(KNOWN.parent)
     for name, module in list(sys.modules.items()):
