@@ -39,7 +39,17 @@ export TSAN_OPTIONS=second_deadlock_stack=1:intercept_send=0
 # Side by side; those that need the processors for themselves say so (RUN_SERIAL, tests/native). What
 # fails runs once more, alone, as in tests/plugins/second_run.py.
 tests=(ctest --test-dir "$build_dir" --output-on-failure --no-tests=error)
-if "${tests[@]}" --parallel "$jobs"; then exit 0; fi
+# ctest writes it when it has ended, so an older one would be that of another run: of a ctest that
+# was killed, or could not begin, nothing may run again and pass.
+failed=$build_dir/Testing/Temporary/LastTestsFailed.log
+rm -f "$failed"
+status=0
+"${tests[@]}" --parallel "$jobs" || status=$?
+if ((status == 0)); then exit 0; fi
+if [[ ! -s $failed ]]; then
+  echo "FAILED: ctest ended with status $status and did not say which native tests failed." >&2
+  exit "$status"
+fi
 echo "Running what failed once more, alone"
 "${tests[@]}" --rerun-failed
 echo "UNSTABLE: the native tests above failed, then passed when run alone." >&2
