@@ -97,13 +97,19 @@ clean:  ## remove build products and caches, keep .venv
 NATIVE_TESTS = tools/run_native_tests.sh $(NATIVE_BUILD) $(JOBS)
 PYTHON_TESTS = $(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
-# All run even if one fails: one look then shows all that is broken.
+# All run even if one fails: one look then shows all that is broken. What is to be known of the first
+# ones is said again above pytest's summary.
 .PHONY: test
 test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytest); or FOLDER=tests/...
 	@native=0; \
+	if [[ -z "$${SMD_TEST_NOTES:-}" ]]; then \
+		export SMD_TEST_NOTES=$(abspath build/test-report/notes.txt); \
+		rm -f "$$SMD_TEST_NOTES"; \
+	fi; \
 	if [[ -z "$(FOLDER)" ]]; then \
-		$(NATIVE_TESTS) || native=$$?; \
-		tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || native=$$?; \
+		$(NATIVE_TESTS) || { native=$$?; tools/note.sh "FAILED: the native tests (tests/native)"; }; \
+		tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || \
+			{ native=$$?; tools/note.sh "FAILED: the fuzzers (tests/fuzz)"; }; \
 	fi; \
 	$(PYTHON_TESTS) $(FOLDER) && exit $$native
 

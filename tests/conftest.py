@@ -17,7 +17,8 @@ import pytest
 from machine_speed import scaled
 from preloaded import start_fresh
 
-pytest_plugins = [f"tests.plugins.{name}" for name in ("cost", "alone", "second_run", "repeat")]
+_PLUGINS = ("cost", "alone", "second_run", "repeat", "notes")
+pytest_plugins = [f"tests.plugins.{name}" for name in _PLUGINS]
 
 # How long one example takes depends on what else the machine does; whole tests have a limit.
 hypothesis.settings.register_profile("smdistributed", deadline=None)

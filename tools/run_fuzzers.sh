@@ -15,7 +15,7 @@ seconds=$3
 tools=$(dirname "$0")
 
 if ! clang=$("$tools/find_clang.sh"); then
-  echo "SKIPPED: the fuzzers (tests/fuzz) were not built; the lines above say why." >&2
+  "$tools/note.sh" "SKIPPED: the fuzzers (tests/fuzz) were not built; see above for why."
   exit 0
 fi
 cmake -S . -B "$build_dir" -G Ninja --log-level=WARNING -DCMAKE_CXX_COMPILER="$clang" \

@@ -14,7 +14,7 @@ sanitize=${SMD_SANITIZE:-}
 tools=$(dirname "$0")
 
 if ! gtest_root=$("$tools/find_googletest.sh" build/googletest); then
-  echo "SKIPPED: the native tests (tests/native) were not built; the lines above say why." >&2
+  "$tools/note.sh" "SKIPPED: the native tests (tests/native) were not built; see above for why."
   exit 0
 fi
 
@@ -52,4 +52,4 @@ if [[ ! -s $failed ]]; then
 fi
 echo "Running what failed once more, alone"
 "${tests[@]}" --rerun-failed
-echo "UNSTABLE: the native tests above failed, then passed when run alone." >&2
+"$tools/note.sh" "UNSTABLE: native tests failed, then passed when run alone; see above for which."
