@@ -24,6 +24,15 @@ cmake -S . -B "$build_dir" -G Ninja --log-level=WARNING -DCMAKE_CXX_COMPILER="$c
 echo "Building the fuzzers"
 cmake --build "$build_dir" --parallel "$jobs" --target fuzzers -- --quiet
 
+# One without a corpus would not be run below.
+for source in tests/fuzz/*_fuzz.cc; do
+  name=$(basename "$source" _fuzz.cc)
+  if [[ ! -d tests/fuzz/corpus/$name ]]; then
+    echo "FAILED: $source has no folder tests/fuzz/corpus/$name, so nothing runs it." >&2
+    exit 1
+  fi
+done
+
 limit=(-max_total_time="$seconds")
 if [[ -n ${FUZZ_RUNS:-} ]]; then limit=(-runs="$FUZZ_RUNS"); fi
 # All at the same time: each is one thread.
@@ -44,7 +53,13 @@ for i in "${!names[@]}"; do
   name=${names[$i]}
   log=$build_dir/$name.log
   if wait "${pids[$i]}"; then
-    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs, nothing found"
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    if [[ ${inputs:-0} -gt 0 ]]; then
+      echo "$name: $inputs inputs, nothing found"
+    else
+      status=1
+      echo "FAILED: the fuzzer of $name ended without an input; $log may say why." >&2
+    fi
   else
     status=1
     tail -n 60 "$log" >&2
