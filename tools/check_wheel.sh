@@ -10,6 +10,7 @@ set -euo pipefail
 python=$1
 build_dir=$2
 env=build/wheel-env
+unset PYTHONPATH  # would bring what is not installed
 pip() { "$env/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 rm -rf dist "$env"
