@@ -29,11 +29,21 @@ _VARIABLE = "SMD_TEST_LOCK"  # the file's path, for the workers
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _VARIABLE not in os.environ:
-        descriptor, path = tempfile.mkstemp(prefix="tests-lock-")
-        os.close(descriptor)
-        os.environ[_VARIABLE] = path
-        config.add_cleanup(lambda: os.unlink(os.environ.pop(_VARIABLE)))
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist, which finds the variable
+        return
+    # Of its own even in a run that a test has started: that test holds the lock of the outer one.
+    descriptor, path = tempfile.mkstemp(prefix="tests-lock-")
+    os.close(descriptor)
+    outer = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = path
+
+    def remove() -> None:
+        os.unlink(path)
+        os.environ.pop(_VARIABLE)
+        if outer is not None:
+            os.environ[_VARIABLE] = outer
+
+    config.add_cleanup(remove)
 
 
 @pytest.hookimpl(trylast=True)

@@ -37,7 +37,6 @@ def run_pytest(folder: Path, text: str, *options: str) -> tuple[int, str]:
     (folder / "test_it.py").write_text(IS_FIRST + textwrap.dedent(text))
     (folder / "pytest.ini").write_text("[pytest]\n")
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
-    kept.pop("SMD_TEST_LOCK", None)  # held by this test
     command = [sys.executable, "-m", "pytest", "--import-mode=importlib"]
     for plugin in ("no:cacheprovider", "no:hypothesispytest", *PLUGINS):
         command += ["-p", plugin]
