@@ -64,7 +64,8 @@ class RankOutcome:
     """What one rank did.
 
     `exit_code` is negative when a signal ended the process, and None when it had to be killed at
-    the deadline; `stacks` is filled only then. `value` is what the function returned.
+    the deadline; `stacks` is filled only then. `value` is what the function returned. A rank whose
+    process ended before the function did, with status 0 even, is not complete; a script always is.
     """
 
     rank: int
@@ -74,10 +75,11 @@ class RankOutcome:
     output: str
     stacks: str
     duration_s: float
+    is_complete: bool = True
 
     @property
     def ok(self) -> bool:
-        return self.exit_code == 0 and self.error is None
+        return self.exit_code == 0 and self.error is None and self.is_complete
 
 
 class Place(Protocol):
@@ -141,6 +143,12 @@ def run_ranks(
                     start_call(preload, _child_main, call, rank, variables[rank], place)
                 )
             outcomes = _watch(processes, folder, deadline_s)
+            outcomes = [
+                dataclasses.replace(
+                    outcome, is_complete=os.path.exists(_file(folder, outcome.rank, "result"))
+                )
+                for outcome in outcomes
+            ]
         finally:
             _kill_all(processes)
     if not check:
@@ -366,7 +374,8 @@ def _describe(outcome: RankOutcome) -> str:
     elif outcome.exit_code is None:
         state = "was still running at the deadline"
     else:
-        state = f"ended with exit code {outcome.exit_code}"
+        early = "" if outcome.is_complete else ", before its function returned"
+        state = f"ended with exit code {outcome.exit_code}{early}"
     lines = [f"--- rank {outcome.rank} {state} ({outcome.duration_s:.1f} s)"]
     if not outcome.ok and outcome.output:
         lines.append(outcome.output[-6000:].rstrip())
