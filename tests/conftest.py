@@ -40,6 +40,10 @@ os.environ.setdefault("TORCH_EXTENSIONS_DIR", os.path.join(sys.prefix, "torch_ex
 # Its own switch: transformers imports TensorFlow wherever it finds it, for nothing here.
 os.environ["USE_TF"] = "0"
 
+# No test asks the network. The library reads it when it is imported, which servers of preloaded
+# processes do before a test can say so.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 
 class _InRanksOnly(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds TensorFlow, as many a library asks whether it is there; and refuses to import it here.

@@ -125,7 +125,7 @@ def run_ranks(
             or `"package.module:name"`.
         args, kwargs: passed on; must pickle.
         deadline_s: seconds until every rank must have ended, on a machine that is idle.
-        env: variables set in every rank before the module of `target` is loaded.
+        env: variables that every rank finds in its environment.
         places: by rank, where it runs; None is here.
         check: True returns the values by rank and raises `RanksFailed` if a rank raised, died or
             missed the deadline; False returns a `RankOutcome` for each rank.
@@ -139,9 +139,19 @@ def run_ranks(
         try:
             for rank in range(world_size):
                 place = None if places is None else places[rank]
-                processes.append(
-                    start_call(preload, _child_main, call, rank, variables[rank], place)
-                )
+                with open(_file(folder, rank, "output"), "ab") as output:
+                    processes.append(
+                        start_call(
+                            preload,
+                            _child_main,
+                            call,
+                            rank,
+                            place,
+                            number=rank,
+                            variables=variables[rank],
+                            output=output.fileno(),
+                        )
+                    )
             outcomes = _watch(processes, folder, deadline_s)
             outcomes = [
                 dataclasses.replace(
@@ -242,22 +252,18 @@ def _file(folder: str, rank: int, kind: str) -> str:
     return os.path.join(folder, f"rank{rank}.{kind}")
 
 
-def _child_main(call: _Call, rank: int, variables: Mapping[str, str], place: Place | None) -> None:
-    """Body of a rank: own process group, output to a file, result or exception to another."""
+def _child_main(call: _Call, rank: int, place: Place | None) -> None:
+    """Body of a rank: result or exception to a file."""
     if place is not None:
         place.enter()
-    output = os.open(_file(call.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     stacks = open(_file(call.folder, rank, "stacks"), "w")  # noqa: SIM115 -- open until the end
     faulthandler.enable()
     faulthandler.register(_STACKS_SIGNAL, file=stacks, all_threads=True)
-    os.environ.update(variables)
     result: tuple[Any, RankError | None]
     try:
         function = getattr(_load(call.location), call.name)
-        result = (function(rank, int(variables["WORLD_SIZE"]), *call.args, **call.kwargs), None)
+        result = (function(rank, int(os.environ["WORLD_SIZE"]), *call.args, **call.kwargs), None)
         payload = pickle.dumps(result)
     except BaseException as error:  # SystemExit and KeyboardInterrupt are results here as well
         traceback.print_exc()
@@ -345,12 +351,14 @@ def _kill_all(processes: Sequence[Process]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        if process.exit_code() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)  # killed before it became a leader
     for process in processes:
-        while process.exit_code() is None:
-            time.sleep(_POLL_S)
+        # Without its server a rank has ended, and who waited for it has been told.
+        with contextlib.suppress(RuntimeError):
+            if process.exit_code() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)  # killed before it became a leader
+            while process.exit_code() is None:
+                time.sleep(_POLL_S)
 
 
 def require_success(outcomes: Sequence[RankOutcome], what: str, deadline_s: float) -> None:

@@ -11,14 +11,15 @@ per request (`preloaded_server.py`), which takes some 0.03 s. Each is a process 
 whatever a test does to its libraries, environment or descriptors ends with it.
 
 A test whose subject is the start or the end of an interpreter is marked `fresh`: both ways then
-start real ones. One test at least of each folder is.
+start real ones. One test at least of each folder is. What a server cannot do for a process, such as
+an option of the interpreter's or a variable that a library has read by then, starts a real one too.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import enum
-import functools
 import marshal
 import os
 import pickle
@@ -28,11 +29,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from preloaded_python import early
+from preloaded_python import early, is_possible, place
 
 _HERE = Path(__file__).resolve().parent
 _SERVER = _HERE / "preloaded_server.py"
@@ -98,6 +100,15 @@ class Preload(enum.Enum):
             **({"TF_USE_LEGACY_KERAS": "1"} if self is Preload.LEGACY_KERAS else {}),
         }
 
+    @property
+    def num_servers(self) -> int:
+        """How many servers the ranks of one run are forked from, in turn.
+
+        Processes of one server have its hash seed and its addresses: ranks that go through a set of
+        names in its order, or send one another addresses, would do well in tests alone.
+        """
+        return 2 if self is Preload.TORCH else 1
+
 
 class Process(Protocol):
     """A process that leads a process group of its own."""
@@ -111,20 +122,24 @@ class Process(Protocol):
 class _Forked:
     """One that a server has forked. To close its connection, or to end this process, kills it."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, server: Server) -> None:
         self._connection = connection
+        self._server = server
         self._exit_code: int | None = None
-        (self.pid,) = struct.unpack("<i", _receive(connection, 4))
+        data = _receive(connection)
+        if len(data) < 4:
+            raise RuntimeError(server.why_gone())
+        (self.pid,) = struct.unpack("<i", data)
         connection.setblocking(False)
 
     def exit_code(self) -> int | None:
         if self._exit_code is None:
             try:
-                data = self._connection.recv(4)
+                data = _receive(self._connection)
             except BlockingIOError:
                 return None
             if len(data) < 4:
-                raise RuntimeError("the server of preloaded processes has ended; see its output")
+                raise RuntimeError(self._server.why_gone())
             (self._exit_code,) = struct.unpack("<i", data)
             self._connection.close()
         return self._exit_code
@@ -147,40 +162,67 @@ class Server:
     def __init__(self, preload: Preload) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self._preload = preload
         self._address = str(self.folder / "socket")
-        environ = {**os.environ, **preload.variables}
-        with socket.socket(socket.AF_UNIX) as listener:
+        self._output = self.folder / "output"
+        self.environ = {**os.environ, **preload.variables}
+        with socket.socket(socket.AF_UNIX) as listener, self._output.open("wb") as output:
             listener.bind(self._address)
             listener.listen(128)  # so that nobody needs to wait for the server before connecting
             read, self._lifeline = os.pipe()
             passed = (listener.fileno(), read)
             self._process = subprocess.Popen(
                 [sys.executable, str(_SERVER), *map(str, passed), *preload.modules],
-                env=environ,
+                env=self.environ,
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 process_group=0,
             )
             os.close(read)
-        self.python = self._write_python(environ)
+        self.python = self._write_python()
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Process:
         """Have a process forked that becomes what `request` says (`preloaded_server.Request`)."""
         data = marshal.dumps(request)
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._address)
+        try:
+            connection.connect(self._address)
+        except ConnectionRefusedError:
+            raise RuntimeError(self.why_gone()) from None
         data = struct.pack("<q", len(data)) + data
-        sent = socket.send_fds(connection, [data[:4096]], list(descriptors))
-        connection.sendall(data[sent:])
-        return _Forked(connection)
+        with contextlib.suppress(BrokenPipeError):  # its absence is told by what follows
+            sent = socket.send_fds(connection, [data[:4096]], list(descriptors))
+            connection.sendall(data[sent:])
+        return _Forked(connection, self)
 
-    def _write_python(self, environ: Mapping[str, str]) -> Path:
+    def can_be(self, argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Whether a process of this server can be `python *argv` with these variables."""
+        return bool(is_possible(argv, environ, early(self.environ)))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def why_gone(self) -> str:
+        """What to say of a server that has closed its connection."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)  # it closes its connections a moment before it has ended
+        return (
+            f"the server of processes with {self._preload.value} has ended with status"
+            f" {self._process.returncode}, and its processes with it. Its output:\n"
+            + self._output.read_text(errors="replace")[-6000:]
+        )
+
+    def _write_python(self) -> Path:
         path = self.folder / "python"
         text = (_HERE / "preloaded_python.py").read_text()
         for name, value in (
             ("@REAL@", sys.executable),
             ("@ADDRESS@", self._address),
-            ("@ENVIRON@", early(environ)),
+            ("@ENVIRON@", early(self.environ)),
+            ("@PLACE@", place()),
         ):
             text = text.replace(f'"{name}"', repr(value))
         text = f"#!{os.path.realpath(sys.executable)} -ISE\n{text}"
@@ -189,17 +231,29 @@ class Server:
         return path
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = connection.recv(size)
-    if len(data) < size:
-        raise RuntimeError("the server of preloaded processes has ended; see its output")
-    return data
+def _receive(connection: socket.socket) -> bytes:
+    """Four bytes, or fewer from a server that has ended."""
+    try:
+        return connection.recv(4)
+    except ConnectionResetError:
+        return b""
 
 
-@functools.cache
-def server(preload: Preload) -> Server:
-    """The server of this process for these modules; started by the first call."""
-    return Server(preload)
+_servers: dict[tuple[Preload, int], Server] = {}
+
+
+def server(preload: Preload, number: int = 0) -> Server:
+    """A server of this process for these modules; started by the first call.
+
+    One that has ended failed the test that used it. The others get a new one, and a warning.
+    """
+    key = preload, number % preload.num_servers
+    known = _servers.get(key)
+    if known is None or known.has_ended:
+        if known is not None:
+            warnings.warn(known.why_gone(), stacklevel=2)
+        known = _servers[key] = Server(preload)
+    return known
 
 
 def python(preload: Preload = Preload.TORCH) -> str:
@@ -207,17 +261,30 @@ def python(preload: Preload = Preload.TORCH) -> str:
     return sys.executable if _Switch.is_fresh else str(server(preload).python)
 
 
-def start_call(preload: Preload, function: Callable[..., Any], *arguments: Any) -> Process:
-    """Have a new process call this, in our folder and environment; it ends when that returns.
+def start_call(
+    preload: Preload,
+    function: Callable[..., Any],
+    *arguments: Any,
+    number: int,
+    variables: Mapping[str, str],
+    output: int,
+) -> Process:
+    """Have a new process call this, in our folder; it ends when that returns.
 
     Args:
         preload: what it finds imported.
         function: of a module that the process can import by our `sys.path`; pickled.
         arguments: passed on; pickled.
+        number: the rank; those with even and with odd ones come from different servers.
+        variables: what it finds in its environment beside ours.
+        output: the descriptor to which its output and errors go.
     """
-    request = _request(os.environ, path=sys.path, call=pickle.dumps((function, arguments)))
-    if not _Switch.is_fresh:
-        return server(preload).start(request)
+    environ = {**os.environ, **variables}
+    request = _request(
+        environ, path=sys.path, call=pickle.dumps((function, arguments)), descriptors=[1, 2]
+    )
+    if not _Switch.is_fresh and server(preload, number).can_be(["-m", "function"], environ):
+        return server(preload, number).start(request, [output, output])
     with tempfile.TemporaryFile() as file:
         file.write(marshal.dumps(request))
         file.seek(0)
@@ -225,7 +292,9 @@ def start_call(preload: Preload, function: Callable[..., Any], *arguments: Any) 
             subprocess.Popen(
                 [sys.executable, str(_SERVER), "--once"],
                 stdin=file,
-                env={**os.environ, **preload.variables},
+                stdout=output,
+                stderr=output,
+                env={**preload.variables, **environ},
                 process_group=0,
             )
         )
@@ -244,7 +313,7 @@ def start_script(
     `enter` is called in the new process first. With it the interpreter is one of its own, as in
     tests marked `fresh`.
     """
-    if not _Switch.is_fresh and enter is None:
+    if not _Switch.is_fresh and enter is None and server(preload).can_be(argv, environ):
         with open(os.devnull, "rb") as nothing:
             request = _request(environ, argv=list(argv), descriptors=[0, 1, 2])
             return server(preload).start(request, [nothing.fileno(), output, output])

@@ -17,6 +17,7 @@ import sys
 REAL = "@REAL@"  # the interpreter
 ADDRESS = "@ADDRESS@"  # of the server's socket
 ENVIRON = "@ENVIRON@"  # what the server was started with of the variables below
+PLACE = "@PLACE@"  # where and with which rights and limits it runs
 # Read when an interpreter starts, or when a library is loaded: the server has done both.
 EARLY = (
     "PYTHON",
@@ -30,6 +31,11 @@ EARLY = (
     "ONEDNN_",
     "TORCH_",
     "TF_",
+    "HF_",
+    "TRANSFORMERS_",
+    "LANG",
+    "LC_",
+    "TZ",
 )
 LATE = ("TORCHELASTIC", "TORCH_NCCL")  # read when they are used
 UNIMPORTANT = ("TF_CPP_MIN_LOG_LEVEL=", "TF_USE_LEGACY_KERAS=0")  # what is logged; the default
@@ -48,8 +54,24 @@ def early(environ):
     }
 
 
-def is_possible(argv):
-    if early(os.environ) != ENVIRON or not argv:
+def place():
+    """What a process has of those that started it, and that a request does not pass on.
+
+    A shell's `ulimit`, `umask` and `trap ""`, nohup, unshare: the server knows nothing of them.
+    """
+    with open("/proc/self/status") as file:
+        kept = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "CapBnd", "NoNewP", "Seccomp")
+        status = [line for line in file if line.startswith(kept)]
+    with open("/proc/self/limits") as file:
+        limits = file.read()
+    names = sorted(name for name in os.listdir("/proc/self/ns") if not name.endswith("_children"))
+    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in names]
+    return [*status, limits, *spaces, os.readlink("/proc/self/root")]
+
+
+def is_possible(argv, environ, server_environ):
+    """Whether a preloaded interpreter can be `python *argv`."""
+    if early(environ) != server_environ or not argv:
         return False
     rest = argv[1:] if argv[0] == "-u" else argv
     return bool(rest) and (
@@ -59,10 +81,11 @@ def is_possible(argv):
 
 def main():
     argv = sys.argv[1:]
-    if not is_possible(argv):
-        os.execv(REAL, [REAL, *argv])
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
     descriptors = [number for number in descriptors if os.path.exists(f"/proc/self/fd/{number}")]
+    has_streams = {0, 1, 2} <= set(descriptors)  # a server could not take one away
+    if not (is_possible(argv, os.environ, ENVIRON) and has_streams and place() == PLACE):
+        os.execv(REAL, [REAL, *argv])
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     server.connect(ADDRESS)
     request = marshal.dumps(
@@ -94,7 +117,10 @@ def main():
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, forward)
     answer = server.recv(4)
-    code = struct.unpack("<i", answer)[0] if len(answer) == 4 else 1
+    if len(answer) < 4:  # nothing that a test could take for an end of its script
+        os.write(2, b"the server of preloaded processes has ended, and this process with it\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    code = struct.unpack("<i", answer)[0]
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (9, 19) else None
         os.kill(os.getpid(), -code)

@@ -22,6 +22,7 @@ this program's main module, so that it ends as a Python process ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -36,7 +37,9 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any, TypedDict
@@ -174,6 +177,13 @@ def _become(request: Request, descriptors: list[int]) -> None:
     os.sched_setaffinity(0, request["affinity"])
     if request["path"] is not None:
         sys.path[:] = request["path"]
+    # What every interpreter has of its own. Ranks with the same random numbers would have the same
+    # weights, whether they are broadcast or not. Python gives `random` new ones by itself.
+    if (numbers := sys.modules.get("numpy.random")) is not None:
+        numbers.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
+    tempfile.tempdir = None  # TMPDIR may be another one
 
 
 def run_request(request: Request) -> None:
@@ -187,12 +197,13 @@ def run_request(request: Request) -> None:
         function, arguments = pickle.loads(request["call"])
         function(*arguments)
         code = 0
+    except BaseException:
+        traceback.print_exc()  # nobody sees it otherwise, as the process ends here
     finally:
-        # As multiprocessing ends its processes: other processes and threads are waited for, and
-        # the interpreter is not taken apart, which takes longer than most calls.
-        if (util := sys.modules.get("multiprocessing.util")) is not None:
-            util._exit_function()
+        # As an interpreter ends: threads are waited for, and what is registered for the exit runs.
+        # It is not taken apart, which takes longer than most calls.
         threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -221,13 +232,13 @@ def _run_command(request: Request) -> None:
     elif argv[0] == "-c":
         sys.argv = ["-c", *argv[2:]]
         sys.path[:0] = ["", *added]
-        exec(compile(argv[1], "<string>", "exec"), main.__dict__)
+        exec(compile(argv[1], "<string>", "exec", dont_inherit=True), main.__dict__)
     else:
         sys.argv = list(argv)
-        main.__file__ = argv[0]
+        main.__file__ = path = os.path.abspath(argv[0])  # not resolved: as Python does it
         sys.path[:0] = [os.path.dirname(os.path.realpath(argv[0])), *added]
-        with open(argv[0], "rb") as file:
-            code = compile(file.read(), argv[0], "exec")
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)  # no __future__ of ours
         exec(code, main.__dict__)
 
 
@@ -235,12 +246,17 @@ def _main() -> None:
     if sys.argv[1] == "--once":  # an interpreter of its own that is to be one process
         request: Request = marshal.loads(sys.stdin.buffer.read())
         sys.path[:] = request["path"] or sys.path
-        run_request(request)
-        return
+        assert request["call"] is not None
+        function, arguments = pickle.loads(request["call"])
+        function(*arguments)
+        return  # and the interpreter ends as interpreters do
     listener = socket.socket(fileno=_high(int(sys.argv[1])))
     lifeline = _high(int(sys.argv[2]))
     ours = os.path.dirname(os.path.abspath(__file__))
-    path = sys.path[1:]  # without this program's own folder, which Python puts first
+    # Without this program's own folder, which Python puts first, and without what our PYTHONPATH
+    # adds: each process has one of its own.
+    own = {os.path.abspath(word) for word in os.environ.get("PYTHONPATH", "").split(":") if word}
+    path = [entry for entry in sys.path[1:] if os.path.abspath(entry) not in own]
     sys.path[:0] = [ours, os.path.dirname(os.path.dirname(ours))]
     for module in sys.argv[3:]:
         importlib.import_module(module)
