@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Iterator
 
 _FIRST = 15_000
-_PER_SLICE = 500
-_SLICES = 32  # to 31,000; Linux chooses from 32,768 on
+_PER_SLICE = 100
+_SLICES = 170  # to 32,000; Linux chooses from 32,768 on. A worker per processor, and their ranks
 
 
 def free_port() -> int:
