@@ -127,8 +127,8 @@ TEST(Work, WaitersWakeUpAndCallbacksRunOnce) {
   }
 }
 
-// Both look whether the other was first; a callback that falls in between would never be called, and
-// a future never be done. One thread follows the other closely, so that they meet often enough.
+// Both look whether the other was first; a callback that falls in between would never be called,
+// and a future never be done. One thread follows the other closely, so that they meet often enough.
 TEST(Work, ACallbackAddedWhileItCompletesRunsOnce) {
   constexpr int kWorks = 100'000;
   std::vector<Work> works(kWorks);
