@@ -169,6 +169,38 @@ def test_the_first_failure_ends_all_and_gives_the_status(
     assert "the other 2 rank(s) were ended" in done.stderr
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_of_ranks_found_dead_at_once_the_killed_one_is_named(
+    script: Path, start_job: Callable[..., Job], killed: int
+) -> None:
+    """The other one may have failed because of it, and has an exit status, too."""
+    add(
+        script,
+        """
+        def end(number, frame):
+            if rank == int(sys.argv[1]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(1)
+        signal.signal(signal.SIGTERM, end)
+        say(f"pid {os.getpid()}")
+        wait_for_ever()
+        """,
+    )
+    job = start_job("-np", "2", script, str(killed))
+    job.read_until("pid ", 2)
+    # While it is stopped both die; it finds them together when it goes on.
+    job.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, job.process.pid, os.WSTOPPED)
+    pids = job.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    wait_until_gone(pids)
+    job.process.send_signal(signal.SIGCONT)
+    assert job.end() == 128 + signal.SIGKILL
+    assert f"smddprun: rank {killed} (pid " in job.output
+    assert "was killed by SIGKILL (exit status 137)" in job.output
+
+
 def test_a_rank_that_ignores_sigterm_and_its_workers_are_killed(
     script: Path, start_job: Callable[..., Job]
 ) -> None:

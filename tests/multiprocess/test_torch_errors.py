@@ -174,7 +174,8 @@ def test_sparse_shapes_that_disagree() -> None:
 
 
 def absent(rank: int, world_size: int, folder: str) -> Any:
-    with smddp():
+    # Longer than this test may take: only the timeout that is set later can end the wait.
+    with smddp(timeout_s=3600):
         # Not from the beginning: on a busy machine the ranks do not come so close together.
         dist.barrier()
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1.5))
@@ -191,7 +192,7 @@ def absent(rank: int, world_size: int, folder: str) -> Any:
 
 
 def test_a_rank_that_does_not_come_is_named_after_the_timeout(tmp_path: Path) -> None:
-    outcomes = run_ranks(absent, 3, str(tmp_path))
+    outcomes = run_ranks(absent, 3, str(tmp_path), deadline_s=40)
     for rank in (0, 2):
         (name, text, bases), _ = outcomes[rank]
         assert name == "SMDDPTimeoutError", text

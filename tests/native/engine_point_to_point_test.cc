@@ -199,13 +199,16 @@ TEST_P(PointToPoint, ManyThreadsOfOneRank) {
   });
 }
 
-TEST_P(PointToPoint, AWrongSizeConcernsTheTwoRanksOnly) {
+TEST_P(PointToPoint, AWrongSizeOrTypeConcernsTheTwoRanksOnly) {
   World& all = world(2);
   const Plan plan({.count = 100}, 2);
   all.run([&](int rank) {
     if (rank == 0) {
       requireNone(send(all.of(0), message(0, 1, 1, 100), 1, 1));
       requireNone(send(all.of(0), message(0, 1, 2, 100), 1, 2));
+      const std::vector<std::byte> asWide = message(0, 1, 3, 100);
+      requireNone(
+          errorOf(*all.of(0).send(asWide.data(), 25, DType::kInt32, 1, 3, Mode::kBlocking, {})));
     } else {
       std::vector<std::byte> bytes(99, std::byte{7});
       const std::string text = receive(all.of(1), bytes, 0, 1);
@@ -218,6 +221,12 @@ TEST_P(PointToPoint, AWrongSizeConcernsTheTwoRanksOnly) {
                                           DType::kFloat32, 0, 2, Mode::kBlocking, {});
       EXPECT_NE(errorOf(*work).find("expected float32 x 25"), std::string::npos) << errorOf(*work);
       EXPECT_EQ(work->error()->kind(), ErrorKind::kMismatch);
+      // As many bytes, and elements as wide: only the names of the types differ.
+      const auto asWide = all.of(1).receive(reinterpret_cast<std::byte*>(wrongType), 25,
+                                            DType::kFloat32, 0, 3, Mode::kBlocking, {});
+      EXPECT_NE(errorOf(*asWide).find("rank 0 sent int32 x 25 (tag 3); expected float32 x 25"),
+                std::string::npos)
+          << errorOf(*asWide);
     }
     Buffers buffers(plan, rank);
     const auto work = all.of(rank).collective(buffers.request(), Mode::kBlocking, {});

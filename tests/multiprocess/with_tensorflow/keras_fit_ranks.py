@@ -142,6 +142,14 @@ def check_the_broadcast_callback(rank: int, size: int) -> None:
     spread = of_ranks(model.layers[0].bias.numpy()[0], size)
     assert len(set(spread)) == size
 
+    # Once for each model: of another one the same callback makes the ranks alike, too.
+    other = small_model(seed=rank)
+    other.compile(
+        optimizer=sdp.DistributedOptimizer(K.optimizers.Adam(0.001 * (rank + 1))), loss="mse"
+    )
+    fit(other, x[: BATCH // size], y[: BATCH // size], size, callbacks=[callback])
+    require_same_bits(*other.get_weights(), *optimizer_arrays(other.optimizer))
+
 
 def check_the_broadcast_leaves_what_is_of_a_rank(rank: int, size: int) -> None:
     from smdistributed.dataparallel.tensorflow.keras import callbacks

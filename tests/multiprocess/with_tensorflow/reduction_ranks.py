@@ -272,11 +272,12 @@ def check_broadcasts_of_every_dtype(rank: int, size: int) -> None:
 
 def check_a_gradient_flows_to_the_root(rank: int, size: int) -> None:
     x = tf.constant([3.0])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = sdp.broadcast(x, 0) * (rank + 1.0)
-    total = size * (size + 1) / 2 if rank == 0 or size == 1 else 0.0
-    equal(tape.gradient(y, x), np.float32([total]))
+    for root in range(size):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = sdp.broadcast(x, root) * (rank + 1.0)
+        total = size * (size + 1) / 2 if rank == root else 0.0
+        equal(tape.gradient(y, x), np.float32([total]))
 
 
 def check_variables_eagerly(rank: int, size: int) -> None:

@@ -23,6 +23,7 @@ FEW = [
 ]
 FALLBACK = [
     *FEW,
+    "check_a_gradient_flows_to_the_root",
     "check_loops_and_branches",
     "check_variables_in_a_function",
     "check_sessions",

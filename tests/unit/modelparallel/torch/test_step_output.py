@@ -37,6 +37,19 @@ class TestReductions:
         assert outputs(4).reduce_mean().item() == 1500
         assert outputs(1, 2).reduce_mean().tolist() == [0, 1]
 
+    def test_weights_count_in_the_mean_whatever_was_done_before(self) -> None:
+        ragged = StepOutput([output(0, 2), output(1, 2)], weights=(0.75, 0.25))
+        for same in (
+            ragged,
+            ragged.detach(),
+            ragged.to(torch.float64),
+            ragged.cpu(),
+            ragged.float(),
+            copy.copy(ragged),
+        ):
+            assert same.reduce_mean().tolist() == [250, 251]
+            assert same.reduce_sum().tolist() == [1000, 1002]
+
     def test_sum(self) -> None:
         assert outputs(3, 2, 1).reduce_sum().tolist() == [[3000], [3003]]
         assert outputs(4).reduce_sum().item() == 6000

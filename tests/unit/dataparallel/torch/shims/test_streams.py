@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events and streams of a machine that has none."""
 
+import itertools
+import time
+
 import pytest
 
 from smdistributed.dataparallel.torch.shims.streams import HostEvent, HostStream
@@ -13,6 +16,16 @@ def test_time_passes_between_events() -> None:
     second = stream.record_event(HostEvent(True))
     assert first.elapsed_time(second) >= 0
     assert second.elapsed_time(first) == -first.elapsed_time(second)
+
+
+def test_the_time_between_events_is_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_ns = itertools.count(5_000_000_000, 2_500_000)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(clock_ns))
+    start, end = HostEvent(True), HostEvent(True)
+    start.record()
+    end.record()
+    assert start.elapsed_time(end) == 2.5
+    assert end.elapsed_time(start) == -2.5
 
 
 def test_recording_again_moves_the_moment() -> None:
