@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -151,9 +152,20 @@ def callbacks_are_called_once_with_their_work(comm: Any) -> None:
 
 
 def arrays_may_be_dropped_while_their_operation_runs(comm: Any) -> None:
-    works = [comm.all_reduce(np.ones(LARGE), async_op=True) for _ in range(5)]
+    works, alive = [], []
+    for _ in range(5):
+        array = np.ones(LARGE)
+        works.append(comm.all_reduce(array, async_op=True))
+        alive.append(weakref.ref(array))
+        del array
     for work in works:
         work.wait()
+    # The thread that has completed an operation hands back its arrays a moment later. Any call lets
+    # go of what has been handed back; arrays that are never let go of fill the memory of a job.
+    end = time.monotonic() + TIMEOUT_S
+    while any(array() is not None for array in alive):
+        assert time.monotonic() < end, "arrays of completed operations are kept"
+        works[0].wait()
 
 
 def a_wait_that_ends_first_leaves_the_operation_running(comm: Any) -> None:
