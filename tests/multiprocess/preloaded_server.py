@@ -41,6 +41,7 @@ import tempfile
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -265,6 +266,10 @@ def _main() -> None:
     # happens only if a test asks for it. With gc.freeze() it would not even then; but garbage that
     # hangs together with something frozen stays, and there are tests that count.
     gc.collect()
+    # Nor does a process take back, one by one, the operators that torch has registered here: that
+    # would be a third of what a short one costs.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
     run_request(_serve(listener, lifeline))
 
 
