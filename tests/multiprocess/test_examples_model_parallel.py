@@ -48,7 +48,10 @@ def _accuracy(output: str) -> float:
 
 def _held(output: str) -> dict[int, tuple[int, int, set[str]]]:
     """By rank: the number of parameters that it held, of how many, and their names."""
-    found = re.findall(r"rank (\d) holds ([\d,]+) of ([\d,]+) parameters: (.*)", output)
+    # torchrun starts Python with -u, which writes a line and its end apart: another rank's line may
+    # come between them.
+    line = r"rank (\d) holds ([\d,]+) of ([\d,]+) parameters: (.*?)(?=rank \d holds|$)"
+    found = re.findall(line, output, re.MULTILINE)
     return {
         int(rank): (
             int(here.replace(",", "")),
