@@ -7,7 +7,7 @@
 
 Starting an interpreter and importing torch costs 2 to 3 seconds of a processor, TensorFlow 3 to 4;
 most tests are not about that. A server per set of libraries imports them once, and forks a process
-per request (`preloaded_server.py`), which takes some 0.03 s. Each is a process of its own:
+per request (`preloaded_server.py`), which takes some 0.04 s. Each is a process of its own:
 whatever a test does to its libraries, environment or descriptors ends with it.
 
 A test whose subject is the start or the end of an interpreter is marked `fresh`: both ways then
