@@ -161,7 +161,8 @@ class Server:
 
     def __init__(self, preload: Preload) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self._owner = os.getpid()
+        atexit.register(self._end)
         self._preload = preload
         self._address = str(self.folder / "socket")
         self._output = self.folder / "output"
@@ -214,6 +215,18 @@ class Server:
             f" {self._process.returncode}, and its processes with it. Its output:\n"
             + self._output.read_text(errors="replace")[-6000:]
         )
+
+    def _end(self) -> None:
+        """Ends it as our own end would, and its processes with it; nothing of it is left then."""
+        if os.getpid() != self._owner:  # a forked child of ours ends
+            return
+        os.close(self._lifeline)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:  # it still imports, or a forked child of ours holds on
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_python(self) -> Path:
         path = self.folder / "python"
