@@ -25,7 +25,7 @@ FUZZ_SECONDS ?= 15
 # One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
 FOLDER ?=
 # How many tests run side by side (pytest-xdist). Many wait most of the time, so two per processor; no
-# more than eight, since each has servers of its own, which hold up to 2 GB.
+# more than eight, since each has servers of its own (four workers were seen to hold 6 GB in all).
 WORKERS ?= $(shell echo $$((2 * $(JOBS) < 8 ? 2 * $(JOBS) : 8)))
 # Of `make stress`: a test as pytest prints it, how often, and beside how many busy processes.
 TEST ?=

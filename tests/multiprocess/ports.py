@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 _FIRST = 15_000
 _PER_SLICE = 100
-_SLICES = 170  # to 32,000; Linux chooses from 32,768 on. A worker per processor, and their ranks
+_SLICES = 170  # to 32,000; Linux chooses from 32,768 on. Each test process takes one
 
 
 def free_port() -> int:

@@ -84,7 +84,7 @@ def test_one_that_does_not_pass_the_second_time_has_failed(tmp_path: Path) -> No
         def test_warns():
             warnings.warn("of both runs")
         """,
-        "--timeout=1",
+        f"--timeout={scaled(1):.0f}",  # of each test; but one ends at once
     )
     assert status == 1, output
     assert "4 failed" in output
