@@ -9,6 +9,7 @@ serves many checks.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import shutil
 import time
@@ -350,12 +351,45 @@ def does_not_fit_one(smp: Any, rank: int, folder: str) -> list[str]:
     return told
 
 
+def waits_on_one_rank(smp: Any, rank: int, folder: str) -> None:
+    """Rank 1 alone has an optimizer that waits: of an earlier job, as garbage, or of this one."""
+    held = Script(smp, 2)
+    smp.resume_from_checkpoint(folder, "parts")
+    if rank == 0:
+        del held
+        gc.collect()
+    script = Script(smp, 2)
+    smp.resume_from_checkpoint(folder, "parts")
+    gc.disable()
+    optimizer = script.optimizer
+    del script.model, script.optimizer, script.scheduler
+    if rank == 0:
+        del optimizer
+        gc.collect()
+    else:
+        del optimizer  # it holds itself
+    model = smp.DistributedModel(cut(network(), 2))
+    script.model = model
+    script.optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.02))
+    script.scheduler = StepLR(script.optimizer, 2)
+    smp.resume_from_checkpoint(folder, "parts")
+    script.run(0, 1)
+    gc.enable()
+    script = Script(smp, 2)
+    if rank == 1:
+        script.optimizer.load_state_dict({"_smp_is_partial": True})
+    name, text, _ = raised(script.run, 0, 1)
+    assert name == "SMPError"
+    assert "0 optimizers on rank 0 and 1 on rank 1 wait" in text
+
+
 def dies(rank: int, world_size: int, folder: str) -> list[str]:
     """First what others survive; then rank 1 is killed in the middle of its part."""
     import smdistributed.modelparallel.torch as smp
     from smdistributed.modelparallel import atomic_files
 
     waits_in_order(smp, folder)
+    waits_on_one_rank(smp, rank, folder)
     for text in does_not_fit_one(smp, rank, folder):
         assert "size mismatch for blocks.3.scale" in text
         assert ("failed on rank 1" in text) == (rank == 0)

@@ -24,6 +24,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import (
     ModelNotPartitionedError,
     MultipleDistributedModelError,
+    SMPError,
 )
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
@@ -334,9 +335,10 @@ class DistributedModel(Wrapper):
             while any(together(job, "loading what has waited", self._load_deferred)):
                 pass
             what = "loading optimizer states that have waited"
-            more = together(job, what, settle_optimizers)
-            while any(more):
-                more = together(job, what, load_waiting)
+            waiting = together(job, what, settle_optimizers)
+            while any(waiting):
+                _check_alike(waiting)
+                waiting = together(job, what, load_waiting)
         else:
             settle_optimizers()
             while load_waiting():
@@ -659,6 +661,22 @@ def _forget_optimizer_of_another(module: nn.Module) -> None:
         updated = parameters_of(state.optimizer)
         if not any(id(model_parameter_of(each)) in own for each in updated):
             state.optimizer = None
+
+
+def _check_alike(waiting: Sequence[Sequence[bool]]) -> None:
+    """Of each rank's optimizers for which a state waits, whether it is partial.
+
+    Raises:
+        SMPError: they differ, and parts are to be merged: ranks would wait for one another.
+    """
+    for rank, those in enumerate(waiting):
+        if those != waiting[0] and any(map(any, waiting)):
+            raise SMPError(
+                f"{len(waiting[0])} optimizers on rank 0 and {len(those)} on rank {rank} wait for"
+                f" the states that were loaded into them, {sum(waiting[0])} and {sum(those)} of"
+                " these partial; expected the same on all ranks, which merge partial ones. Load"
+                " them on all ranks, and hold no optimizer of a model that is gone."
+            )
 
 
 def _check_options(trace_device: str, is_measured: bool, passes_per_step: int) -> None:

@@ -15,6 +15,7 @@ Source: modelparallel specification, section 4.5.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import types
 import weakref
@@ -116,20 +117,30 @@ def DistributedOptimizer(  # noqa: N802 -- published
         parts.replace()
         if scaler is not None:
             setattr(optimizer, _SIXTEEN_BIT, Bit16Optimizer(optimizer, parts, scaler))
-        _known.append(weakref.ref(getattr(optimizer, _SIXTEEN_BIT, parts)))
     around = getattr(optimizer, _SIXTEEN_BIT, None)
     state.optimizer = optimizer if around is None else around
-    (around or getattr(optimizer, _PARTS)).settle()
+    parts = around or getattr(optimizer, _PARTS)
+    _note(parts)
+    parts.settle()
     return state.optimizer
 
 
-_known: list[weakref.ref[_Parts] | weakref.ref[Bit16Optimizer]] = []
+_known: list[weakref.ref[_Parts | Bit16Optimizer]] = []
 
 
-def settle_optimizers() -> bool:
+def _note(parts: _Parts | Bit16Optimizer) -> None:
+    """Until `smp.reset()`: one of an earlier job may still be there, on some ranks, as garbage."""
+    if not _known:
+        state.call_at_reset(_known.clear)
+    if all(reference() is not parts for reference in _known):
+        _known.append(weakref.ref(parts))
+
+
+def settle_optimizers() -> list[bool]:
     """The model has been partitioned: optimizers let go of what is elsewhere. Not collective.
 
-    Returns: whether a state has waited, for `load_waiting`.
+    Returns: of each optimizer for which a state has waited, whether that is partial; for
+        `load_waiting`.
     """
     for reference in list(_known):
         parts = reference()
@@ -137,17 +148,23 @@ def settle_optimizers() -> bool:
             _known.remove(reference)
         else:
             parts.settle()
-    return bool(_waiting())
+    if _waiting():
+        gc.collect()  # that of a model that is gone holds itself, and may be there on some ranks
+    return _partial_ones()
 
 
-def load_waiting() -> bool:
-    """Loads one state that has waited, if there is one. On every rank: it may be collective.
+def load_waiting() -> list[bool]:
+    """Loads one state that has waited, if there is one. On every rank: partial ones are merged.
 
-    Returns: whether there are more.
+    Returns: what `settle_optimizers` returns, of those that still wait.
     """
     for parts in _waiting()[:1]:
         parts.load_waiting()
-    return bool(_waiting())
+    return _partial_ones()
+
+
+def _partial_ones() -> list[bool]:
+    return [parts.waits_for_part for parts in _waiting()]
 
 
 def _waiting() -> list[_Parts | Bit16Optimizer]:
@@ -249,6 +266,11 @@ class _Parts:
     def is_waiting(self) -> bool:
         """Whether there is a state for `load_waiting`."""
         return self.waiting is not None and self._optimizer() is not None
+
+    @property
+    def waits_for_part(self) -> bool:
+        """Whether the state that waits is partial."""
+        return bool((self.waiting or {}).get(IS_PARTIAL, False))
 
     def settle(self) -> None:
         """Once, when it is known what is here: drops the rest."""

@@ -469,6 +469,12 @@ class Bit16Optimizer(torch.optim.Optimizer):
         """Whether there is a state for `load_waiting`."""
         return self._inner.waiting is not None or self._waiting is not None
 
+    @property
+    def waits_for_part(self) -> bool:
+        """Whether that is partial."""
+        waiting = self._waiting if self._inner.waiting is None else self._inner.waiting
+        return bool((waiting or {}).get(IS_PARTIAL, False))
+
     def load_waiting(self) -> None:
         """Loads one of the states that wait. On every rank: what is partial is merged."""
         if self._inner.waiting is not None:
