@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import hypothesis
 import pytest
 from machine_speed import scaled
-from preloaded import start_fresh
+from preloaded import Run, start_fresh
 
 _PLUGINS = ("cost", "alone", "second_run", "repeat", "notes")
 pytest_plugins = [f"tests.plugins.{name}" for name in _PLUGINS]
@@ -43,6 +43,9 @@ os.environ["USE_TF"] = "0"
 # No test asks the network. The library reads it when it is imported, which servers of preloaded
 # processes do before a test can say so.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# In the first process of a run, with these variables: its workers and their servers have them too.
+Run.current()
 
 
 class _InRanksOnly(importlib.abc.MetaPathFinder, importlib.abc.Loader):

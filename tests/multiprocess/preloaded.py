@@ -6,9 +6,9 @@
     subprocess.run([python(), "train.py"])                        # as a script that a user runs
 
 Starting an interpreter and importing torch costs 2 to 3 seconds of a processor, TensorFlow 3 to 4;
-most tests are not about that. A server per set of libraries imports them once, and forks a process
-per request (`preloaded_server.py`), which takes some 0.04 s. Each is a process of its own:
-whatever a test does to its libraries, environment or descriptors ends with it.
+most tests are not about that. A server per set of libraries imports them once in a run of pytest,
+and forks a process per request (`preloaded_server.py`), which takes some 0.04 s. Each is a process
+of its own: whatever a test does to its libraries, environment or descriptors ends with it.
 
 A test whose subject is the start or the end of an interpreter is marked `fresh`: both ways then
 start real ones. One test at least of each folder is. What a server cannot do for a process, such as
@@ -20,24 +20,34 @@ from __future__ import annotations
 import atexit
 import contextlib
 import enum
+import fcntl
+import functools
 import marshal
 import os
 import pickle
+import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import preloaded_python
 from preloaded_python import early, is_possible, place
+from preloaded_server import SPENT, worker
 
+preloaded_python.LIBRARIES = f"{sys.prefix}/lib"
+_VARIABLE = "SMD_TEST_SERVERS"  # the folder of `Run`, for the workers
 _HERE = Path(__file__).resolve().parent
 _SERVER = _HERE / "preloaded_server.py"
+_PROCESS = "process"  # name of a server's file with its `_Birth`
 # All of ours that acts when it is used and not when it is imported. `torch_smddp` is not among it.
 _OURS = (
     "smdistributed.collectives",
@@ -157,39 +167,63 @@ class _Interpreter:
 
 
 class Server:
-    """A process that has imported the modules of `preload`, and forks on request."""
+    """A process that has imported the modules of `preload`, and forks on request.
 
-    def __init__(self, preload: Preload) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
-        self._owner = os.getpid()
-        atexit.register(self._end)
+    Whoever has its folder can use it. It ends with the lifeline that it was started with.
+    """
+
+    def __init__(self, preload: Preload, folder: Path, process: subprocess.Popen[bytes] | None):
         self._preload = preload
-        self._address = str(self.folder / "socket")
-        self._output = self.folder / "output"
-        self.environ = {**os.environ, **preload.variables}
-        with socket.socket(socket.AF_UNIX) as listener, self._output.open("wb") as output:
-            listener.bind(self._address)
-            listener.listen(128)  # so that nobody needs to wait for the server before connecting
-            read, self._lifeline = os.pipe()
-            passed = (listener.fileno(), read)
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER), *map(str, passed), *preload.modules],
-                env=self.environ,
-                pass_fds=passed,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                process_group=0,
-            )
-            os.close(read)
-        self.python = self._write_python()
+        self._folder = folder
+        self._process = process  # None if another process has started it
+        self.python = folder / "python"
+        self.environ: dict[str, str] = marshal.loads((folder / "environ").read_bytes())
+        self._birth = _Birth.read(folder)
+        self._pidfd = self._birth.open()
 
-    def start(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Process:
-        """Have a process forked that becomes what `request` says (`preloaded_server.Request`)."""
+    @classmethod
+    def start(cls, preload: Preload, folder: Path, run: Run) -> Server:
+        """A new one, for which it makes this folder."""
+        folder.mkdir()
+        environ = {**run.environ, **preload.variables}
+        own = os.sched_getaffinity(0)
+        lifeline = os.open(run.lifeline, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as listener, (folder / "output").open("wb") as output:
+            listener.bind(str(folder / "socket"))
+            listener.listen(128)  # so that nobody needs to wait for the server before connecting
+            numbers = (listener.fileno(), lifeline)
+            try:
+                os.sched_setaffinity(0, run.affinity)  # it works for all workers
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        str(_SERVER),
+                        *map(str, numbers),
+                        str(folder),
+                        *preload.modules,
+                    ],
+                    env=environ,
+                    pass_fds=numbers,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    process_group=0,
+                )
+            finally:
+                os.sched_setaffinity(0, own)
+                os.close(lifeline)
+        (folder / "environ").write_bytes(marshal.dumps(environ))
+        _write_python(folder, environ)
+        _Birth.of(process.pid).write(folder)  # the last file: with it the folder is complete
+        return cls(preload, folder, process)
+
+    def fork(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Process:
+        """A process that becomes what `request` says (`preloaded_server.Request`)."""
         data = marshal.dumps(request)
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(self._address)
+            connection.connect(str(self._folder / "socket"))
         except ConnectionRefusedError:
             raise RuntimeError(self.why_gone()) from None
         data = struct.pack("<q", len(data)) + data
@@ -204,44 +238,150 @@ class Server:
 
     @property
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return self.wait(0)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within this time."""
+        return self._pidfd is None or _is_readable(self._pidfd, seconds)
 
     def why_gone(self) -> str:
         """What to say of a server that has closed its connection."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)  # it closes its connections a moment before it has ended
+        self.wait(10)  # it closes its connections a moment before it has ended
+        status = "" if self._process is None else f" with status {self._process.poll()}"
         return (
-            f"the server of processes with {self._preload.value} has ended with status"
-            f" {self._process.returncode}, and its processes with it. Its output:\n"
-            + self._output.read_text(errors="replace")[-6000:]
+            f"the server of processes with {self._preload.value} has ended{status}, and its"
+            " processes with it. Its output:\n"
+            + (self._folder / "output").read_text(errors="replace")[-6000:]
         )
 
-    def _end(self) -> None:
-        """Ends it as our own end would, and its processes with it; nothing of it is left then."""
-        if os.getpid() != self._owner:  # a forked child of ours ends
-            return
-        os.close(self._lifeline)
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:  # it still imports, or a forked child of ours holds on
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write_python(self) -> Path:
-        path = self.folder / "python"
-        text = (_HERE / "preloaded_python.py").read_text()
-        for name, value in (
-            ("@REAL@", sys.executable),
-            ("@ADDRESS@", self._address),
-            ("@ENVIRON@", early(self.environ)),
-            ("@PLACE@", place()),
-        ):
-            text = text.replace(f'"{name}"', repr(value))
-        text = f"#!{os.path.realpath(sys.executable)} -ISE\n{text}"
-        path.write_text(text)
-        path.chmod(0o755)
-        return path
+class _Birth(NamedTuple):
+    """Which process it is: numbers are used again, and soon where there are few."""
+
+    pid: int
+    start: str  # field 22 of /proc/PID/stat
+
+    @classmethod
+    def of(cls, pid: int) -> _Birth:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return cls(pid, stat.rpartition(")")[2].split()[19])
+
+    @classmethod
+    def read(cls, folder: Path) -> _Birth:
+        pid, start = (folder / _PROCESS).read_text().split()
+        return cls(int(pid), start)
+
+    def write(self, folder: Path) -> None:
+        part = folder / "part"  # of another name: nobody reads it half-written
+        part.write_text(f"{self.pid} {self.start}")
+        part.rename(folder / _PROCESS)
+
+    def open(self) -> int | None:
+        """A descriptor of the process, readable once it has ended; None if it is gone."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        with contextlib.suppress(OSError):
+            if _Birth.of(self.pid) == self:
+                return pidfd
+        os.close(pidfd)
+        return None
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def _write_python(folder: Path, environ: Mapping[str, str]) -> None:
+    text = (_HERE / "preloaded_python.py").read_text()
+    for name, value in (
+        ("@REAL@", sys.executable),
+        ("@LIBRARIES@", f"{sys.prefix}/lib"),
+        ("@ADDRESS@", str(folder / "socket")),
+        ("@ENVIRON@", early(environ)),
+        ("@PLACE@", place()),
+    ):
+        text = text.replace(f'"{name}"', repr(value))
+    path = folder / "python"
+    path.write_text(f"#!{os.path.realpath(sys.executable)} -ISE\n{text}")
+    path.chmod(0o755)
+
+
+class Run:
+    """A folder with the servers of a test run, for all workers of pytest-xdist.
+
+    The process that makes it ends them, and removes it, when it ends itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lifeline = folder / "lifeline"
+        self.environ: dict[str, str]
+        self.affinity: list[int]
+        self.environ, self.affinity = marshal.loads((folder / "start").read_bytes())
+
+    @classmethod
+    @functools.cache
+    def current(cls) -> Run:
+        """The one that this process has been told of; else a new one, which it tells others of."""
+        if (known := os.environ.get(_VARIABLE)) is not None:
+            return cls(Path(known))
+        folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
+        # What a test has set meanwhile would be there for all others.
+        start = (dict(os.environ), list(os.sched_getaffinity(0)))
+        (folder / "start").write_bytes(marshal.dumps(start))
+        os.mkfifo(folder / "lifeline")
+        run = cls(folder)
+        # Nobody reads it here, but without a reader one cannot open it for writing.
+        atexit.register(run._end, os.open(run.lifeline, os.O_RDWR), os.getpid())
+        os.environ[_VARIABLE] = str(folder)
+        return run
+
+    def server(self, preload: Preload, number: int) -> Server:
+        """Its server of this kind and number, started if there is none."""
+        name = f"{preload.name}-{number}"
+        with (self.folder / name).open("ab") as count:  # a byte for each that was to be started
+            fcntl.flock(count, fcntl.LOCK_EX)
+            last = os.fstat(count.fileno()).st_size
+            folder = self.folder / f"{name}.{last}"
+            if (folder / _PROCESS).exists():
+                known = Server(preload, folder, None)
+                if not known.has_ended:
+                    return known
+            count.write(b".")
+            count.flush()
+            return Server.start(preload, self.folder / f"{name}.{last + 1}", self)
+
+    def spent_s(self) -> float:
+        """Processor time of processes that were forked for this worker and have ended, seconds."""
+        return sum(
+            struct.unpack("<d", path.read_bytes())[0]
+            for path in self.folder.glob(f"*/{SPENT}{worker(os.environ)}")
+        )
+
+    def pids(self) -> list[int]:
+        """Process ids of all servers that were started."""
+        return [birth.pid for birth in self._births()]
+
+    def _births(self) -> list[_Birth]:
+        return [_Birth.read(path.parent) for path in self.folder.glob(f"*/{_PROCESS}")]
+
+    def _end(self, lifeline: int, owner: int) -> None:
+        """Ends the servers as our own end would, and their processes; nothing is left then."""
+        if os.getpid() != owner:  # a forked child of ours ends
+            return
+        pidfds = [pidfd for birth in self._births() if (pidfd := birth.open()) is not None]
+        os.close(lifeline)
+        deadline = time.monotonic() + 10
+        for pidfd in pidfds:
+            # One that still imports does not look, nor while a forked child of ours holds on.
+            if not _is_readable(pidfd, max(deadline - time.monotonic(), 0)):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                _is_readable(pidfd, 10)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _receive(connection: socket.socket) -> bytes:
@@ -256,7 +396,7 @@ _servers: dict[tuple[Preload, int], Server] = {}
 
 
 def server(preload: Preload, number: int = 0) -> Server:
-    """A server of this process for these modules; started by the first call.
+    """The run's server for these modules; started by the first call.
 
     One that has ended failed the test that used it. The others get a new one, and a warning.
     """
@@ -265,7 +405,7 @@ def server(preload: Preload, number: int = 0) -> Server:
     if known is None or known.has_ended:
         if known is not None:
             warnings.warn(known.why_gone(), stacklevel=2)
-        known = _servers[key] = Server(preload)
+        known = _servers[key] = Run.current().server(*key)
     return known
 
 
@@ -297,7 +437,7 @@ def start_call(
         environ, path=sys.path, call=pickle.dumps((function, arguments)), descriptors=[1, 2]
     )
     if not _Switch.is_fresh and server(preload, number).can_be(["-m", "function"], environ):
-        return server(preload, number).start(request, [output, output])
+        return server(preload, number).fork(request, [output, output])
     with tempfile.TemporaryFile() as file:
         file.write(marshal.dumps(request))
         file.seek(0)
@@ -329,7 +469,7 @@ def start_script(
     if not _Switch.is_fresh and enter is None and server(preload).can_be(argv, environ):
         with open(os.devnull, "rb") as nothing:
             request = _request(environ, argv=list(argv), descriptors=[0, 1, 2])
-            return server(preload).start(request, [nothing.fileno(), output, output])
+            return server(preload).fork(request, [nothing.fileno(), output, output])
     return _Interpreter(
         subprocess.Popen(
             [sys.executable, *argv],

@@ -15,6 +15,7 @@ import struct
 import sys
 
 REAL = "@REAL@"  # the interpreter
+LIBRARIES = "@LIBRARIES@"  # the folder with libraries of the environment that it is of
 ADDRESS = "@ADDRESS@"  # of the server's socket
 ENVIRON = "@ENVIRON@"  # what the server was started with of the variables below
 PLACE = "@PLACE@"  # where and with which rights and limits it runs
@@ -44,6 +45,17 @@ FORWARDED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "WINCH", "CON
 
 
 def early(environ):
+    environ = dict(environ)
+    # mpirun puts the folder that it is in there, which is that of the server's interpreter.
+    folders = environ.pop("LD_LIBRARY_PATH", "").split(":")
+    others = [folder for folder in folders if folder and folder != LIBRARIES]
+    return {
+        **({"LD_LIBRARY_PATH": ":".join(others)} if others else {}),
+        **_early(environ),
+    }
+
+
+def _early(environ):
     return {
         name: text
         for name, text in environ.items()
@@ -79,6 +91,22 @@ def is_possible(argv, environ, server_environ):
     )
 
 
+def receive(server):
+    try:
+        data = server.recv(4)
+    except ConnectionResetError:
+        data = b""
+    if len(data) < 4:
+        end_with_the_server()
+    return struct.unpack("<i", data)[0]
+
+
+def end_with_the_server():
+    """In a way that a test does not take for the end of its script."""
+    os.write(2, b"the server of preloaded processes has ended, and this process with it\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main():
     argv = sys.argv[1:]
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -87,7 +115,6 @@ def main():
     if not (is_possible(argv, os.environ, ENVIRON) and has_streams and place() == PLACE):
         os.execv(REAL, [REAL, *argv])
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    server.connect(ADDRESS)
     request = marshal.dumps(
         {
             "argv": argv,
@@ -102,9 +129,13 @@ def main():
     )
     data = struct.pack("<q", len(request)) + request
     rights = struct.pack(f"{len(descriptors)}i", *descriptors)
-    sent = server.sendmsg([data[:4096]], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-    server.sendall(data[sent:])
-    (pid,) = struct.unpack("<i", server.recv(4))
+    try:
+        server.connect(ADDRESS)
+        sent = server.sendmsg([data[:4096]], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        server.sendall(data[sent:])
+    except OSError:
+        end_with_the_server()
+    pid = receive(server)
 
     def forward(number, frame):
         try:  # noqa: SIM105 -- contextlib takes long to import
@@ -116,11 +147,7 @@ def main():
         number = getattr(signal, f"SIG{name}")
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, forward)
-    answer = server.recv(4)
-    if len(answer) < 4:  # nothing that a test could take for an end of its script
-        os.write(2, b"the server of preloaded processes has ended, and this process with it\n")
-        os.kill(os.getpid(), signal.SIGKILL)
-    code = struct.unpack("<i", answer)[0]
+    code = receive(server)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (9, 19) else None
         os.kill(os.getpid(), -code)

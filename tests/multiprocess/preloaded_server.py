@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program behind `preloaded.py`: imports modules once, then forks a process per request.
 
-    python preloaded_server.py SOCKET LIFELINE MODULE...
+    python preloaded_server.py SOCKET LIFELINE FOLDER MODULE...
     python preloaded_server.py --once                        # one request, on standard input
 
 SOCKET and LIFELINE are numbers of descriptors: a listening Unix socket, and a pipe whose other end
-the owner keeps open for as long as the server is to live. A request is one connection:
+the owner keeps open for as long as the server is to live. In FOLDER a file per worker of
+pytest-xdist says what its processes have cost. A request is one connection:
 
     client:  length (8 bytes), a request (marshal), with descriptors attached to the first byte
     server:  process id (4 bytes), as soon as the process is there
@@ -23,6 +24,7 @@ this program's main module, so that it ends as a Python process ends.
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import ctypes
 import fcntl
@@ -31,6 +33,7 @@ import importlib
 import marshal
 import os
 import pickle
+import resource
 import runpy
 import select
 import signal
@@ -42,7 +45,7 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 # Descriptors of the server start here, so that a process can get what it is given at any number
@@ -50,6 +53,8 @@ from typing import Any, TypedDict
 _FIRST_DESCRIPTOR = 400
 _MAX_DESCRIPTORS = 250
 _PR_SET_PDEATHSIG = 1
+_PATIENCE_S = 60.0  # with a client that has connected and sends nothing: all others wait meanwhile
+SPENT = "spent-"  # and a worker: name of a file with seconds of processor time, a double
 
 
 class Request(TypedDict):
@@ -70,10 +75,33 @@ class Request(TypedDict):
     call: bytes | None
 
 
+def worker(environ: Mapping[str, str]) -> str:
+    """For which worker of pytest-xdist a process with these variables runs."""
+    return environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+class _Spent:
+    """Processor time that workers' processes have spent, seconds, in a file for each worker."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._seconds: collections.Counter[str] = collections.Counter()
+
+    def add(self, name: str, usage: resource.struct_rusage) -> None:
+        """What a process of worker `name` has used, and what it has waited for."""
+        self._seconds[name] += usage.ru_utime + usage.ru_stime
+        path, part = f"{self._folder}/{SPENT}{name}", f"{self._folder}/part-{name}"
+        with contextlib.suppress(OSError):  # a full disk is no reason to end all that run
+            with open(part, "wb") as file:  # of another name: nobody reads it half-written
+                file.write(struct.pack("<d", self._seconds[name]))
+            os.rename(part, path)
+
+
 class _Child:
-    def __init__(self, pid: int, connection: socket.socket) -> None:
+    def __init__(self, pid: int, connection: socket.socket, worker: str) -> None:
         self.pid = pid
         self.connection = connection
+        self.worker = worker
         self.pidfd = _high(os.pidfd_open(pid))
         self.numbers = (connection.fileno(), self.pidfd)
 
@@ -87,8 +115,9 @@ class _Child:
         with contextlib.suppress(OSError):  # the client may have gone; its end comes with the poll
             self.connection.sendall(struct.pack("<i", number))
 
-    def report(self) -> None:
-        _, status = os.waitpid(self.pid, 0)
+    def report(self, spent: _Spent) -> None:
+        _, status, usage = os.wait4(self.pid, 0)
+        spent.add(self.worker, usage)
         self.tell(os.waitstatus_to_exitcode(status))
         self.close()
 
@@ -97,7 +126,7 @@ class _Child:
         os.close(self.pidfd)
 
 
-def _serve(listener: socket.socket, lifeline: int) -> Request:
+def _serve(listener: socket.socket, lifeline: int, spent: _Spent) -> Request:
     """Answers requests; returns in each forked process, and never in the server itself."""
     children: dict[int, _Child] = {}  # by both of their descriptors
     poll = select.poll()
@@ -115,7 +144,13 @@ def _serve(listener: socket.socket, lifeline: int) -> Request:
                 if received is None:
                     continue
                 request, descriptors, connection = received
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError:  # the client learns it; what runs already goes on
+                    connection.close()
+                    for number in descriptors:
+                        os.close(number)
+                    continue
                 if pid == 0:
                     for child in {id(child): child for child in children.values()}.values():
                         child.close()
@@ -125,7 +160,7 @@ def _serve(listener: socket.socket, lifeline: int) -> Request:
                     return request
                 for number in descriptors:
                     os.close(number)
-                child = _Child(pid, connection)
+                child = _Child(pid, connection, worker(request["environ"]))
                 child.tell(pid)
                 for number in child.numbers:
                     children[number] = child
@@ -139,23 +174,32 @@ def _serve(listener: socket.socket, lifeline: int) -> Request:
                     del children[number]
                     with contextlib.suppress(KeyError):
                         poll.unregister(number)
-                child.report()
+                child.report(spent)
 
 
 def _receive(listener: socket.socket) -> tuple[Request, list[int], socket.socket] | None:
     """The next request, its descriptors and its connection; None if the client went away."""
     accepted, _ = listener.accept()
     connection = socket.socket(fileno=_high(accepted.detach()))
-    data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
-    descriptors = [_high(descriptor) for descriptor in descriptors]
+    connection.settimeout(_PATIENCE_S)
+    descriptors: list[int] = []
+    try:
+        data, received, _, _ = socket.recv_fds(connection, 1 << 16, _MAX_DESCRIPTORS)
+        descriptors = [_high(descriptor) for descriptor in received]
+    except TimeoutError:
+        data = b""
     while len(data) < 8 or len(data) < 8 + struct.unpack_from("<q", data)[0]:
-        more = connection.recv(1 << 20)
+        try:
+            more = connection.recv(1 << 20)
+        except TimeoutError:
+            more = b""
         if not more:
             connection.close()
             for descriptor in descriptors:
                 os.close(descriptor)
             return None
         data += more
+    connection.settimeout(None)
     return marshal.loads(data[8:]), descriptors, connection
 
 
@@ -253,13 +297,14 @@ def _main() -> None:
         return  # and the interpreter ends as interpreters do
     listener = socket.socket(fileno=_high(int(sys.argv[1])))
     lifeline = _high(int(sys.argv[2]))
+    spent = _Spent(sys.argv[3])
     ours = os.path.dirname(os.path.abspath(__file__))
     # Without this program's own folder, which Python puts first, and without what our PYTHONPATH
     # adds: each process has one of its own.
     own = {os.path.abspath(word) for word in os.environ.get("PYTHONPATH", "").split(":") if word}
     path = [entry for entry in sys.path[1:] if os.path.abspath(entry) not in own]
     sys.path[:0] = [ours, os.path.dirname(os.path.dirname(ours))]
-    for module in sys.argv[3:]:
+    for module in sys.argv[4:]:
         importlib.import_module(module)
     sys.path[:] = path
     # What is here now is old from now on: to look for garbage among it would copy every page, and
@@ -270,7 +315,7 @@ def _main() -> None:
     # would be a third of what a short one costs.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
-    run_request(_serve(listener, lifeline))
+    run_request(_serve(listener, lifeline, spent))
 
 
 if __name__ == "__main__":

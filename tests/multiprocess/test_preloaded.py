@@ -7,6 +7,7 @@ Each of these once was, or is close to what was: a script passed that no user co
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from machine_speed import scaled
-from preloaded import Preload, Server, python
+from preloaded import Preload, Run, Server, python
 
 # The others show that the test is right.
 INTERPRETERS = pytest.mark.parametrize("kind", ["preloaded", "real"])
@@ -37,6 +38,15 @@ def run(kind: str, *command: str, **variables: str) -> subprocess.CompletedProce
 def is_preloaded(code: str = "pass", **variables: str) -> bool:
     show = "import sys; print('torch.optim' in sys.modules)"
     return run("preloaded", "python", "-c", f"{code}; {show}", **variables).stdout == "True\n"
+
+
+def own_server(name: str) -> Server:
+    """One that no other test uses, and that ends with the run if it has not before."""
+    name = f"{name}-{os.getpid()}-{next(_NUMBERS)}"
+    return Server.start(Preload.TORCH, Run.current().folder / name, Run.current())
+
+
+_NUMBERS = itertools.count()
 
 
 def test_it_is_preloaded() -> None:
@@ -109,7 +119,7 @@ def test_the_end_by_a_signal_is_told(kind: str, number: signal.Signals) -> None:
 
 
 def test_a_server_that_ends_is_no_end_of_a_script() -> None:
-    server = Server(Preload.TORCH)
+    server = own_server("ends")
     code = "import os, signal; os.kill(os.getppid(), signal.SIGKILL); signal.pause()"
     done = subprocess.run([str(server.python), "-c", code], env=server.environ, capture_output=True)
     assert done.returncode == -signal.SIGKILL
@@ -118,9 +128,9 @@ def test_a_server_that_ends_is_no_end_of_a_script() -> None:
 
 def test_a_server_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Preload, "modules", ("no_such_module",))
-    server = Server(Preload.TORCH)
+    server = own_server("cannot-begin")
     with pytest.raises(RuntimeError, match=r"status 1(?s:.*)No module named 'no_such_module'"):
-        server.start({})
+        server.fork({})
 
 
 @pytest.mark.parametrize("kind", ["preloaded", "real"])
@@ -137,3 +147,28 @@ def test_a_script_of_many_lines_ends_as_it_should(kind: str, tmp_path: Path) -> 
     )
     done = run(kind, "python", str(script))
     assert (done.returncode, done.stdout) == (7, "main\na thread\nat exit\n")
+
+
+def test_workers_share_a_server_until_it_has_ended() -> None:
+    run, other = Run.current(), 77  # a number that nobody else uses
+    server = run.server(Preload.KERAS_3, other)
+    assert run.server(Preload.KERAS_3, other).python == server.python
+    pid = int((server.python.parent / "process").read_text().split()[0])
+    os.kill(pid, signal.SIGKILL)
+    assert server.wait(scaled(10))
+    assert run.server(Preload.KERAS_3, other).python != server.python
+
+
+def test_a_number_that_is_used_again_is_no_server() -> None:
+    """Another process has the number of a server that has ended."""
+    server = own_server("reused")
+    path = server.python.parent / "process"
+    path.write_text(f"{os.getpid()} 1")
+    assert Server(Preload.TORCH, path.parent, None).has_ended
+
+
+def test_a_start_that_was_cut_short_harms_nobody() -> None:
+    run, other = Run.current(), 78
+    (run.folder / f"TORCH-{other}").write_bytes(b".")
+    (run.folder / f"TORCH-{other}.1").mkdir()
+    assert run.server(Preload.TORCH, other).python.parent.name == f"TORCH-{other}.2"

@@ -3,8 +3,9 @@
 """What a test run costs: seconds of wall and of processor time, by folder and for slow tests.
 
 Every test's cost is its own process's and that of every process that it started and that has ended
-by then, ranks that servers forked for it included. At the end of the run the table is printed and
-written below `build/test-report/`, one JSON file for programs and one text file to read.
+by then, those that servers forked for it included (`preloaded.py`); not that of the servers. At the
+end of the run the table is printed and written below `build/test-report/`, one JSON file for
+programs and one text file to read.
 
 A process that was left to init is not counted: nobody below us has waited for it.
 """
@@ -16,10 +17,11 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from preloaded import Run
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _DEAREST = 30
@@ -44,10 +46,14 @@ class Cost:
 
 def processor_seconds() -> float:
     """Processor time of this process, of all below it, and of those of them that have ended."""
-    return sum(_ticks(pid) for pid in _tree(os.getpid())) / _TICKS_PER_S
+    run = Run.current()
+    below = _tree(os.getpid(), without=run.pids())
+    return sum(_ticks(pid) for pid in below) / _TICKS_PER_S + run.spent_s()
 
 
-def _tree(pid: int) -> Iterator[int]:
+def _tree(pid: int, without: Collection[int]) -> Iterator[int]:
+    if pid in without:
+        return
     yield pid
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -59,7 +65,7 @@ def _tree(pid: int) -> Iterator[int]:
         except OSError:
             continue
         for child in children:
-            yield from _tree(int(child))
+            yield from _tree(int(child), without)
 
 
 def _ticks(pid: int) -> int:

@@ -43,7 +43,7 @@ def run_pytest(folder: Path, text: str, *options: str) -> tuple[int, str]:
     done = subprocess.run(
         [*command, *options],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/multiprocess'}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -76,8 +76,13 @@ ALWAYS = {
 }
 
 
+FRESH = ("1.4", "mpirun", 2)  # with interpreters that are started, as users do it
+
+
 def _parameters() -> list[ParameterSet]:
-    return [pytest.param(*run, marks=() if run in ALWAYS else pytest.mark.slow) for run in RUNS]
+    marks = {FRESH: [pytest.mark.fresh]}
+    slow = [pytest.mark.slow]
+    return [pytest.param(*run, marks=marks.get(run, [] if run in ALWAYS else slow)) for run in RUNS]
 
 
 def _load(path: Path) -> ModuleType:
