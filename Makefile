@@ -14,6 +14,8 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV ?= .venv
 JOBS ?= $(shell nproc)
+# Of compilers: two more, so that they get their share beside other work.
+COMPILE_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
 # Passed on, e.g. `make test PYTEST_ARGS='-k all_reduce'`, `make bench BENCH_ARGS=--targets`.
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -25,7 +27,7 @@ FUZZ_SECONDS ?= 15
 # One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
 FOLDER ?=
 # How many tests run side by side (pytest-xdist). Many wait most of the time, so two per processor; no
-# more than eight, since each has servers of its own (four workers were seen to hold 6 GB in all).
+# more than eight, since the ranks of eight tests can be forty processes.
 WORKERS ?= $(shell echo $$((2 * $(JOBS) < 8 ? 2 * $(JOBS) : 8)))
 # Of `make stress`: a test as pytest prints it, how often, and beside how many busy processes.
 TEST ?=
@@ -39,6 +41,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # No warning about conflicts: the pins exclude them, and mlxtend lacks dependencies on purpose (below).
 # Python compiles what is imported when it is imported: of the packages below, a tenth.
 PIP_INSTALL := $(PIP) install --constraint constraints.txt --no-warn-conflicts --no-compile
+export COMPILE_JOBS
 # cmake, ninja and the console scripts are the environment's, whatever the machine has beside them.
 export PATH := $(abspath $(BIN)):$(PATH)
 # Where DeepSpeed keeps the helper it compiles. Its own place for it is one folder for all checkouts,
@@ -108,7 +111,7 @@ test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytes
 	fi; \
 	if [[ -z "$(FOLDER)" ]]; then \
 		$(NATIVE_TESTS) || { native=$$?; tools/note.sh "FAILED: the native tests (tests/native)"; }; \
-		tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS) || \
+		tools/run_fuzzers.sh build/fuzz $(COMPILE_JOBS) $(FUZZ_SECONDS) || \
 			{ native=$$?; tools/note.sh "FAILED: the fuzzers (tests/fuzz)"; }; \
 	fi; \
 	$(PYTHON_TESTS) $(FOLDER) && exit $$native
@@ -116,7 +119,7 @@ test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytes
 .PHONY: test-all
 test-all: env lint check-wheel  ## all that there is, for once a week: slow tests, torch's suite, every processor level (hours)
 	@$(NATIVE_TESTS)
-	@tools/run_fuzzers.sh build/fuzz $(JOBS) 600
+	@tools/run_fuzzers.sh build/fuzz $(COMPILE_JOBS) 600
 	@TORCH_SUITE=full $(PYTHON_TESTS) --run-slow
 	@tools/run_at_processor_levels.sh $(PYTHON_TESTS)
 
@@ -184,7 +187,7 @@ sanitize: $(STAMPS)/dev  ## run the C++ tests under ASan+UBSan, then under TSan
 
 .PHONY: fuzz
 fuzz: $(STAMPS)/base  ## feed hostile bytes to what listens (FUZZ_SECONDS=600: longer)
-	@tools/run_fuzzers.sh build/fuzz $(JOBS) $(FUZZ_SECONDS)
+	@tools/run_fuzzers.sh build/fuzz $(COMPILE_JOBS) $(FUZZ_SECONDS)
 
 ##@ Measure
 .PHONY: bench
@@ -238,7 +241,7 @@ $(STAMPS)/package: $(PACKAGE_SOURCES) $(STAMPS)/base
 	@touch $@.begun
 	@tools/find_openssl.sh
 	@echo "Building the engine and installing smdistributed-open (editable)"
-	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-build-isolation --no-deps \
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(COMPILE_JOBS) $(PIP) install --no-build-isolation --no-deps \
 		--config-settings=build-dir=$(NATIVE_BUILD) \
 		--config-settings=cmake.define.SMD_WARNINGS_AS_ERRORS=ON --editable .
 	@mv $@.begun $@

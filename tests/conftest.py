@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Give tests with a limit of their own the time that the machine needs; leave slow ones out."""
     for item in items:
         if (limit := item.get_closest_marker("timeout")) is not None:
-            item.add_marker(pytest.mark.timeout(scaled(limit.args[0])), append=False)
+            seconds = scaled(limit.args[0]) * config.getoption("repeat")
+            item.add_marker(pytest.mark.timeout(seconds), append=False)
     if config.getoption("--run-slow"):
         return
     skip = pytest.mark.skip(reason="slow; run it with --run-slow")

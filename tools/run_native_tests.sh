@@ -5,6 +5,7 @@
 # Usage: tools/run_native_tests.sh BUILD_DIR JOBS
 # Builds the tests of tests/native in BUILD_DIR and runs them with ctest. SMD_SANITIZE in the
 # environment builds the engine and the tests with sanitizers; the Python module is left out then.
+# COMPILE_JOBS there is for the compiler, if it is to have another number than the tests.
 # Without GoogleTest, and without a way to get it, says so and succeeds: the Python tests still
 # cover the engine, and a machine without it should not fail a change.
 set -euo pipefail
@@ -28,7 +29,7 @@ fi
 # The build directory is usually the one that pip has used: the engine is compiled once for both.
 cmake -S . -B "$build_dir" -G Ninja --log-level=WARNING "${options[@]}" >/dev/null
 echo "Building the native tests${sanitize:+ with -fsanitize=$sanitize}"
-cmake --build "$build_dir" --parallel "$jobs" -- --quiet
+cmake --build "$build_dir" --parallel "${COMPILE_JOBS:-$jobs}" -- --quiet
 
 # A sanitizer that finds something must end the test program with an error.
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1

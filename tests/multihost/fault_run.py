@@ -21,7 +21,6 @@ from typing import Any
 
 from harness import RankOutcome
 from held_resources import read_resources
-from machine_speed import scaled
 
 from tests.multihost.fault_ranks import Plan, Told
 from tests.multihost.hosts import Host, network
@@ -29,7 +28,7 @@ from tests.multihost.placement import Milestones, running_ranks_on
 
 LAYOUT = (2, 2)
 RANKS = range(sum(LAYOUT))
-DEADLINE_S = scaled(100.0)
+DEADLINE_S = 100.0
 STRANGER = Path(__file__).with_name("strangers.py")
 _SYS_PIDFD_GETFD = 438
 _ESTABLISHED = "01"

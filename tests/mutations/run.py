@@ -142,7 +142,7 @@ def run_native(test: str) -> tuple[str, str]:
 
 
 def run_python(test: str, arguments: argparse.Namespace) -> tuple[str, str]:
-    options = ["-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "-p", "no:cacheprovider"]
     options += ["--no-second-run"] * (arguments.tests / "plugins" / "second_run.py").exists()
     command = [arguments.python, "-m", "pytest", *options, test]
     status, output = execute(command, arguments.tests.parent)

@@ -43,11 +43,11 @@ class SecondRun:
 
     @property
     def nodeid(self) -> str:
-        return self.second[0].nodeid
+        return self.first[0].nodeid
 
     @property
     def is_unstable(self) -> bool:
-        return all(report.passed for report in self.second)
+        return bool(self.second) and all(report.passed for report in self.second)
 
     def verdict(self) -> list[pytest.TestReport]:
         """The reports that count: those of the second run, unless it was skipped."""
@@ -121,6 +121,7 @@ class _Failures:
         item._report_sections.clear()
         forget_what_ranks_found()
         run_alone(item)
+        self._second = []
         # By the hook, around which others set the time limit of the test and its warning filters.
         item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
         return SecondRun(first, self._second)

@@ -51,8 +51,9 @@ def run_told(*told: Mapping[str, str]) -> list[dict[str, Any]]:
     return places("".join(outcome.output for outcome in outcomes))
 
 
-@pytest.mark.fresh
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun smddprun"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("mpirun smddprun", marks=pytest.mark.fresh)]
+)
 def test_launchers(launcher: str) -> None:
     command = [*launch_command(launcher, 2), str(SCRIPT)]
     ended = run_to_end(command, environment=QUIET, timeout_s=DEADLINE_S)
