@@ -103,7 +103,7 @@ PYTHON_TESTS = $(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 # All run even if one fails: one look then shows all that is broken. What is to be known of the first
 # ones is said again above pytest's summary.
 .PHONY: test
-test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytest); or FOLDER=tests/...
+test: env deepspeed-helper  ## run all tests: native (ctest), fuzzers for a moment, Python (pytest); or FOLDER=tests/...
 	@native=0; \
 	if [[ -z "$${SMD_TEST_NOTES:-}" ]]; then \
 		export SMD_TEST_NOTES=$(abspath build/test-report/notes.txt); \
@@ -117,18 +117,18 @@ test: env  ## run all tests: native (ctest), fuzzers for a moment, Python (pytes
 	$(PYTHON_TESTS) $(FOLDER) && exit $$native
 
 .PHONY: test-all
-test-all: env lint check-wheel  ## all that there is, for once a week: slow tests, torch's suite, every processor level (hours)
+test-all: env deepspeed-helper lint check-wheel  ## all that there is, for once a week: slow tests, torch's suite, every processor level (hours)
 	@$(NATIVE_TESTS)
 	@tools/run_fuzzers.sh build/fuzz $(COMPILE_JOBS) 600
 	@TORCH_SUITE=full $(PYTHON_TESTS) --run-slow
 	@tools/run_at_processor_levels.sh $(PYTHON_TESTS)
 
 .PHONY: test-processors
-test-processors: env  ## run the Python tests as on each lesser processor that this one can be (FOLDER=)
+test-processors: env deepspeed-helper  ## run the Python tests as on each lesser processor that this one can be (FOLDER=)
 	@tools/run_at_processor_levels.sh $(PYTHON_TESTS) $(FOLDER)
 
 .PHONY: stress
-stress: env  ## run TEST=path::name N=100 times beside BUSY=4 busy processes, to find what fails seldom
+stress: env deepspeed-helper  ## run TEST=path::name N=100 times beside BUSY=4 busy processes, to find what fails seldom
 	@$(BIN)/python -m pytest --no-second-run --timeout 0 --repeat $(N) --busy $(BUSY) $(PYTEST_ARGS) "$(TEST)"
 
 .PHONY: test-native
@@ -136,7 +136,7 @@ test-native: env  ## run the C++ tests only
 	@$(NATIVE_TESTS)
 
 .PHONY: test-python
-test-python: env  ## run the Python tests only (PYTEST_ARGS='-k name')
+test-python: env deepspeed-helper  ## run the Python tests only (PYTEST_ARGS='-k name')
 	@$(PYTHON_TESTS)
 
 .PHONY: test-torch
@@ -252,14 +252,21 @@ $(STAMPS)/dev: $(STAMPS)/base
 	@touch $@
 
 # Trainers that know smddp. DeepSpeed is built from its sources, without its own kernels; it needs
-# setuptools and the torch that is there, hence no isolation. The last step is what DeepSpeed does
-# by itself when it first runs on CPUs: it compiles a helper, which takes a minute and is better
-# spent here than within the deadline of a test.
+# setuptools and the torch that is there, hence no isolation.
 $(STAMPS)/trainers: $(STAMPS)/base $(STAMPS)/dev
 	@echo "Installing the trainers that are tested with smddp (the first time takes minutes)"
 	@$(PIP_INSTALL) setuptools
 	@DS_BUILD_OPS=0 $(PIP_INSTALL) --no-build-isolation \
 		$(call requirements,p["dependency-groups"]["trainers"])
+	@touch $@
+
+# What DeepSpeed does by itself when it first runs on CPUs: it compiles a helper, which takes a minute
+# and is better spent here than within the deadline of a test.
+.PHONY: deepspeed-helper
+deepspeed-helper: $(STAMPS)/deepspeed-helper
+
+$(STAMPS)/deepspeed-helper: $(STAMPS)/trainers
+	@echo "Compiling what DeepSpeed needs on CPUs"
 	@DS_ACCELERATOR=cpu $(BIN)/python tools/build_deepspeed_helper.py
 	@touch $@
 
