@@ -14,7 +14,6 @@ import os
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness import DEFAULT_DEADLINE_S, RankOutcome, require_success, run_ranks
@@ -33,8 +32,6 @@ def run_tensorflow_ranks(
     Functions are loaded from their file in the rank, so the file may import TensorFlow if pytest
     does not import it as well: pass `"path/to/file.py:name"` then.
     """
-    if callable(target):
-        target = f"{Path(target.__code__.co_filename).resolve()}:{target.__name__}"
     variables = {**_QUIET, **(env or {})}
     is_legacy = variables.get(_WHICH_KERAS, "0") == "1"
     preload = Preload.LEGACY_KERAS if is_legacy else Preload.KERAS_3

@@ -29,7 +29,7 @@ from tests.plugins.alone import run_alone
 
 KNOWN = Path(__file__).resolve().parents[1] / "unstable.txt"
 _OUTCOME = "rerun"
-# Modules whose caches are servers, ports and settings of this process.
+# Modules whose caches are ports and settings of this process, and servers of the run.
 _KEPT = ("preloaded", "ports", "machine_speed")
 _SENT = "second_runs"  # in what a worker of pytest-xdist tells when it has finished
 
