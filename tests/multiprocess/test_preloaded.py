@@ -8,6 +8,7 @@ Each of these once was, or is close to what was: a script passed that no user co
 from __future__ import annotations
 
 import itertools
+import marshal
 import os
 import signal
 import subprocess
@@ -149,7 +150,8 @@ def test_a_script_of_many_lines_ends_as_it_should(kind: str, tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (7, "main\na thread\nat exit\n")
 
 
-def test_workers_share_a_server_until_it_has_ended() -> None:
+def test_workers_share_a_server_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Preload, "modules", ())  # what it imports is not the subject
     run, other = Run.current(), 77  # a number that nobody else uses
     server = run.server(Preload.KERAS_3, other)
     assert run.server(Preload.KERAS_3, other).python == server.python
@@ -159,15 +161,23 @@ def test_workers_share_a_server_until_it_has_ended() -> None:
     assert run.server(Preload.KERAS_3, other).python != server.python
 
 
-def test_a_number_that_is_used_again_is_no_server() -> None:
-    """Another process has the number of a server that has ended."""
-    server = own_server("reused")
-    path = server.python.parent / "process"
-    path.write_text(f"{os.getpid()} 1")
-    assert Server(Preload.TORCH, path.parent, None).has_ended
+@pytest.mark.parametrize(("start", "has_ended"), [("its own", False), ("1", True)])
+def test_a_number_that_is_used_again_is_no_server(
+    start: str, has_ended: bool, tmp_path: Path
+) -> None:
+    """A server has ended, and this process has its number; the first case is the control.
+
+    The folder is not one of the run's, which takes all of those for servers.
+    """
+    if start == "its own":
+        start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    (tmp_path / "environ").write_bytes(marshal.dumps({}))
+    (tmp_path / "process").write_text(f"{os.getpid()} {start}")
+    assert Server(Preload.TORCH, tmp_path, None).has_ended == has_ended
 
 
-def test_a_start_that_was_cut_short_harms_nobody() -> None:
+def test_a_start_that_was_cut_short_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Preload, "modules", ())
     run, other = Run.current(), 78
     (run.folder / f"TORCH-{other}").write_bytes(b".")
     (run.folder / f"TORCH-{other}.1").mkdir()
