@@ -14,8 +14,8 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV ?= .venv
 JOBS ?= $(shell nproc)
-# Of compilers: two more, so that they get their share beside other work.
-COMPILE_JOBS ?= $(shell echo $$(($(JOBS) + 2)))
+# Of compilers: four more, so that they get their share beside other work.
+COMPILE_JOBS ?= $(shell echo $$(($(JOBS) + 4)))
 # Passed on, e.g. `make test PYTEST_ARGS='-k all_reduce'`, `make bench BENCH_ARGS=--targets`.
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -26,9 +26,9 @@ FAULTS_ARGS ?=
 FUZZ_SECONDS ?= 15
 # One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
 FOLDER ?=
-# How many tests run side by side (pytest-xdist). Many wait most of the time, so two per processor; no
+# How many tests run side by side (pytest-xdist). Many wait most of the time, so three per processor; no
 # more than eight, since the ranks of eight tests can be forty processes.
-WORKERS ?= $(shell echo $$((2 * $(JOBS) < 8 ? 2 * $(JOBS) : 8)))
+WORKERS ?= $(shell echo $$((3 * $(JOBS) < 8 ? 3 * $(JOBS) : 8)))
 # Of `make stress`: a test as pytest prints it, how often, and beside how many busy processes.
 TEST ?=
 N ?= 100
