@@ -37,15 +37,16 @@ export UBSAN_OPTIONS=print_stacktrace=1
 # What goes to another rank and comes back is ordered by the network, which TSan does not see: it
 # notes what sendmsg() has read after the call, and the answer may have come to the same place by then.
 export TSAN_OPTIONS=second_deadlock_stack=1:intercept_send=0
-# Side by side; those that need the processors for themselves say so (RUN_SERIAL, tests/native). What
-# fails runs once more, alone, as in tests/plugins/second_run.py.
+# Side by side; those that need the processors for themselves say so (RUN_SERIAL, tests/native). No
+# more than there are processors: each is bound to one, and ctest 4.4 hangs when it has none left to
+# give. What fails runs once more, alone, as in tests/plugins/second_run.py.
 tests=(ctest --test-dir "$build_dir" --output-on-failure --no-tests=error)
 # ctest writes it when it has ended, so an older one would be that of another run: of a ctest that
 # was killed, or could not begin, nothing may run again and pass.
 failed=$build_dir/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
 status=0
-"${tests[@]}" --parallel "$((2 * jobs))" || status=$?
+"${tests[@]}" --parallel "$jobs" || status=$?
 if ((status == 0)); then exit 0; fi
 if [[ ! -s $failed ]]; then
   echo "FAILED: ctest ended with status $status and did not say which native tests failed." >&2
