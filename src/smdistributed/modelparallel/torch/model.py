@@ -24,13 +24,12 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import (
     ModelNotPartitionedError,
     MultipleDistributedModelError,
-    SMPError,
 )
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
 from smdistributed.modelparallel.torch.activation_checkpointing.setting import check_settings
 from smdistributed.modelparallel.torch.assignment import Decision, check_shared, module_paths
-from smdistributed.modelparallel.torch.checkpointing.agreement import together
+from smdistributed.modelparallel.torch.checkpointing.agreement import load_together, together
 from smdistributed.modelparallel.torch.delayed_initialization import (
     has_delayed,
     materialise,
@@ -39,7 +38,11 @@ from smdistributed.modelparallel.torch.delayed_initialization import (
 )
 from smdistributed.modelparallel.torch.gradient_reduction import GradientReduction
 from smdistributed.modelparallel.torch.model_device import ModelDevice
-from smdistributed.modelparallel.torch.optimizer import load_waiting, settle_optimizers
+from smdistributed.modelparallel.torch.optimizer import (
+    forget_waiting,
+    load_waiting,
+    settle_optimizers,
+)
 from smdistributed.modelparallel.torch.optimizer_sharding import is_sharded, parameters_of
 from smdistributed.modelparallel.torch.original_forwards import offer_original_forwards
 from smdistributed.modelparallel.torch.partition_report import partition_report
@@ -330,20 +333,35 @@ class DistributedModel(Wrapper):
             get_logger().info(
                 "Broadcasted parameters and buffers for partition %d", placement.pp_rank
             )
-        if job.config.partitions > 1:
-            # A load may fail on one rank alone, and what follows is collective.
-            while any(together(job, "loading what has waited", self._load_deferred)):
-                pass
-            what = "loading optimizer states that have waited"
-            waiting = together(job, what, settle_optimizers)
-            while any(waiting):
-                _check_alike(waiting)
-                waiting = together(job, what, load_waiting)
-        else:
-            settle_optimizers()
-            while load_waiting():
-                pass
+        self._load_what_has_waited()
         self._call_partition_hooks()
+
+    def _load_what_has_waited(self) -> None:
+        """Model states, then optimizer states. Collective where ranks have different parts."""
+        job = self._job
+        if job.config.partitions == 1 and not is_sharded(job):
+            for _ in settle_optimizers():
+                load_waiting()
+            return
+        failures = [
+            load_together(
+                job,
+                "model states that have waited",
+                self._waiting_loads,
+                self._load_deferred,
+                self._deferred_loads.clear,
+            ),
+            load_together(
+                job,
+                "optimizer states that have waited",
+                settle_optimizers,
+                load_waiting,
+                forget_waiting,
+            ),
+        ]
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def _call_partition_hooks(self) -> None:
         """Those that all ranks have are told of a failure one by one: hooks may be collective."""
@@ -363,12 +381,16 @@ class DistributedModel(Wrapper):
         else:
             together(self._job, what, lambda: call(*hooks))
 
-    def _load_deferred(self) -> int:
-        """Loads one state that has waited, if there is one; returns how many are left."""
-        if self._deferred_loads:
-            loaded, strict, is_same = self._deferred_loads.pop(0)
-            self.load_state_dict(loaded, strict=strict, same_partition_load=is_same)
-        return len(self._deferred_loads)
+    def _waiting_loads(self) -> list[str]:
+        return [
+            "a partial state" if loaded.get(state_dicts.IS_PARTIAL, False) else "a whole state"
+            for loaded, _, _ in self._deferred_loads
+        ]
+
+    def _load_deferred(self) -> None:
+        """Loads the first state that has waited."""
+        loaded, strict, is_same = self._deferred_loads.pop(0)
+        self.load_state_dict(loaded, strict=strict, same_partition_load=is_same)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -661,22 +683,6 @@ def _forget_optimizer_of_another(module: nn.Module) -> None:
         updated = parameters_of(state.optimizer)
         if not any(id(model_parameter_of(each)) in own for each in updated):
             state.optimizer = None
-
-
-def _check_alike(waiting: Sequence[Sequence[bool]]) -> None:
-    """Of each rank's optimizers for which a state waits, whether it is partial.
-
-    Raises:
-        SMPError: they differ, and parts are to be merged: ranks would wait for one another.
-    """
-    for rank, those in enumerate(waiting):
-        if those != waiting[0] and any(map(any, waiting)):
-            raise SMPError(
-                f"{len(waiting[0])} optimizers on rank 0 and {len(those)} on rank {rank} wait for"
-                f" the states that were loaded into them, {sum(waiting[0])} and {sum(those)} of"
-                " these partial; expected the same on all ranks, which merge partial ones. Load"
-                " them on all ranks, and hold no optimizer of a model that is gone."
-            )
 
 
 def _check_options(trace_device: str, is_measured: bool, passes_per_step: int) -> None:

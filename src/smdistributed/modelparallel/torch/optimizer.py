@@ -14,6 +14,7 @@ Source: modelparallel specification, section 4.5.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import inspect
@@ -38,6 +39,7 @@ from smdistributed.modelparallel.torch.optimizer_sharding import (
 )
 from smdistributed.modelparallel.torch.optimizer_states import (
     SHARDS,
+    absent,
     current_placement,
     gathered_shards,
     gathered_state,
@@ -55,12 +57,13 @@ from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
 from smdistributed.modelparallel.torch.sixteen_bit.optimizer import (
     FP16_STATES,
     Bit16Optimizer,
+    WaitingLoad,
     make_scaler,
 )
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
-__all__ = ["DistributedOptimizer", "load_waiting", "settle_optimizers"]
+__all__ = ["DistributedOptimizer", "forget_waiting", "load_waiting", "settle_optimizers"]
 
 _PARTS = "_smp_parts"
 _SIXTEEN_BIT = "_smp_sixteen_bit"
@@ -105,71 +108,89 @@ def DistributedOptimizer(  # noqa: N802 -- published
         TypeError: no optimizer; an unknown key of `dynamic_loss_args`.
         ValueError: a loss scale that cannot be.
         UnsupportedError: (a NotImplementedError) sharded parameters are configured; LBFGS with
-            several partitions or a sharded state, or in 16 bits.
+            several partitions or a sharded state, or in 16 bits; the optimizer was used in a job
+            before `smp.reset()` that has changed it.
     """
     job = state.require("smp.DistributedOptimizer()")
     _check(optimizer, job.config)
     options = {**(dynamic_loss_args or {}), **kwargs}
     scaler = make_scaler(job.config, static_loss_scale, dynamic_loss_scale, options)
-    if not isinstance(getattr(optimizer, _PARTS, None), _Parts):
-        parts = _Parts(optimizer)
+    known = getattr(optimizer, _PARTS, None)
+    parts = known if isinstance(known, _Parts) else _Parts(optimizer, job)
+    if parts is not known:
         setattr(optimizer, _PARTS, parts)
         parts.replace()
-        if scaler is not None:
-            setattr(optimizer, _SIXTEEN_BIT, Bit16Optimizer(optimizer, parts, scaler))
+    is_new = parts is not known or parts.enter(job)
+    if is_new and scaler is not None:
+        setattr(optimizer, _SIXTEEN_BIT, Bit16Optimizer(optimizer, parts, scaler))
     around = getattr(optimizer, _SIXTEEN_BIT, None)
     state.optimizer = optimizer if around is None else around
-    parts = around or getattr(optimizer, _PARTS)
-    _note(parts)
-    parts.settle()
+    noted = around or parts
+    _note(noted)
+    noted.settle()
     return state.optimizer
 
 
-_known: list[weakref.ref[_Parts | Bit16Optimizer]] = []
+@dataclasses.dataclass
+class _Known:
+    """Of this job, on this rank."""
+
+    optimizers: list[weakref.ref[_Parts | Bit16Optimizer]] = dataclasses.field(default_factory=list)
+    num_made: int = 0
+
+    def forget(self) -> None:
+        self.optimizers.clear()
+        self.num_made = 0
+
+
+_known = _Known()
 
 
 def _note(parts: _Parts | Bit16Optimizer) -> None:
     """Until `smp.reset()`: one of an earlier job may still be there, on some ranks, as garbage."""
-    if not _known:
-        state.call_at_reset(_known.clear)
-    if all(reference() is not parts for reference in _known):
-        _known.append(weakref.ref(parts))
+    if _known.num_made == 0:
+        state.call_at_reset(_known.forget)
+    if all(reference() is not parts for reference in _known.optimizers):
+        _known.num_made += 1
+        parts.number = _known.num_made
+        _known.optimizers.append(weakref.ref(parts))
 
 
-def settle_optimizers() -> list[bool]:
+def settle_optimizers() -> list[WaitingLoad]:
     """The model has been partitioned: optimizers let go of what is elsewhere. Not collective.
 
-    Returns: of each optimizer for which a state has waited, whether that is partial; for
-        `load_waiting`.
+    Returns: what `load_waiting` has to load, one by one.
     """
-    for reference in list(_known):
-        parts = reference()
-        if parts is None:
-            _known.remove(reference)
-        else:
-            parts.settle()
+    _settle_each()
     if _waiting():
         gc.collect()  # that of a model that is gone holds itself, and may be there on some ranks
-    return _partial_ones()
+    return [load for parts in _waiting() for load in parts.waiting_loads()]
 
 
-def load_waiting() -> list[bool]:
-    """Loads one state that has waited, if there is one. On every rank: partial ones are merged.
+def _settle_each() -> None:
+    # By itself, as its variables would keep the last of them from being collected.
+    for reference in list(_known.optimizers):
+        parts = reference()
+        if parts is None:
+            _known.optimizers.remove(reference)
+        else:
+            parts.settle()
 
-    Returns: what `settle_optimizers` returns, of those that still wait.
-    """
-    for parts in _waiting()[:1]:
-        parts.load_waiting()
-    return _partial_ones()
+
+def load_waiting() -> None:
+    """Loads the first state that has waited. On every rank: partial ones are merged."""
+    _waiting()[0].load_waiting()
 
 
-def _partial_ones() -> list[bool]:
-    return [parts.waits_for_part for parts in _waiting()]
+def forget_waiting() -> None:
+    """What has waited is not loaded."""
+    for parts in _waiting():
+        parts.forget_waiting()
 
 
 def _waiting() -> list[_Parts | Bit16Optimizer]:
-    known = (reference() for reference in _known)
-    return [parts for parts in known if parts is not None and parts.is_waiting]
+    known = (reference() for reference in _known.optimizers)
+    return [parts for parts in known if parts is not None and parts.waiting_loads()]
 
 
 def _check(optimizer: Any, config: Config) -> None:
@@ -213,18 +234,42 @@ class _Parts:
 
     Attributes:
         waiting: a state that was loaded before the model was partitioned.
+        number: of the optimizer on this rank, counted from 1 in the order of their making; the
+            same on all ranks that run the same script.
         shards: of a model that is placed, if states are spread over replicas.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, job: Job) -> None:
         self._optimizer = weakref.ref(optimizer)
+        self._job = job
+        self._lacks_states = False
         self.step: Callable[..., Any] = optimizer.step
         self.zero_grad: Callable[..., Any] | None = getattr(optimizer, "zero_grad", None)
         self.state_dict: Callable[[], Any] = optimizer.state_dict
         self.load: Callable[[Any], Any] | None = getattr(optimizer, "load_state_dict", None)
         self.waiting: Mapping[str, Any] | None = None
         self.shards: Shards | None = None
+        self.number = 0
         self._is_settled = False
+
+    def enter(self, job: Job) -> bool:
+        """Whether this is another job than the one before; the optimizer begins anew in it.
+
+        Raises:
+            UnsupportedError: a part of its states, or its parameters, went with the job before.
+        """
+        if job is self._job:
+            return False
+        is_16_bit = getattr(self._optimizer(), _SIXTEEN_BIT, None) is not None
+        if self._lacks_states or self.shards is not None or is_16_bit:
+            raise UnsupportedError(
+                "the optimizer was passed to smp.DistributedOptimizer in a job before smp.reset(),"
+                " where it got fp32 copies of parameters or kept only a part of the states;"
+                " expected one that is new in this job. Make another of the model's parameters,"
+                " and load the state that you have saved."
+            )
+        self._job, self.waiting, self._is_settled = job, None, False
+        return True
 
     def replace(self) -> None:
         """Puts our methods into the object."""
@@ -262,15 +307,15 @@ class _Parts:
         """`id`s of parameters whose state is on other replicas."""
         return set() if self.shards is None else self.shards.others()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there is a state for `load_waiting`."""
-        return self.waiting is not None and self._optimizer() is not None
+    def waiting_loads(self) -> list[WaitingLoad]:
+        """What `load_waiting` would load, one after the other."""
+        if self.waiting is None or self._optimizer() is None:
+            return []
+        return [WaitingLoad(self.number, "state", bool(self.waiting.get(IS_PARTIAL, False)))]
 
-    @property
-    def waits_for_part(self) -> bool:
-        """Whether the state that waits is partial."""
-        return bool((self.waiting or {}).get(IS_PARTIAL, False))
+    def forget_waiting(self) -> None:
+        """The state that waits is not loaded."""
+        self.waiting = None
 
     def settle(self) -> None:
         """Once, when it is known what is here: drops the rest."""
@@ -278,14 +323,10 @@ class _Parts:
         if self._is_settled or placement is None or optimizer is None:
             return
         self._is_settled = True
+        self._lacks_states = bool(absent(placement))
         _tell_names(optimizer)
         self.shards = shard(optimizer, state.require("the optimizer"), placement)
         move_state(optimizer, placement, self.others)
-
-    def catch_up(self) -> None:
-        """Settles, and loads what waits, where the first step has failed before."""
-        self.settle()
-        self.load_waiting()
 
     def load_waiting(self) -> None:
         """Loads a state that waits, now that it is known what is here; may be collective."""
@@ -339,7 +380,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             " decorated with @smp.step."
         )
     parts = _parts_of(optimizer)
-    parts.catch_up()
+    parts.settle()
     _reduce_pending()
     if args and callable(args[0]):
         args = (_reducing(args[0]), *args[1:])
@@ -424,7 +465,7 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
             " gather_if_shard=False that of each rank. Save these with smp.save(partial=True), the"
             " latter with v3=True."
         )
-    parts.catch_up()
+    parts.settle()
     return gathered_state(optimizer, placement, job, lambda: _original_state(parts))
 
 
@@ -450,7 +491,7 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
                 " it after the first call of a function decorated with @smp.step. Call it there,"
                 " or use state_dict()."
             )
-        parts.catch_up()
+        parts.settle()
     placement = current_placement()
     own = local_state(optimizer, placement, _original_state(parts), parts.others())
     own = {**own, IS_PARTIAL: True}
@@ -489,7 +530,7 @@ def _load_state_dict(
         )
     parts = _parts_of(optimizer)
     if _is_whole(job) or current_placement() is not None:
-        parts.catch_up()
+        parts.settle()
         _load_now(optimizer, state_dict)
     else:
         parts.wait_with(state_dict)

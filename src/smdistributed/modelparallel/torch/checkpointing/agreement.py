@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
@@ -15,9 +15,57 @@ from smdistributed.modelparallel.torch.checkpointing.directory import MARK
 from smdistributed.modelparallel.torch.communication import CommGroup, allgather
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["agreed", "keeper_of", "together"]
+__all__ = ["agreed", "keeper_of", "load_together", "together"]
 
 T = TypeVar("T")
+
+
+def load_together(
+    job: Job,
+    what: str,
+    waiting: Callable[[], Sequence[object]],
+    load: Callable[[], object],
+    forget: Callable[[], None],
+) -> Exception | None:
+    """Loads what has waited on every rank, one after the other; nothing waits any more then.
+
+    A collective of all ranks, blocking. What fails does not keep the rest from being loaded.
+
+    Args:
+        job: what this process knows of the others.
+        what: is loaded, for messages.
+        waiting: returns what waits on this rank, in order; must be equal on all ranks.
+        load: loads the first of those; may be collective.
+        forget: drops all of those.
+
+    Returns: the first failure, here or on another rank, of which nothing was loaded if ranks have
+        different things to load; an SMPError then.
+    """
+    try:
+        lists = together(job, f"loading {what}", waiting)
+    except Exception as error:
+        forget()
+        return error
+    for rank, those in enumerate(lists):
+        if those != lists[0]:
+            forget()
+            return SMPError(
+                f"{what} were to be loaded: {_listed(lists[0])} on rank 0 and {_listed(those)} on"
+                f" rank {rank}; expected the same on all ranks, which load together. None was"
+                " loaded. Load on all ranks what is loaded on one (a rank without a part of it:"
+                " {'_smp_is_partial': True}), and hold no optimizer of a model that is gone."
+            )
+    failure: Exception | None = None
+    for _ in lists[0]:
+        try:
+            together(job, f"loading {what}", load)
+        except Exception as error:
+            failure = failure or error
+    return failure
+
+
+def _listed(those: Sequence[object]) -> str:
+    return ", ".join(map(str, those)) or "none"
 
 
 def together(

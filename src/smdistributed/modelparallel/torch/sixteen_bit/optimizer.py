@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ from smdistributed.modelparallel.torch.sixteen_bit.masters import Masters, model
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import state
 
-__all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
+__all__ = ["FP16_STATES", "Bit16Optimizer", "WaitingLoad", "current_optimizer", "make_scaler"]
 
 FP16_STATES = "fp16_states"
 """Beside `state` and `param_groups` of a state dictionary: masters and the loss scaler."""
@@ -53,20 +53,46 @@ _PLAIN = 2.0
 """What ranks tell each other of gradients without the loss scale; 1 is an overflow."""
 
 
+class WaitingLoad(NamedTuple):
+    """A load that waits until the model is partitioned; equal on all ranks, or none can be done.
+
+    Attributes:
+        optimizer: number of the optimizer, see `_Parts`.
+        what: is loaded: "state" or "fp32 weights".
+        is_partial: ranks have parts, which are merged.
+    """
+
+    optimizer: int
+    what: str
+    is_partial: bool
+
+    def __str__(self) -> str:
+        part = "a part of the " if self.is_partial else "the "
+        return f"{part}{self.what} of optimizer {self.optimizer}"
+
+
 class Inner(Protocol):
     """What the distributed inner optimizer offers beside its methods.
 
     Attributes:
         waiting: a state that was loaded before the model was partitioned.
+        number: of the optimizer, see `_Parts`.
     """
 
     waiting: Mapping[str, Any] | None
+    number: int
 
     def settle(self) -> None:
         """Lets go of what is elsewhere, if the model is partitioned."""
 
+    def waiting_loads(self) -> list[WaitingLoad]:
+        """What `load_waiting` would load."""
+
     def load_waiting(self) -> None:
         """Loads a state that waits."""
+
+    def forget_waiting(self) -> None:
+        """The state that waits is not loaded."""
 
     def wait_with(self, state_dict: Mapping[str, Any]) -> None:
         """Keeps a state until then; learning rates and such are set at once."""
@@ -465,15 +491,26 @@ class Bit16Optimizer(torch.optim.Optimizer):
         self._inner.settle()
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether there is a state for `load_waiting`."""
-        return self._inner.waiting is not None or self._waiting is not None
+    def number(self) -> int:
+        """See `_Parts`."""
+        return self._inner.number
 
-    @property
-    def waits_for_part(self) -> bool:
-        """Whether that is partial."""
-        waiting = self._waiting if self._inner.waiting is None else self._inner.waiting
-        return bool((waiting or {}).get(IS_PARTIAL, False))
+    @number.setter
+    def number(self, number: int) -> None:
+        self._inner.number = number
+
+    def waiting_loads(self) -> list[WaitingLoad]:
+        """What `load_waiting` would load, one after the other."""
+        loads = self._inner.waiting_loads()
+        if self._waiting is not None:
+            is_partial = bool(self._waiting.get(IS_PARTIAL, False))
+            loads.append(WaitingLoad(self.number, "fp32 weights", is_partial))
+        return loads
+
+    def forget_waiting(self) -> None:
+        """The states that wait are not loaded."""
+        self._inner.forget_waiting()
+        self._waiting = None
 
     def load_waiting(self) -> None:
         """Loads one of the states that wait. On every rank: what is partial is merged."""
