@@ -46,7 +46,8 @@ tests=(ctest --test-dir "$build_dir" --output-on-failure --no-tests=error)
 failed=$build_dir/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
 status=0
-"${tests[@]}" --parallel "$jobs" || status=$?
+processors=$(nproc)
+"${tests[@]}" --parallel "$((jobs < processors ? jobs : processors))" || status=$?
 if ((status == 0)); then exit 0; fi
 if [[ ! -s $failed ]]; then
   echo "FAILED: ctest ended with status $status and did not say which native tests failed." >&2

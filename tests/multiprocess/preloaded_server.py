@@ -53,7 +53,7 @@ from typing import Any, TypedDict
 _FIRST_DESCRIPTOR = 400
 _MAX_DESCRIPTORS = 250
 _PR_SET_PDEATHSIG = 1
-_PATIENCE_S = 60.0  # with a client that has connected and sends nothing: all others wait meanwhile
+_PATIENCE_S = 10.0  # with a client that has connected and sends nothing: all others wait meanwhile
 SPENT = "spent-"  # and a worker: name of a file with seconds of processor time, a double
 
 

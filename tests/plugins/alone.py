@@ -79,8 +79,9 @@ def _processors() -> tuple[set[int], set[int]]:
 @contextlib.contextmanager
 def turn(*, alone: bool) -> Iterator[None]:
     """While this is held no test runs elsewhere; or, not `alone`, none that is to be alone."""
-    with open(os.environ[_VARIABLE], "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    with open(os.environ[_VARIABLE], "r+b") as file:
+        # Of this process: not of what a test has forked and left behind.
+        fcntl.lockf(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         everything, own = _processors()
         os.sched_setaffinity(0, everything if alone else own)
         yield
