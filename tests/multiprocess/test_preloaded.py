@@ -54,6 +54,13 @@ def test_it_is_preloaded() -> None:
     assert is_preloaded()
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR"])
+def test_what_libraries_set_while_tests_run_is_no_obstacle(name: str) -> None:
+    """Else all later ranks of that worker import for themselves: a run takes twice as long."""
+    assert is_preloaded(**{name: "1"})
+    assert not is_preloaded(TORCH_ANY="1")
+
+
 @INTERPRETERS
 @pytest.mark.parametrize("how", ["-c", "file"])
 def test_annotations_are_evaluated_as_the_script_says(kind: str, how: str, tmp_path: Path) -> None:
