@@ -18,6 +18,7 @@ an option of the interpreter's or a variable that a library has read by then, st
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import enum
 import fcntl
@@ -40,7 +41,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import preloaded_python
-from preloaded_python import early, is_possible, place
+from preloaded_python import early, note, obstacles, place
 from preloaded_server import SPENT, worker
 
 preloaded_python.LIBRARIES = f"{sys.prefix}/lib"
@@ -48,6 +49,7 @@ _VARIABLE = "SMD_TEST_SERVERS"  # the folder of `Run`, for the workers
 _HERE = Path(__file__).resolve().parent
 _SERVER = _HERE / "preloaded_server.py"
 _PROCESS = "process"  # name of a server's file with its `_Birth`
+_AFRESH = "afresh"  # name of a server's file, one line for each process that it could not be
 # All of ours that acts when it is used and not when it is imported. `torch_smddp` is not among it.
 _OURS = (
     "smdistributed.collectives",
@@ -234,7 +236,10 @@ class Server:
 
     def can_be(self, argv: Sequence[str], environ: Mapping[str, str]) -> bool:
         """Whether a process of this server can be `python *argv` with these variables."""
-        return bool(is_possible(argv, environ, early(self.environ)))
+        reasons = obstacles(argv, environ, early(self.environ))
+        if reasons:
+            note(str(self._folder / _AFRESH), reasons)
+        return not reasons
 
     @property
     def has_ended(self) -> bool:
@@ -301,6 +306,7 @@ def _write_python(folder: Path, environ: Mapping[str, str]) -> None:
         ("@REAL@", sys.executable),
         ("@LIBRARIES@", f"{sys.prefix}/lib"),
         ("@ADDRESS@", str(folder / "socket")),
+        ("@AFRESH@", str(folder / _AFRESH)),
         ("@ENVIRON@", early(environ)),
         ("@PLACE@", place()),
     ):
@@ -361,6 +367,11 @@ class Run:
             struct.unpack("<d", path.read_bytes())[0]
             for path in self.folder.glob(f"*/{SPENT}{worker(os.environ)}")
         )
+
+    def afresh(self) -> collections.Counter[str]:
+        """How many processes none of its servers could be, by the reasons."""
+        texts = (path.read_text() for path in self.folder.glob(f"*/{_AFRESH}"))
+        return collections.Counter(line for text in texts for line in text.splitlines())
 
     def pids(self) -> list[int]:
         """Process ids of all servers that were started."""

@@ -17,6 +17,7 @@ import sys
 REAL = "@REAL@"  # the interpreter
 LIBRARIES = "@LIBRARIES@"  # the folder with libraries of the environment that it is of
 ADDRESS = "@ADDRESS@"  # of the server's socket
+AFRESH = "@AFRESH@"  # the file where those are noted that became the interpreter
 ENVIRON = "@ENVIRON@"  # what the server was started with of the variables below
 PLACE = "@PLACE@"  # where and with which rights and limits it runs
 # Read when an interpreter starts, or when a library is loaded: the server has done both.
@@ -85,14 +86,26 @@ def place():
     return [*status, limits, *spaces, os.readlink("/proc/self/root")]
 
 
-def is_possible(argv, environ, server_environ):
-    """Whether a preloaded interpreter can be `python *argv`."""
-    if early(environ) != server_environ or not argv:
-        return False
-    rest = argv[1:] if argv[0] == "-u" else argv
-    return bool(rest) and (
-        not rest[0].startswith("-") or (rest[0] in ("-m", "-c") and len(rest) > 1)
-    )
+def obstacles(argv, environ, server_environ):
+    """Why a preloaded interpreter cannot be `python *argv`; empty if it can."""
+    here = early(environ)
+    names = {*here, *server_environ}
+    reasons = sorted(name for name in names if here.get(name) != server_environ.get(name))
+    rest = argv[1:] if argv[:1] == ["-u"] else argv
+    is_program = not rest[0].startswith("-") if rest else False
+    if not is_program and not (rest[:1] in (["-m"], ["-c"]) and len(rest) > 1):
+        reasons.append("an option")
+    return reasons
+
+
+def note(path, reasons):
+    """Of a process that starts afresh: many of them make a test run slow."""
+    try:
+        notes = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.write(notes, f"{', '.join(reasons)}\n".encode())
+        os.close(notes)
+    except OSError:
+        pass  # no room for it, or no right to write there; it is a number of a table
 
 
 def receive(server):
@@ -116,7 +129,13 @@ def main():
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
     descriptors = [number for number in descriptors if os.path.exists(f"/proc/self/fd/{number}")]
     has_streams = {0, 1, 2} <= set(descriptors)  # a server could not take one away
-    if not (is_possible(argv, os.environ, ENVIRON) and has_streams and place() == PLACE):
+    reasons = obstacles(argv, os.environ, ENVIRON)
+    if not has_streams:
+        reasons.append("a closed stream")
+    if place() != PLACE:
+        reasons.append("rights and limits")
+    if reasons:
+        note(AFRESH, reasons)
         os.execv(REAL, [REAL, *argv])
     server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     request = marshal.dumps(

@@ -17,7 +17,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -119,7 +119,7 @@ class CostTable:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if len(self._costs) < 2:
             return
-        lines = self._lines(time.monotonic() - self._start)
+        lines = [*self._lines(time.monotonic() - self._start), "", *_starts(Run.current().afresh())]
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "cost.txt").write_text("\n".join(lines) + "\n")
         (self._folder / "cost.json").write_text(
@@ -150,6 +150,15 @@ class CostTable:
                 for name, cost in dearest
             ),
         ]
+
+
+def _starts(afresh: Mapping[str, int]) -> list[str]:
+    """Of interpreters that tests do not ask for: a name that many have makes a run slow."""
+    rows = sorted(afresh.items(), key=lambda row: -row[1])
+    return [
+        f"{sum(afresh.values()):>6} interpreters started where a preloaded one would not do; for",
+        *(f"{count:>6}   {reason}" for reason, count in rows),
+    ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
