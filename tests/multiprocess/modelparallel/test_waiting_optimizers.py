@@ -268,5 +268,29 @@ def enters_another_job(rank: int, world_size: int) -> None:
     script.run(1)
 
 
+def loads_the_rest(rank: int, world_size: int) -> None:
+    """Of states that wait for the model, one that fails keeps no other from being loaded."""
+    import smdistributed.modelparallel.torch as smp
+
+    _start(smp, partitions=1, bf16=True)
+    script = _Script(smp)
+    script.run(3)
+    whole = script.optimizer.state_dict()
+    # An optimizer made first has no weights in 32 bits yet: what is loaded waits for the model.
+    script.drop()
+    script = _Script(smp, is_optimizer_first=True)
+    script.optimizer.load_state_dict({**whole, "state": None})
+    with pytest.raises(AttributeError, match="None"):
+        smp.DistributedModel(script.network)
+    assert script.optimizer.waiting_loads() == []
+    masters = script.optimizer.state_dict()["fp16_states"]["masters"]
+    for name, value in whole["fp16_states"]["masters"].items():
+        assert torch.equal(masters[name], value), name
+
+
+def test_a_load_that_fails_keeps_no_other_from_being_done() -> None:
+    run_ranks(loads_the_rest, 1, deadline_s=DEADLINE_S)
+
+
 def test_an_optimizer_that_no_job_has_changed_serves_another() -> None:
     run_ranks(enters_another_job, 1, deadline_s=DEADLINE_S)

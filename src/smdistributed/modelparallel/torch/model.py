@@ -29,7 +29,12 @@ from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch import gradient_norms, state_dicts, tracing
 from smdistributed.modelparallel.torch.activation_checkpointing.setting import check_settings
 from smdistributed.modelparallel.torch.assignment import Decision, check_shared, module_paths
-from smdistributed.modelparallel.torch.checkpointing.agreement import load_together, together
+from smdistributed.modelparallel.torch.checkpointing.agreement import (
+    WaitingLoad,
+    load_all,
+    load_together,
+    together,
+)
 from smdistributed.modelparallel.torch.delayed_initialization import (
     has_delayed,
     materialise,
@@ -340,25 +345,24 @@ class DistributedModel(Wrapper):
         """Model states, then optimizer states. Collective where ranks have different parts."""
         job = self._job
         if job.config.partitions == 1 and not is_sharded(job):
-            for _ in settle_optimizers():
-                load_waiting()
-            return
-        failures = [
-            load_together(
-                job,
-                "model states that have waited",
-                self._waiting_loads,
-                self._load_deferred,
-                self._deferred_loads.clear,
-            ),
-            load_together(
-                job,
-                "optimizer states that have waited",
-                settle_optimizers,
-                load_waiting,
-                forget_waiting,
-            ),
-        ]
+            failures = [load_all(settle_optimizers(), load_waiting)]
+        else:
+            failures = [
+                load_together(
+                    job,
+                    "model states that have waited",
+                    self._waiting_loads,
+                    self._load_deferred,
+                    self._deferred_loads.clear,
+                ),
+                load_together(
+                    job,
+                    "optimizer states that have waited",
+                    settle_optimizers,
+                    load_waiting,
+                    forget_waiting,
+                ),
+            ]
         for failure in failures:
             if failure is not None:
                 raise failure
@@ -381,9 +385,9 @@ class DistributedModel(Wrapper):
         else:
             together(self._job, what, lambda: call(*hooks))
 
-    def _waiting_loads(self) -> list[str]:
+    def _waiting_loads(self) -> list[WaitingLoad]:
         return [
-            "a partial state" if loaded.get(state_dicts.IS_PARTIAL, False) else "a whole state"
+            WaitingLoad("the model", "state", bool(loaded.get(state_dicts.IS_PARTIAL, False)))
             for loaded, _, _ in self._deferred_loads
         ]
 

@@ -31,6 +31,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.checkpointing.agreement import WaitingLoad
 from smdistributed.modelparallel.torch.optimizer_sharding import (
     Shards,
     is_sharded,
@@ -57,7 +58,6 @@ from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
 from smdistributed.modelparallel.torch.sixteen_bit.optimizer import (
     FP16_STATES,
     Bit16Optimizer,
-    WaitingLoad,
     make_scaler,
 )
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
@@ -311,7 +311,8 @@ class _Parts:
         """What `load_waiting` would load, one after the other."""
         if self.waiting is None or self._optimizer() is None:
             return []
-        return [WaitingLoad(self.number, "state", bool(self.waiting.get(IS_PARTIAL, False)))]
+        is_partial = bool(self.waiting.get(IS_PARTIAL, False))
+        return [WaitingLoad(f"optimizer {self.number}", "state", is_partial)]
 
     def forget_waiting(self) -> None:
         """The state that waits is not loaded."""

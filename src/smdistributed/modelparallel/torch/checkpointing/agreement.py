@@ -8,22 +8,58 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.torch.checkpointing.directory import MARK
 from smdistributed.modelparallel.torch.communication import CommGroup, allgather
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["agreed", "keeper_of", "load_together", "together"]
+__all__ = ["WaitingLoad", "agreed", "keeper_of", "load_all", "load_together", "together"]
 
 T = TypeVar("T")
+
+
+class WaitingLoad(NamedTuple):
+    """A load that waits until the model is partitioned; equal on all ranks, or none can be done.
+
+    Attributes:
+        owner: whose it is, the same on all ranks: "the model", "optimizer 2".
+        what: is loaded: "state" or "fp32 weights".
+        is_partial: ranks have parts, which are merged.
+    """
+
+    owner: str
+    what: str
+    is_partial: bool
+
+    def __str__(self) -> str:
+        part = "a part of the " if self.is_partial else "the "
+        return f"{part}{self.what} of {self.owner}"
+
+
+def load_all(waiting: Sequence[WaitingLoad], load: Callable[[], object]) -> Exception | None:
+    """Loads what has waited, one after the other. What fails does not keep the rest from it.
+
+    Args:
+        waiting: on this rank.
+        load: loads the first of those.
+
+    Returns: the first failure.
+    """
+    failure: Exception | None = None
+    for _ in waiting:
+        try:
+            load()
+        except Exception as error:
+            failure = failure or error
+    return failure
 
 
 def load_together(
     job: Job,
     what: str,
-    waiting: Callable[[], Sequence[object]],
+    waiting: Callable[[], Sequence[WaitingLoad]],
     load: Callable[[], object],
     forget: Callable[[], None],
 ) -> Exception | None:
@@ -55,16 +91,10 @@ def load_together(
                 " loaded. Load on all ranks what is loaded on one (a rank without a part of it:"
                 " {'_smp_is_partial': True}), and hold no optimizer of a model that is gone."
             )
-    failure: Exception | None = None
-    for _ in lists[0]:
-        try:
-            together(job, f"loading {what}", load)
-        except Exception as error:
-            failure = failure or error
-    return failure
+    return load_all(lists[0], lambda: together(job, f"loading {what}", load))
 
 
-def _listed(those: Sequence[object]) -> str:
+def _listed(those: Sequence[WaitingLoad]) -> str:
     return ", ".join(map(str, those)) or "none"
 
 

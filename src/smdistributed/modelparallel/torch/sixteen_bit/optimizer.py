@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.config import Config
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.topology import GroupKind
+from smdistributed.modelparallel.torch.checkpointing.agreement import WaitingLoad
 from smdistributed.modelparallel.torch.communication import CommGroup
 from smdistributed.modelparallel.torch.gathering import gather
 from smdistributed.modelparallel.torch.gradient_norms import total_norm
@@ -41,7 +42,7 @@ from smdistributed.modelparallel.torch.sixteen_bit.masters import Masters, model
 from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
 from smdistributed.modelparallel.torch.state_mod import state
 
-__all__ = ["FP16_STATES", "Bit16Optimizer", "WaitingLoad", "current_optimizer", "make_scaler"]
+__all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
 
 FP16_STATES = "fp16_states"
 """Beside `state` and `param_groups` of a state dictionary: masters and the loss scaler."""
@@ -51,24 +52,6 @@ _NO_STATES: Mapping[str, Any] = {IS_PARTIAL: True}
 
 _PLAIN = 2.0
 """What ranks tell each other of gradients without the loss scale; 1 is an overflow."""
-
-
-class WaitingLoad(NamedTuple):
-    """A load that waits until the model is partitioned; equal on all ranks, or none can be done.
-
-    Attributes:
-        optimizer: number of the optimizer, see `_Parts`.
-        what: is loaded: "state" or "fp32 weights".
-        is_partial: ranks have parts, which are merged.
-    """
-
-    optimizer: int
-    what: str
-    is_partial: bool
-
-    def __str__(self) -> str:
-        part = "a part of the " if self.is_partial else "the "
-        return f"{part}{self.what} of optimizer {self.optimizer}"
 
 
 class Inner(Protocol):
@@ -504,7 +487,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         loads = self._inner.waiting_loads()
         if self._waiting is not None:
             is_partial = bool(self._waiting.get(IS_PARTIAL, False))
-            loads.append(WaitingLoad(self.number, "fp32 weights", is_partial))
+            loads.append(WaitingLoad(f"optimizer {self.number}", "fp32 weights", is_partial))
         return loads
 
     def forget_waiting(self) -> None:
