@@ -3,9 +3,15 @@
 #include "common/error.h"
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 namespace smd {
+
+const char* reasonOf(const std::exception& error) noexcept {
+  const bool isForMemory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return isForMemory ? "this process has no memory left" : error.what();
+}
 
 Error systemError(const std::string& call) {
   const int code = errno;

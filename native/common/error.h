@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -29,6 +30,9 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+// What `error` says, for people: that of a failed allocation names itself only.
+const char* reasonOf(const std::exception& error) noexcept;
 
 // An Error of kind kInternal that names the failing system call and errno's text.
 Error systemError(const std::string& call);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <thread>
 
 #include "algorithms/coalesce.h"
@@ -74,6 +75,10 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 
 void Communicator::join(const ExchangeFn& exchange) {
   membership_ = bootstrap(rank_, size_, exchange, options_.bootstrap);
+  noMemory_.emplace(ErrorKind::kInternal,
+                    describePeer(rank_) +
+                        " has no memory left, not even to say for what. Free memory on its host, "
+                        "or start fewer ranks there");
   topology_.size = size_;
   topology_.hosts = membership_.hosts.count();
   topology_.ranksPerHost = membership_.hosts.mostRanks();
@@ -88,18 +93,24 @@ void Communicator::join(const ExchangeFn& exchange) {
   allLocal_ = static_cast<int>(locals.size()) == size_;
   liveness_ = std::make_unique<Liveness>(size_);
   mailbox_ = std::make_unique<transport::Mailbox>(
-      size_, transport::Mailbox::Events{
-                 [this] {
-                   fullFence();
-                   bell().ringIfAsleep();
-                 },
-                 [this](int peer, const Error& error) {
-                   liveness_->reportLost(peer, error.what());
-                   wake();
-                 },
-                 [this](int peer, const transport::FrameHeader& header, std::string_view payload) {
-                   onControl(peer, header, payload);
-                 }});
+      size_,
+      transport::Mailbox::Events{
+          [this] {
+            fullFence();
+            bell().ringIfAsleep();
+          },
+          [this](int peer, const Error& error) {
+            try {
+              liveness_->reportLost(peer, error.what());
+            } catch (const std::bad_alloc&) {
+              liveness_->reportLost(peer, "is lost");  // so short that it needs none
+            }
+            wake();
+          },
+          [this](int peer, const transport::FrameHeader& header, std::string_view payload) {
+            onControl(peer, header, payload);
+          },
+          [this](int peer, const transport::Refusal& refusal) { noteRefusal(peer, refusal); }});
   if (membership_.region != nullptr) {
     localIndex_ =
         static_cast<int>(std::lower_bound(locals.begin(), locals.end(), rank_) - locals.begin());
@@ -228,9 +239,11 @@ void Communicator::requireUsable(std::string_view operation, int peer, bool mayB
   requireOpen();
 }
 
-std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeout) {
+// Throws with `request` as it was, if there is no memory.
+std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
+  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
   work->deadline = work->started + (timeout.count() > 0 ? timeout : options_.timeout);
   algorithms::Context& context = work->context;
   context.signature = algorithms::signatureOf(request);
@@ -242,11 +255,20 @@ std::shared_ptr<Work> Communicator::makeWork(Request request, nanoseconds timeou
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
   context.scratch = &scratch_;
-  if (trace::isOn()) {
-    work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
-    context.arrivedNs = &work->trace->arrivedNs;
-  }
+  if (work->trace) context.arrivedNs = &work->trace->arrivedNs;
   return work;
+}
+
+void Communicator::failCall(const Signature& signature, std::uint64_t bytes,
+                            const std::exception& cause) {
+  const Error error = cannotGoOn(cause, [&signature] { return describe(signature); }, bytes);
+  if (size_ > 1) fail(error);
+  Error told = size_ > 1 ? *groupError() : error;
+  try {
+    told = withPrefix(describe(signature), told);
+  } catch (const std::bad_alloc&) {  // without its first words then
+  }
+  throw told;
 }
 
 Task Communicator::start(Work& work) {
@@ -289,15 +311,24 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     kernels::reduceOrThrow(request.op, request.dtype);
   }
   const bool isBrief = mode != Mode::kBlocking;
-  if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
-  std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
-  std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
-  work->packed = std::move(packed);
-  work->isSmall = isSmall(work->context.request);
-  algorithms::premultiply(work->context, work->scratch);
-
-  std::unique_lock lock(mutex_);
-  requireOpen();
+  std::shared_ptr<Work> work;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  try {
+    if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
+    std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
+    work = makeWork(std::move(request), timeout);
+    work->packed = std::move(packed);
+    work->isSmall = isSmall(work->context.request);
+    algorithms::premultiply(work->context, work->scratch);
+    lock.lock();
+    requireOpen();
+    work->wasQueued = !queue_.empty();
+    if (size_ > 1) queue_.push_back(work);
+  } catch (const std::bad_alloc& error) {
+    if (lock.owns_lock()) lock.unlock();
+    const Request& asked = work ? work->context.request : request;
+    failCall(algorithms::signatureOf(asked), algorithms::agreedBytes(asked), error);
+  }
   work->context.signature.sequence = ++sequence_;
   board().numCalled.store(sequence_, std::memory_order_release);
   if (size_ == 1) {
@@ -308,8 +339,6 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     finish(*work, std::nullopt);
     return work;
   }
-  work->wasQueued = !queue_.empty();
-  queue_.push_back(work);
   if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || mode != Mode::kAsync)) {
     const Drive result = driveQueue(lock, *work, {.isBrief = isBrief});
     if (!isBrief && result == Drive::kInterrupted) giveUp(*work);
@@ -363,7 +392,7 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
     try {
       result = driveInline(*first, until);
     } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
-      fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+      fail(cannotGoOn(error, *first));
       finish(*first, groupError());
       result = Drive::kDone;
     }
@@ -392,12 +421,18 @@ bool Communicator::leaveToProgressThread() {
     ProgressThread::process().add(shared_from_this());
     return true;
   } catch (const std::exception& error) {
-    fail(Error(ErrorKind::kInternal,
-               describePeer(rank_) +
-                   " cannot start the thread that carries out what nobody waits for (" +
-                   error.what() +
-                   "); expected room for one more thread. Raise the limit of processes and threads "
-                   "(ulimit -u, or that of the container), or start fewer"));
+    std::optional<Error> reason = noMemory_;
+    try {
+      reason.emplace(
+          ErrorKind::kInternal,
+          describePeer(rank_) +
+              " cannot start the thread that carries out what nobody waits for (" +
+              reasonOf(error) +
+              "); expected room for one more thread. Raise the limit of processes and threads "
+              "(ulimit -u, or that of the container), or start fewer");
+    } catch (const std::bad_alloc&) {  // it stays what it was
+    }
+    fail(*reason);
   }
   while (advance() == Result::kMoved) {
   }
@@ -429,15 +464,25 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
   request.count = count;
   request.dtype = dtype;
   request.root = peer;
-  std::shared_ptr<Work> work = makeWork(std::move(request), timeout);
-  work->context.signature.detail = tag;
-  Work* raw = work.get();
+  std::shared_ptr<Work> work;
+  std::list<std::shared_ptr<Work>> asynchronous;  // made before it begins: it must be kept then
+  try {
+    work = makeWork(std::move(request), timeout);
+    work->context.signature.detail = tag;
+    Work* raw = work.get();
+    work->body =
+        work->context.request.kind == OpKind::kSend
+            ? algorithms::runSend(work->context)
+            : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
+    if (mode != Mode::kBlocking) asynchronous.push_back(work);
+  } catch (const std::bad_alloc& error) {
+    const Request& asked = work ? work->context.request : request;
+    Signature signature = algorithms::signatureOf(asked);
+    signature.detail = tag;
+    failCall(signature, algorithms::agreedBytes(asked), error);
+  }
   noteBegin(*work);
   if (work->trace) work->trace->start();
-  work->body =
-      work->context.request.kind == OpKind::kSend
-          ? algorithms::runSend(work->context)
-          : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
   if (mode == Mode::kBlocking) {
     if (driveInline(*work, {}) == Drive::kInterrupted) {
       fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
@@ -449,7 +494,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
   // Posting happens here and now, so that receives match in the order of the calls.
   if (step(*work)) return work;
   std::unique_lock lock(mutex_);
-  independent_.push_back(work);
+  independent_.splice(independent_.end(), asynchronous);
   lock.unlock();
   leaveToProgressThread();
   return work;
@@ -485,7 +530,7 @@ bool Communicator::step(Work& work) {
       finish(work, groupError());
     }
   } catch (const std::exception& error) {  // no memory, most likely
-    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+    fail(cannotGoOn(error, work));
     finish(work, groupError());
   }
   return true;
@@ -514,8 +559,11 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   }
   noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
-  if (error) error = withPrefix(describe(work.signature()), *error);
-  if (work.trace) trace::record(work.trace->finish(work.context, error));
+  try {
+    if (error) error = withPrefix(describe(work.signature()), *error);
+    if (work.trace) trace::record(work.trace->finish(work.context, error));
+  } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
+  }
   work.complete(std::move(error));
 }
 
@@ -560,7 +608,7 @@ bool Communicator::stepOrDiagnose(Work& work) {
   try {
     error = diagnose(work);
   } catch (const std::exception& exception) {  // no memory, most likely
-    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + exception.what()));
+    fail(cannotGoOn(exception, work));
     error = groupError();
   }
   if (!error) return false;

@@ -120,7 +120,10 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Of the network between the hosts.
   void learnLink(const ExchangeFn& exchange);
 
-  std::shared_ptr<Work> makeWork(algorithms::Request request, nanoseconds timeout);
+  std::shared_ptr<Work> makeWork(algorithms::Request&& request, nanoseconds timeout);
+  // Ends the group if there are others, who would wait for a call that this rank has not made.
+  [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
+                             const std::exception& cause);
   void checkUsable() const;
   Task start(Work& work);
   void requireOpen() const;
@@ -175,6 +178,15 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Error withHistory(const Work& work, const Error& error);
   // Makes `error` the group's first, tells everyone, and lets go of the wires.
   void fail(const Error& error);
+  // On another host.
+  void tell(int peer, const Error& error) noexcept;
+  // What came from `peer` could not be received: the group fails with that.
+  void noteRefusal(int peer, const transport::Refusal& refusal) noexcept;
+  // That this rank cannot go on because of `cause`; if there is no memory for that text, that there
+  // is none.
+  Error cannotGoOn(const std::exception& cause, const Work& work) const noexcept;
+  Error cannotGoOn(const std::exception& cause, const std::function<std::string()>& during,
+                   std::uint64_t bytes) const noexcept;
   std::optional<Error> groupError();
   void closeWires(milliseconds grace, transport::Transport::Ending ending);
   void letGoOfBuffers();
@@ -228,6 +240,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   };
   std::optional<LastChoice> lastChoice_;
 
+  // Made while there is memory: what is said when there is none even for a text.
+  std::optional<Error> noMemory_;
   // The first error of the group. Set only after the wires are closed: operations end with it, and
   // nothing may be writing into their buffers then.
   std::mutex failMutex_;

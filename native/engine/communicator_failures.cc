@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <new>
 #include <string_view>
 
 #include "engine/communicator.h"
@@ -98,6 +100,72 @@ void Communicator::letGoOfBuffers() {
   });
 }
 
+// Without memory for it, `peer` hears of it when the link goes.
+void Communicator::tell(int peer, const Error& error) noexcept {
+  transport::FrameHeader header;
+  header.channel = transport::Channel::kControl;
+  header.tag = static_cast<std::uint64_t>(error.kind());
+  header.length = std::strlen(error.what());
+  try {
+    mailbox_->send(peer, header, error.what(), nullptr);
+  } catch (const std::exception&) {
+  }
+}
+
+// On a thread that moves bytes, which need not be in an operation: whoever is in one next ends the
+// group, and a peer on another host is told at once.
+void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noexcept {
+  Error error = *noMemory_;
+  try {
+    std::string text;
+    if (refusal.isOfThePeer()) {
+      text = describePeer(peer) + " sent what " + describePeer(rank_) +
+             " cannot receive: " + refusal.text() +
+             ". All ranks must run the same release of smdistributed; if they do, look for a stray "
+             "write to memory";
+    } else {
+      text = describePeer(rank_) + " has no memory for the " +
+             std::to_string(refusal.header.length) + " bytes that " + describePeer(peer) +
+             " sent in " + describe(refusal.header.signature) +
+             "; expected room for what arrives before it is asked for. Post receives before the "
+             "matching sends, send less at a time, or free memory on that host";
+    }
+    error = Error(ErrorKind::kInternal, text);
+  } catch (const std::bad_alloc&) {  // it stays what it was
+  }
+  {
+    const std::lock_guard lock(errorMutex_);
+    if (!reported_) reported_ = error;
+  }
+  hasReport_.store(true, std::memory_order_release);
+  if (!sharesMemoryWith(peer)) tell(peer, error);
+  wake();
+}
+
+Error Communicator::cannotGoOn(const std::exception& cause, const Work& work) const noexcept {
+  return cannotGoOn(
+      cause, [&work] { return describe(work.signature()); },
+      algorithms::agreedBytes(work.context.request));
+}
+
+Error Communicator::cannotGoOn(const std::exception& cause,
+                               const std::function<std::string()>& during,
+                               std::uint64_t bytes) const noexcept {
+  const bool isForMemory = dynamic_cast<const std::bad_alloc*>(&cause) != nullptr;
+  try {
+    std::string text = describePeer(rank_);
+    text += isForMemory ? " has no memory left for " : " cannot go on with ";
+    text += during();
+    if (bytes != 0) text += ", " + std::to_string(bytes) + " bytes";
+    text += isForMemory ? "; expected room for what it takes beside the caller's buffers. Free "
+                          "memory on that host, or start fewer ranks there"
+                        : std::string(": ") + cause.what();
+    return Error(ErrorKind::kInternal, text);
+  } catch (const std::bad_alloc&) {
+    return *noMemory_;
+  }
+}
+
 void Communicator::fail(const Error& error) {
   std::lock_guard failing(failMutex_);
   if (hasError_.load(std::memory_order_acquire)) return;
@@ -118,7 +186,10 @@ void Communicator::fail(const Error& error) {
       while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp)
         sched_yield();
       if (block.state.load(std::memory_order_acquire) == 2) {
-        first = Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text);
+        try {
+          first = Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text);
+        } catch (const std::bad_alloc&) {  // then its own
+        }
       }
     }
   }
@@ -128,14 +199,8 @@ void Communicator::fail(const Error& error) {
       mailbox_->catchUp();             // messages that have come whole are delivered all the same
     } catch (const std::exception&) {  // no memory for one
     }
-    transport::FrameHeader header;
-    header.channel = transport::Channel::kControl;
-    header.tag = static_cast<std::uint64_t>(first.kind());
-    header.length = std::strlen(first.what());
     for (int peer = 0; peer < size_; ++peer) {
-      if (!sharesMemoryWith(peer) && !liveness_->isLost(peer)) {
-        mailbox_->send(peer, header, first.what(), nullptr);
-      }
+      if (!sharesMemoryWith(peer) && !liveness_->isLost(peer)) tell(peer, first);
     }
     closeWires(allLocal_ ? milliseconds(0) : kAbortGrace, transport::Transport::Ending::kFailure);
   }

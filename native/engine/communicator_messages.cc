@@ -6,6 +6,7 @@
 // thousands of them in a minute.
 #include <sched.h>
 
+#include <new>
 #include <utility>
 
 #include "engine/communicator.h"
@@ -68,9 +69,8 @@ class Communicator::NextMessage final : public Driven {
     } catch (const Error& caught) {
       communicator_.fail(caught);
     } catch (const std::exception& caught) {
-      communicator_.fail(Error(
-          ErrorKind::kInternal,
-          communicator_.describePeer(communicator_.rank_) + " cannot go on: " + caught.what()));
+      communicator_.fail(
+          communicator_.cannotGoOn(caught, [] { return std::string("next_message"); }, 0));
     }
     error = communicator_.groupError();
     return true;
@@ -99,7 +99,16 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
     if (error) throw withPrefix("post_message", *error);
   };
   requireReachable();
-  switch (messages_->post(peer, header, segments)) {
+  Messages::Posted posted = Messages::Posted::kFailed;
+  try {
+    posted = messages_->post(peer, header, segments);
+  } catch (const std::bad_alloc& error) {
+    // It will never come, and the peer may wait for it.
+    const auto what = [peer] { return "post_message to rank " + std::to_string(peer); };
+    fail(cannotGoOn(error, what, bodyBytes(segments) + header.size()));
+    requireReachable();
+  }
+  switch (posted) {
     case Messages::Posted::kDone:
       return;
     case Messages::Posted::kLeft:
@@ -166,7 +175,7 @@ bool Communicator::advanceMessages(bool& moved) {
     if (!error) return true;
     fail(*error);  // closes the wires, which ends every ticket
   } catch (const std::exception& error) {
-    fail(Error(ErrorKind::kInternal, describePeer(rank_) + " cannot go on: " + error.what()));
+    fail(cannotGoOn(error, [] { return std::string("the messages that were posted"); }, 0));
   }
   moved = messages_->sweep() || moved;
   return messages_->hasUnsent();

@@ -48,7 +48,10 @@ void Liveness::markLost(int peer, const std::string& how) {
   numLost_.fetch_add(1, std::memory_order_release);
 }
 
-bool Liveness::isLost(int peer) const { return !howLost(peer).empty(); }
+bool Liveness::isLost(int peer) const {
+  std::lock_guard lock(mutex_);
+  return !lost_[static_cast<std::size_t>(peer)].empty();
+}
 
 std::string Liveness::howLost(int peer) const {
   std::lock_guard lock(mutex_);

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
+#include <thread>
 
 #include "common/clock.h"
 #include "common/cpu.h"
@@ -20,6 +22,8 @@ namespace {
 
 // Blocked operations look at deadlines and at the health of their peers at least this often.
 constexpr nanoseconds kLongestSleep = milliseconds(100);
+// Until memory is asked for again.
+constexpr nanoseconds kNoMemoryPause = milliseconds(1);
 // The least that Linux accepts.
 constexpr std::uint64_t kSliceNs = 100'000;
 
@@ -90,6 +94,7 @@ bool ProgressThread::takeAdded(std::vector<std::shared_ptr<Advancing>>& active,
                                const std::stop_token& stop) {
   std::lock_guard lock(mutex_);
   if (stop.stop_requested()) return false;
+  active.reserve(active.size() + added_.size());  // so that none gets lost on its way
   for (auto& advancing : added_) {
     if (std::find(active.begin(), active.end(), advancing) == active.end()) {
       active.push_back(std::move(advancing));
@@ -103,33 +108,46 @@ void ProgressThread::run(const std::stop_token& stop) {
   askForShortSlices();
   std::vector<std::shared_ptr<Advancing>> active;
   int polls = 0;
-  while (takeAdded(active, stop)) {
-    bool moved = false;
-    for (std::size_t i = 0; i < active.size();) {
-      const Advancing::Result result = active[i]->advance();
-      moved = moved || result == Advancing::Result::kMoved;
-      if (result == Advancing::Result::kIdle) {
-        active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
-      } else {
-        ++i;
-      }
+  bool goesOn = true;
+  while (goesOn) {
+    try {
+      goesOn = runRound(active, polls, stop);
+    } catch (const std::bad_alloc&) {  // to take in what was added, or to sleep: nothing is lost
+      std::this_thread::sleep_for(kNoMemoryPause);
     }
-    if (moved) {
-      polls = 0;
-      continue;
-    }
-    const SpinBudget budget = progressSpinBudget();
-    if (!active.empty() && polls < budget.spins + budget.yields) {
-      if (polls++ < budget.spins) {
-        cpuRelax();
-      } else {
-        sched_yield();
-      }
-      continue;
-    }
-    polls = 0;
-    sleep(active, stop);
   }
+}
+
+// False: it is to stop.
+bool ProgressThread::runRound(std::vector<std::shared_ptr<Advancing>>& active, int& polls,
+                              const std::stop_token& stop) {
+  if (!takeAdded(active, stop)) return false;
+  bool moved = false;
+  for (std::size_t i = 0; i < active.size();) {
+    const Advancing::Result result = active[i]->advance();
+    moved = moved || result == Advancing::Result::kMoved;
+    if (result == Advancing::Result::kIdle) {
+      active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  if (moved) {
+    polls = 0;
+    return true;
+  }
+  const SpinBudget budget = progressSpinBudget();
+  if (!active.empty() && polls < budget.spins + budget.yields) {
+    if (polls++ < budget.spins) {
+      cpuRelax();
+    } else {
+      sched_yield();
+    }
+    return true;
+  }
+  polls = 0;
+  sleep(active, stop);
+  return true;
 }
 
 void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active,
@@ -138,6 +156,7 @@ void ProgressThread::sleep(const std::vector<std::shared_ptr<Advancing>>& active
   std::vector<Doorbell*> bells{&bell_};
   for (const auto& advancing : active) bells.push_back(&advancing->bell());
   std::vector<FutexWaiter> waiters;
+  waiters.reserve(bells.size());  // what is announced must be taken back
   for (Doorbell* bell : bells) {
     waiters.push_back({&bell->rings, bell->announce()});
   }

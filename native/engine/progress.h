@@ -41,6 +41,8 @@ class ProgressThread {
 
  private:
   void run(const std::stop_token& stop);
+  bool runRound(std::vector<std::shared_ptr<Advancing>>& active, int& polls,
+                const std::stop_token& stop);
   void sleep(const std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
   bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
 

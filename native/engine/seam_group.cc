@@ -83,7 +83,7 @@ class SeamGroup final : public seam::Group {
     } catch (const Error& error) {
       return completion(&error);
     } catch (const std::exception& exception) {  // no memory, most likely
-      const Error error(ErrorKind::kInternal, exception.what());
+      const Error error(ErrorKind::kInternal, reasonOf(exception));
       return completion(&error);
     }
     // Whoever completes the work keeps it meanwhile.

@@ -201,7 +201,7 @@ class Core {
     try {
       work();
     } catch (const std::exception& error) {
-      logWarning(error.what());
+      logWarning(reasonOf(error));
     }
   }
 

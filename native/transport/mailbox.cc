@@ -120,8 +120,10 @@ std::byte* Mailbox::frameBegin(Stream from, const FrameHeader& header) {
   flight.receive = nullptr;
   flight.isArrival = false;
   if (header.channel == Channel::kMessage) {
-    flight.message = frameMemory(header.length);
-    return flight.message.get();
+    std::list<MessageFrame> message;
+    message.push_back({peer, header, frameMemory(header.length)});
+    flight.message = std::move(message);
+    return flight.message.front().data.get();
   }
   if (header.channel != Channel::kControl) {
     const auto posted = std::find_if(posted_.begin(), posted_.end(),
@@ -150,7 +152,7 @@ void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
     std::lock_guard lock(mutex_);
     InFlight& flight = inFlight(from);
     if (header.channel == Channel::kMessage) {
-      messages_.push_back({peer, header, std::move(flight.message)});
+      messages_.splice(messages_.end(), flight.message);
       numMessages_.store(messages_.size(), std::memory_order_release);
     } else if (flight.receive != nullptr) {
       finish(*flight.receive, peer, header);
@@ -177,17 +179,25 @@ void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
   events_.wake();
 }
 
+// The receive that it was for stays as it is, for good: it was streaming, and its group fails.
+void Mailbox::frameCancelled(Stream from) noexcept {
+  std::lock_guard lock(mutex_);
+  InFlight& flight = inFlight(from);
+  if (flight.isArrival) arrivals_.erase(flight.arrival);
+  flight.isArrival = false;
+  flight.receive = nullptr;
+  flight.discard.reset();
+  flight.message.clear();
+}
+
+void Mailbox::frameRefused(int peer, const Refusal& refusal) noexcept {
+  events_.refused(peer, refusal);
+  events_.wake();
+}
+
 void Mailbox::sendCompleted(int) { events_.wake(); }
 
 void Mailbox::linkFailed(int peer, const Error& error) {
-  {
-    std::lock_guard lock(mutex_);
-    for (InFlight& flight : inFlight_[static_cast<std::size_t>(peer)]) {
-      if (flight.isArrival) arrivals_.erase(flight.arrival);
-      flight.isArrival = false;
-      flight.message.reset();
-    }
-  }
   events_.linkFailed(peer, error);
   events_.wake();
 }

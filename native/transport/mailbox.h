@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -22,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/refusal.h"
 #include "transport/transport.h"
 
 namespace smd::transport {
@@ -75,6 +75,7 @@ class Mailbox final : public FrameSink {
     std::function<void()> wake;  // something completed
     std::function<void(int peer, const Error&)> linkFailed;
     std::function<void(int peer, const FrameHeader&, std::string_view)> control;
+    std::function<void(int peer, const Refusal&)> refused;  // must not throw
   };
 
   Mailbox(int worldSize, Events events);
@@ -122,6 +123,8 @@ class Mailbox final : public FrameSink {
   // announces costs addresses, and only what really arrives costs memory.
   std::byte* frameBegin(Stream from, const FrameHeader& header) override;
   void frameEnd(Stream from, const FrameHeader& header) override;
+  void frameCancelled(Stream from) noexcept override;
+  void frameRefused(int peer, const Refusal& refusal) noexcept override;
   void sendCompleted(int peer) override;
   void linkFailed(int peer, const Error& error) override;
 
@@ -138,7 +141,7 @@ class Mailbox final : public FrameSink {
     std::list<Arrival>::iterator arrival;
     bool isArrival = false;
     std::unique_ptr<std::byte[]> discard;
-    FrameMemory message;  // of Channel::kMessage
+    std::list<MessageFrame> message;  // of Channel::kMessage: one, to be published as it is
   };
 
   static bool matches(const Receive& receive, int peer, const FrameHeader& header);
@@ -152,7 +155,7 @@ class Mailbox final : public FrameSink {
   std::mutex mutex_;
   std::list<Receive*> posted_;
   std::list<Arrival> arrivals_;
-  std::deque<MessageFrame> messages_;
+  std::list<MessageFrame> messages_;
   std::atomic<std::size_t> numMessages_{0};      // looked at without the lock
   std::vector<std::vector<InFlight>> inFlight_;  // by peer and index of its stream
   std::atomic<bool> isClosed_{false};

@@ -14,6 +14,7 @@
 //  3. FrameSink functions are called by one thread at a time for each peer, never from inside
 //     send(), and never after close() has returned.
 //  4. A failed link is reported once through linkFailed(); later sends to that peer fail at once.
+//     What cannot be received is reported once through frameRefused(): nothing more comes then.
 //  5. Any thread may call any function.
 #pragma once
 
@@ -49,6 +50,8 @@ static_assert(sizeof(FrameHeader) == 56 && std::is_trivially_copyable_v<FrameHea
 
 // A longer frame is a protocol error (a corrupted or hostile stream), not an allocation request.
 inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{1} << 42;
+// Of Channel::kControl; more than the engine has. The tag of a kMessage is at most its length.
+inline constexpr std::uint64_t kNumControlTags = 64;
 
 // The sender's view of one frame. Must outlive its completion.
 class SendTicket {
@@ -71,15 +74,24 @@ struct Stream {
   int index;
 };
 
-// Who receives. `peer` is the sender's rank in the communicator.
+struct Refusal;  // refusal.h
+
+// Who receives. `peer` is the sender's rank in the communicator. Frames come through a FrameParser
+// (frame_parser.h): after frameBegin() either frameEnd() or frameCancelled() is called.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // Where the payload goes: header.length writable bytes that stay valid until frameEnd() or
-  // linkFailed(). Never null unless header.length is 0. Throws std::bad_alloc, and has done nothing
-  // then, if there is no memory for so many: a transport to other hosts ends the link.
+  // Where the payload goes: header.length writable bytes that stay valid until the frame ends or is
+  // cancelled. Never null unless header.length is 0. Throws std::bad_alloc, and has done nothing
+  // then, if there is no memory for so many.
   virtual std::byte* frameBegin(Stream from, const FrameHeader& header) = 0;
+  // The payload is whole. Throws std::bad_alloc if what a control frame asks for needs more memory
+  // than there is.
   virtual void frameEnd(Stream from, const FrameHeader& header) = 0;
+  // The rest of the payload will not come: as if it had never begun.
+  virtual void frameCancelled(Stream from) noexcept = 0;
+  // Nothing of `peer` is received any more, but it may still be sent to.
+  virtual void frameRefused(int peer, const Refusal& refusal) noexcept = 0;
   // A ticket completed: whoever waits for one should look again.
   virtual void sendCompleted(int peer) = 0;
   virtual void linkFailed(int peer, const Error& error) = 0;

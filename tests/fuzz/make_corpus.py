@@ -43,6 +43,13 @@ def frame(length: int, payload: bytes = b"", tag: int = 0, channel: int = 0) -> 
     return header + payload
 
 
+def ring(value: bytes) -> bytes:
+    """Return an input for the ring of what `value` is for the parser: its end is in the middle."""
+    posted, stream = value[:1], value[1:]
+    pieces = [stream[i : i + 100] for i in range(0, len(stream), 100)]
+    return posted + struct.pack(">H", 40) + b"".join(bytes([len(p)]) + p for p in pieces)
+
+
 def inputs() -> dict[str, bytes]:
     """Return the inputs by path below the corpus."""
     handshakes = {
@@ -77,9 +84,13 @@ def inputs() -> dict[str, bytes]:
         "unknown_channel": b"\x00" + frame(0, channel=77),
         "truncated": b"\x01" + frame(100, b"half"),
     }
+    rings = {name: ring(value) for name, value in frames.items()}
+    rings["spoilt_written"] = ring(frames["posted"]) + b"\xff" + struct.pack("<Q", 2**17)
+    rings["spoilt_read"] = ring(frames["truncated"]) + b"\xfe" + struct.pack("<q", -1)
     return {
         **{f"handshake/{name}": value for name, value in handshakes.items()},
         **{f"frames/{name}": value for name, value in frames.items()},
+        **{f"ring/{name}": value for name, value in rings.items()},
     }
 
 

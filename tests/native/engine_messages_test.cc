@@ -561,9 +561,11 @@ class Pair {
     for (int rank = 0; rank < 2; ++rank) {
       Side& side = sides_[static_cast<std::size_t>(rank)];
       side.mailbox = std::make_unique<transport::Mailbox>(
-          2,
-          transport::Mailbox::Events{[] {}, [](int, const Error&) {},
-                                     [](int, const transport::FrameHeader&, std::string_view) {}});
+          2, transport::Mailbox::Events{[] {}, [](int, const Error&) {},
+                                        [](int, const transport::FrameHeader&, std::string_view) {},
+                                        [&side](int, const transport::Refusal& refusal) {
+                                          side.refusal = refusal.reason;
+                                        }});
       side.transport = transport::shm::createTransport(region_, rank, {0, 1}, *side.mailbox);
       side.mailbox->setTransport(1 - rank, side.transport.get());
       side.arena = transport::shm::Arena::create(region_, rank);
@@ -578,6 +580,9 @@ class Pair {
   transport::shm::Arena& arena(int rank) { return *sides_[static_cast<std::size_t>(rank)].arena; }
   transport::Mailbox& mailbox(int rank) { return *sides_[static_cast<std::size_t>(rank)].mailbox; }
   engine::Messages& messages(int rank) { return *sides_[static_cast<std::size_t>(rank)].messages; }
+  std::optional<transport::Refusal::Reason> refusal(int rank) const {
+    return sides_[static_cast<std::size_t>(rank)].refusal;
+  }
   // As at the end of a communicator.
   void end(int rank) {
     sides_[static_cast<std::size_t>(rank)].transport->close(milliseconds(0));
@@ -606,6 +611,7 @@ class Pair {
 
  private:
   struct Side {
+    std::optional<transport::Refusal::Reason> refusal;
     std::unique_ptr<transport::Mailbox> mailbox;
     std::unique_ptr<transport::Transport> transport;
     std::shared_ptr<transport::shm::Arena> arena;
@@ -692,6 +698,11 @@ TEST(MessageBlocks, ThatCannotBeAreRefused) {
     header.length = each.length;
     pair.mailbox(0).send(1, header, place.data(), nullptr);
     pair.mailbox(1).poll();
+    if (each.tag > each.length) {  // it does not come so far
+      EXPECT_EQ(pair.refusal(1), transport::Refusal::Reason::kBadTag) << each.what;
+      EXPECT_FALSE(pair.messages(1).take()) << each.what;
+      continue;
+    }
     try {
       static_cast<void>(pair.messages(1).take());
       ADD_FAILURE() << each.what << " was taken";

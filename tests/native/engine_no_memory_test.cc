@@ -1,13 +1,18 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations in which one allocation fails, each in turn: every rank has either its result or an
-// error, nobody hangs, and nothing ends the process. AddressSanitizer sees whether messages under
-// way use what the error has freed.
+// Operations in which one allocation fails, each in turn, or that one and all behind it, in the
+// call or on the engine's own threads: every rank has either its result or an error that says what
+// there was no memory for, nobody hangs, and nothing ends the process or writes where it must not.
+// AddressSanitizer sees whether messages under way use what the error has freed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
@@ -17,17 +22,55 @@
 
 namespace {
 
-// The allocation of this thread that fails, counted from 1; 0: none.
+// Whether this thread is in a call of the engine, and not in the test itself.
+thread_local bool isInCall = false;
+// The allocation of this thread there that fails, counted from 1; 0: none.
 thread_local int failsAt = 0;
+// All behind it fail as well, until this is false again.
+thread_local bool failsForGood = false;
+thread_local bool isFailing = false;
+// The same on the threads that are not a rank's; how many of theirs have failed.
+std::atomic<int> failsAtElsewhere{0};
+std::atomic<int> numFailedElsewhere{0};
+thread_local bool isRank = false;
+// What is larger fails on every thread.
+std::atomic<std::size_t> largestAllocation{std::numeric_limits<std::size_t>::max()};
+
+void failIfDue(std::size_t size) {
+  if (size > largestAllocation.load(std::memory_order_relaxed)) throw std::bad_alloc();
+  if (isInCall && isFailing) throw std::bad_alloc();
+  if (isInCall && failsAt > 0 && --failsAt == 0) {
+    isFailing = failsForGood;
+    throw std::bad_alloc();
+  }
+  if (!isRank && failsAtElsewhere.load(std::memory_order_relaxed) > 0 &&
+      failsAtElsewhere.fetch_sub(1) == 1) {
+    ++numFailedElsewhere;
+    throw std::bad_alloc();
+  }
+}
 
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t size) {
-  if (failsAt > 0 && --failsAt == 0) throw std::bad_alloc();
+  failIfDue(size);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
 void* operator new[](std::size_t size) { return operator new(size); }
+[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
+  failIfDue(size);
+  const auto unit = static_cast<std::size_t>(alignment);
+  if (void* memory = std::aligned_alloc(unit, (size + unit) / unit * unit)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return operator new(size, alignment);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
@@ -35,6 +78,29 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 
 namespace smd::engine::test {
 namespace {
+
+// `isHeard`: no network could keep the reason of the rank without memory from this one.
+void expectReason(const std::string& text, bool isHeard) {
+  EXPECT_EQ(text.find("bad_alloc"), std::string::npos) << text;
+  if (!isHeard && text.find("no memory") == std::string::npos) {
+    EXPECT_NE(text.find("rank 0 (host "), std::string::npos) << text;  // it is lost
+    return;
+  }
+  EXPECT_NE(text.find("rank 0 (host "), std::string::npos) << text;
+  EXPECT_TRUE(text.find("has no memory left") != std::string::npos ||
+              text.find("has no memory for the ") != std::string::npos ||
+              text.find("this process has no memory left") != std::string::npos)
+      << text;
+}
+
+template <class Function>
+auto inCall(const Function& function) {
+  struct Call {
+    Call() { isInCall = true; }
+    ~Call() { isInCall = false; }
+  } const call;
+  return function();
+}
 
 struct Case {
   const char* name;
@@ -62,18 +128,21 @@ class NoMemory : public ::testing::TestWithParam<Case> {
       auto request = buffers.request();
       try {
         if (rank == 0) failsAt = number;
-        const auto work = world.of(rank).collective(std::move(request), Mode::kBlocking, {});
+        const auto work = inCall(
+            [&] { return world.of(rank).collective(std::move(request), Mode::kBlocking, {}); });
         hasFailed = hasFailed || (rank == 0 && failsAt == 0);
         failsAt = 0;
         if (work->error()) {
           ++numErrors;
+          expectReason(errorOf(*work), size == 2 && each.ranksPerHost.size() == 1);
         } else {
           requireNone(buffers.problem());
         }
-      } catch (const std::bad_alloc&) {  // before the operation was under way: its caller is told
+      } catch (const Error& error) {  // before the operation was under way: its caller is told
+        failsAt = 0;
         hasFailed = true;
         ++numErrors;
-        world.of(rank).abort("no memory");
+        expectReason(error.what(), true);
       }
     });
     if (hasFailed && numErrors == 0) SUCCEED() << "it could do without";
@@ -103,6 +172,187 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"AllToAllOverHosts", "", {1, 2}, OpKind::kAllToAll, 30000},
         Case{"LargeOnAHost", "", {2}, OpKind::kAllReduce, 300000}),
     [](const auto& parameter) { return std::string(parameter.param.name); });
+
+// --- messages ------------------------------------------------------------------------------------
+
+enum class Failing {
+  kOnce,
+  kForGood,    // until the call has returned
+  kElsewhere,  // on the engine's own threads
+};
+
+struct MessageCase {
+  const char* name;
+  std::vector<int> ranksPerHost;
+  std::uint64_t count;  // int64; the small one is tried on the caller's thread
+  Mode mode = Mode::kBlocking;
+  Failing failing = Failing::kOnce;
+};
+
+class NoMemoryForMessages : public ::testing::TestWithParam<MessageCase> {
+ protected:
+  static constexpr std::uint64_t kGuard = 512;  // elements before and behind a buffer
+
+  struct Buffer {
+    explicit Buffer(std::uint64_t count) : all(count + 2 * kGuard, -1) {}
+    std::byte* data() { return reinterpret_cast<std::byte*>(all.data() + kGuard); }
+    void fill(std::int64_t seed) {
+      for (std::size_t i = kGuard; i < all.size() - kGuard; ++i) {
+        all[i] = seed + static_cast<std::int64_t>(i);
+      }
+    }
+    // Whether nothing was written beside it.
+    bool isWithinBounds() const {
+      const auto isUntouched = [](std::int64_t value) { return value == -1; };
+      const auto guard = static_cast<std::ptrdiff_t>(kGuard);
+      return std::all_of(all.begin(), all.begin() + guard, isUntouched) &&
+             std::all_of(all.end() - guard, all.end(), isUntouched);
+    }
+    std::vector<std::int64_t> all;
+  };
+
+  static void startFailing(int number) {
+    if (GetParam().failing == Failing::kElsewhere) {
+      numFailedElsewhere = 0;
+      failsAtElsewhere = number;
+    } else {
+      failsForGood = GetParam().failing == Failing::kForGood;
+      failsAt = number;
+    }
+  }
+  // Whether there was such an allocation.
+  static bool stopFailing() {
+    const bool hasFailed =
+        GetParam().failing == Failing::kElsewhere ? numFailedElsewhere.load() != 0 : failsAt == 0;
+    failsAt = failsAtElsewhere = 0;
+    failsForGood = isFailing = false;
+    return hasFailed;
+  }
+
+  // The error of an operation that was begun by `begin`; empty if it went well.
+  template <class Function>
+  static std::string errorAfter(const Function& begin) {
+    std::shared_ptr<Work> work;
+    try {
+      work = inCall(begin);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    waitFor(*work);
+    return errorOf(*work);
+  }
+
+  // Rank 1 sends two messages, which rank 0 receives the other way round, then one comes back.
+  // Allocation `number` fails on rank 0. Returns whether there was one.
+  static bool failOne(int number) {
+    const MessageCase& each = GetParam();
+    World world({.size = 2, .ranksPerHost = each.ranksPerHost});
+    std::atomic<bool> hasFailed{false};
+    std::array<std::string, 2> errors;
+    world.run([&](int rank) {
+      isRank = true;
+      Communicator& own = world.of(rank);
+      Buffer first(each.count), second(each.count), third(each.count), expected(each.count);
+      std::string& error = errors[static_cast<std::size_t>(rank)];
+      const auto run = [&](bool isSend, Buffer& buffer, std::uint64_t tag) {
+        if (!error.empty()) return;
+        error = errorAfter([&] {
+          return isSend ? own.send(buffer.data(), each.count, DType::kInt64, 1 - rank, tag,
+                                   each.mode, {})
+                        : own.receive(buffer.data(), each.count, DType::kInt64, 1 - rank, tag,
+                                      each.mode, {});
+        });
+        if (isSend || !error.empty()) return;
+        expected.fill(static_cast<std::int64_t>(tag));
+        SMD_REQUIRE(buffer.all == expected.all);
+      };
+      if (rank == 0) {
+        startFailing(number);
+        run(false, second, 2);
+        run(false, first, 1);
+        third.fill(3);
+        run(true, third, 3);
+        hasFailed = stopFailing();
+      } else {
+        first.fill(1);
+        second.fill(2);
+        const auto sent = own.send(first.data(), each.count, DType::kInt64, 0, 1, Mode::kAsync, {});
+        run(true, second, 2);
+        waitFor(*sent);
+        if (error.empty()) error = errorOf(*sent);
+        run(false, third, 3);
+      }
+      for (const Buffer* buffer : {&first, &second, &third}) SMD_REQUIRE(buffer->isWithinBounds());
+    });
+    isRank = false;
+    for (const std::string& error : errors) {
+      if (!error.empty()) expectReason(error, each.ranksPerHost.size() == 1);
+    }
+    return hasFailed;
+  }
+};
+
+TEST_P(NoMemoryForMessages, IsAnErrorOfTheOperation) {
+  constexpr int kMost = 2000;
+  // Each of the first ones. The engine's own threads make many that are alike.
+  constexpr int kAll = 15;
+  constexpr int kStep = 11;
+  const bool isElsewhere = GetParam().failing == Failing::kElsewhere;
+  int number = 1;
+  while (number < kMost && failOne(number)) {
+    number += isElsewhere && number >= kAll ? kStep : 1;
+  }
+  EXPECT_GT(number, isElsewhere ? 0 : 3) << "the operations allocate something";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Operations, NoMemoryForMessages,
+    ::testing::Values(
+        MessageCase{"SmallOnAHost", {2}, 10}, MessageCase{"LargeOnAHost", {2}, 100000},
+        MessageCase{"SmallOverHosts", {1, 1}, 10}, MessageCase{"LargeOverHosts", {1, 1}, 100000},
+        MessageCase{"AsyncOnAHost", {2}, 100000, Mode::kAsync},
+        MessageCase{"AsyncOverHosts", {1, 1}, 100000, Mode::kAsync},
+        MessageCase{"NothingLeftOnAHost", {2}, 100000, Mode::kBlocking, Failing::kForGood},
+        MessageCase{"NothingLeftOverHosts", {1, 1}, 100000, Mode::kBlocking, Failing::kForGood},
+        MessageCase{"ThreadsOnAHost", {2}, 100000, Mode::kAsync, Failing::kElsewhere},
+        MessageCase{"ThreadsOverHosts", {1, 1}, 100000, Mode::kAsync, Failing::kElsewhere}),
+    [](const auto& parameter) { return std::string(parameter.param.name); });
+
+// A frame that nobody has asked for, and that there is no memory for: both ranks read the size.
+class NoMemoryForAFrame : public ::testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(NoMemoryForAFrame, BothRanksReadTheSize) {
+  constexpr std::uint64_t kCount = std::uint64_t{1} << 20;
+  World world({.size = 2, .ranksPerHost = GetParam()});
+  std::array<std::string, 2> errors;
+  std::array<std::vector<float>, 2> buffers = {std::vector<float>(kCount), std::vector<float>(16)};
+  world.run([&](int rank) {
+    std::vector<float>& data = buffers[static_cast<std::size_t>(rank)];
+    auto* bytes = reinterpret_cast<std::byte*>(data.data());
+    Communicator& own = world.of(rank);
+    largestAllocation = kCount;  // bytes: a quarter of what comes
+    const auto work =
+        rank == 0 ? own.send(bytes, kCount, DType::kFloat32, 1, 7, Mode::kBlocking, {})
+                  : own.receive(bytes, data.size(), DType::kFloat32, 0, 9, Mode::kBlocking, {});
+    errors[static_cast<std::size_t>(rank)] = errorOf(*work);
+    SMD_REQUIRE(rank == 0 || std::all_of(data.begin(), data.end(), [](float f) { return f == 0; }));
+  });
+  largestAllocation = std::numeric_limits<std::size_t>::max();
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 1 (host "), std::string::npos) << error;
+    EXPECT_NE(error.find("has no memory for the 4194304 bytes that rank 0 (host "),
+              std::string::npos)
+        << error;
+    EXPECT_NE(error.find("sent in send to rank 1 (float32 x 1048576, tag 7)"), std::string::npos)
+        << error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, NoMemoryForAFrame,
+                         ::testing::Values(std::vector<int>{2}, std::vector<int>{1, 1}),
+                         [](const auto& hosts) {
+                           return hosts.param.size() == 1 ? "OnAHost" : "OverHosts";
+                         });
 
 }  // namespace
 }  // namespace smd::engine::test

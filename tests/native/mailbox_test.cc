@@ -95,7 +95,8 @@ class MailboxTest : public ::testing::Test {
       {[this] { ++numWakes_; }, [this](int peer, const Error&) { failed_.push_back(peer); },
        [this](int peer, const FrameHeader&, std::string_view text) {
          controls_.push_back(std::to_string(peer) + ": " + std::string(text));
-       }}};
+       },
+       [](int, const Refusal&) {}}};
 };
 
 TEST_F(MailboxTest, AReceiveTakesAFrameThatIsThere) {
@@ -127,7 +128,8 @@ TEST_F(MailboxTest, MessagesAreTakenWholeInTheOrderOfTheirArrival) {
   end(1, message(5, 100));
   EXPECT_GT(numWakes_, before);
   begin(2, message(8, 50));
-  mailbox_.linkFailed(2, Error(ErrorKind::kPeerLost, "gone"));  // in the middle of one
+  mailbox_.frameCancelled(2);  // in the middle of one
+  mailbox_.linkFailed(2, Error(ErrorKind::kPeerLost, "gone"));
   for (const auto& [peer, tag, length] :
        {std::array<std::uint64_t, 3>{2, 6, 10}, {3, 7, 0}, {1, 5, 100}}) {
     const auto taken = mailbox_.takeMessage();
@@ -290,10 +292,26 @@ TEST_F(MailboxTest, ControlFramesGoToTheEngineAndNobodyElse) {
 TEST_F(MailboxTest, AFailedLinkDropsTheHalfFrameOnly) {
   arrive(1, header(4, 8));
   begin(1, header(5, 8));
+  mailbox_.frameCancelled(1);
   mailbox_.linkFailed(1, Error(ErrorKind::kPeerLost, "gone"));
   EXPECT_EQ(failed_, (std::vector<int>{1}));
   expectFrom(post(1, 4, 8), 1, 4);
   EXPECT_FALSE(post(1, 5, 8).receive.isDone());
+}
+
+// Also of one that somebody has posted a receive for meanwhile, or before.
+TEST_F(MailboxTest, ACancelledFrameLetsGoOfItsReceive) {
+  const Posted& before = post(1, 5, 8);
+  begin(1, header(5, 8));
+  mailbox_.frameCancelled(1);
+  begin(2, header(6, 8));
+  const Posted& meanwhile = post(2, 6, 8);
+  mailbox_.frameCancelled(2);
+  arrive(1, header(7, 8));  // into the same stream, for nobody
+  arrive(2, header(7, 8));
+  EXPECT_FALSE(before.receive.isDone());
+  EXPECT_FALSE(meanwhile.receive.isDone());
+  expectFrom(post(2, 7, 8), 2, 7);
 }
 
 // A link is needed to notice that the awaited peer dies: of anyone, if anyone may answer.

@@ -87,5 +87,52 @@ TEST(RingTransport, SleepersAreWokenByTheOtherSide) {
   for (auto& transport : transports) transport->close(milliseconds(0));
 }
 
+// A stray write into the counters of a ring neither reads nor writes beside it.
+TEST(RingTransport, CountersThatCannotBeTrueAreRefused) {
+  enum class Spoilt { kWritten, kRead };
+  for (const Spoilt spoilt : {Spoilt::kWritten, Spoilt::kRead}) {
+    const auto region = shm::Region::create(2);
+    RecordingSink sinks[2];
+    std::unique_ptr<Transport> transports[2];
+    for (int rank = 0; rank < 2; ++rank) {
+      transports[rank] = shm::createTransport(region, rank, {0, 1}, sinks[rank]);
+    }
+    const auto bytes = payload(0, 1, 1, 1000);
+    transports[0]->send(1, frameHeader(1, bytes.size()), bytes.data(), nullptr);
+    shm::RingControl& control = region->ringControl(0, 1);
+    (spoilt == Spoilt::kWritten ? control.written : control.read) += shm::kRingBytes + 1;
+    SendTicket ticket;
+    transports[0]->send(1, frameHeader(2, bytes.size()), bytes.data(), &ticket);
+    EXPECT_EQ(ticket.state(), SendTicket::State::kPending);
+    transports[1]->poll();
+    ASSERT_TRUE(sinks[1].refusal(0).has_value());
+    EXPECT_EQ(sinks[1].refusal(0)->reason, Refusal::Reason::kOverrun);
+    transports[1]->poll();
+    transports[1]->catchUp();
+    EXPECT_EQ(sinks[1].count(0), 0U);
+    for (auto& transport : transports) transport->close(milliseconds(0));
+    EXPECT_EQ(ticket.state(), SendTicket::State::kFailed);
+    EXPECT_EQ(sinks[1].violations(), std::vector<std::string>{});
+  }
+}
+
+// The receiver has a part of a frame when it closes: nobody is told that it has come.
+TEST(RingTransport, AFrameThatHasNotComeWholeIsCancelled) {
+  const auto region = shm::Region::create(2);
+  RecordingSink sinks[2];
+  std::unique_ptr<Transport> transports[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    transports[rank] = shm::createTransport(region, rank, {0, 1}, sinks[rank]);
+  }
+  const auto bytes = payload(0, 1, 1, 2 * shm::kRingBytes);
+  SendTicket ticket;
+  transports[0]->send(1, frameHeader(1, bytes.size()), bytes.data(), &ticket);
+  transports[1]->poll();
+  EXPECT_EQ(sinks[1].numOpen(), 1U);
+  for (auto& transport : transports) transport->close(milliseconds(0));
+  EXPECT_EQ(sinks[1].numOpen(), 0U);
+  EXPECT_EQ(sinks[1].count(0), 0U);
+}
+
 }  // namespace
 }  // namespace smd::transport::test

@@ -98,36 +98,5 @@ TEST(Proofs, OfOneRoleStandForNoOther) {
   EXPECT_FALSE(trust::isEqual(proofs.welcome, proofs.farewell));
 }
 
-TEST(Header, FollowsTheTable) {
-  struct Case {
-    const char* what;
-    std::uint64_t length;
-    int channel;
-    HeaderVerdict verdict;
-  };
-  constexpr std::uint64_t kAll = ~std::uint64_t{0};
-  for (const Case& each : {
-           Case{"empty", 0, 0, HeaderVerdict::kFrame},
-           Case{"collective", 10, 1, HeaderVerdict::kFrame},
-           Case{"control", 10, 2, HeaderVerdict::kFrame},
-           Case{"message", 10, 3, HeaderVerdict::kFrame},
-           Case{"longest", kMaxFrameBytes, 0, HeaderVerdict::kFrame},
-           Case{"too long", kMaxFrameBytes + 1, 0, HeaderVerdict::kTooLong},
-           Case{"longest control", std::uint64_t{1} << 20, 2, HeaderVerdict::kFrame},
-           Case{"too long for control", (std::uint64_t{1} << 20) + 1, 2, HeaderVerdict::kTooLong},
-           Case{"absurd", kAll, 1, HeaderVerdict::kTooLong},
-           Case{"first channel that does not exist", 0, 4, HeaderVerdict::kUnknownChannel},
-           Case{"unknown and too long", kAll, 200, HeaderVerdict::kUnknownChannel},
-           Case{"goodbye", 0, 255, HeaderVerdict::kGoodbye},
-           Case{"goodbye with a payload", 1, 255, HeaderVerdict::kUnknownChannel},
-       }) {
-    FrameHeader header;
-    header.length = each.length;
-    header.channel = static_cast<Channel>(each.channel);
-    EXPECT_EQ(checkHeader(header), each.verdict) << each.what;
-  }
-  EXPECT_EQ(checkHeader(makeGoodbye()), HeaderVerdict::kGoodbye);
-}
-
 }  // namespace
 }  // namespace smd::transport::tcp

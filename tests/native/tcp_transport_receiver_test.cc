@@ -23,6 +23,8 @@ class CountingSink final : public FrameSink {
  public:
   std::byte* frameBegin(Stream, const FrameHeader&) override { return nullptr; }
   void frameEnd(Stream, const FrameHeader&) override { ++count; }
+  void frameCancelled(Stream) noexcept override {}
+  void frameRefused(int, const Refusal&) noexcept override {}
   void sendCompleted(int) override {}
   void linkFailed(int, const Error&) override {}
 

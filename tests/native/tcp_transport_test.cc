@@ -16,6 +16,7 @@
 #include "common/file_descriptor.h"
 #include "common/network.h"
 #include "sanitizers.h"
+#include "transport/frame_parser.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/handshakes.h"

@@ -21,9 +21,11 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <ostream>
 #include <random>
@@ -32,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/refusal.h"
 #include "transport/transport.h"
 
 namespace smd::transport::test {
@@ -88,6 +91,8 @@ class RecordingSink : public FrameSink {
  public:
   std::byte* frameBegin(Stream from, const FrameHeader& header) override {
     const Call call(*this, from.peer);
+    if (header.length >= noMemoryFrom) throw std::bad_alloc();
+    if (refusal(from.peer).has_value()) note("frameBegin() after frameRefused()");
     ReceivedFrame& frame = open_[{from.peer, from.index}];
     frame.header = header;
     frame.bytes.assign(header.length, std::byte{0});
@@ -106,6 +111,21 @@ class RecordingSink : public FrameSink {
     }
     const std::lock_guard lock(mutex_);
     received_[peer].push_back(std::move(frame));
+    open_.erase({from.peer, from.index});
+    changed_.notify_all();
+  }
+
+  void frameCancelled(Stream from) noexcept override {
+    const Call call(*this, from.peer);
+    if (open_.erase({from.peer, from.index}) == 0) note("frameCancelled() without frameBegin()");
+  }
+
+  void frameRefused(int peer, const Refusal& refusal) noexcept override {
+    const Call call(*this, peer);
+    const std::lock_guard lock(mutex_);
+    if (!refusals_.emplace(peer, refusal).second) {
+      violations_.push_back("frameRefused() twice for one peer");
+    }
     changed_.notify_all();
   }
 
@@ -126,10 +146,15 @@ class RecordingSink : public FrameSink {
     changed_.notify_all();
   }
 
+  // Of a frame's bytes. Set it before the first frame.
+  std::uint64_t noMemoryFrom = std::numeric_limits<std::uint64_t>::max();
   // Called for each whole frame, before it is kept. Set it before the first frame.
   std::function<void(int peer, const ReceivedFrame&)> onFrame;
 
   void closed() { isClosed_.store(true); }
+
+  // Frames that have begun and neither ended nor been cancelled. Not while one may begin.
+  std::size_t numOpen() const { return open_.size(); }
 
   std::size_t count(int peer) {
     const std::lock_guard lock(mutex_);
@@ -143,6 +168,11 @@ class RecordingSink : public FrameSink {
     const std::lock_guard lock(mutex_);
     const auto found = failures_.find(peer);
     return found == failures_.end() ? std::nullopt : std::optional(found->second);
+  }
+  std::optional<Refusal> refusal(int peer) {
+    const std::lock_guard lock(mutex_);
+    const auto found = refusals_.find(peer);
+    return found == refusals_.end() ? std::nullopt : std::optional(found->second);
   }
   std::vector<std::string> violations() {
     const std::lock_guard lock(mutex_);
@@ -187,6 +217,7 @@ class RecordingSink : public FrameSink {
   std::condition_variable changed_;
   std::map<int, std::deque<ReceivedFrame>> received_;
   std::map<int, std::string> failures_;
+  std::map<int, Refusal> refusals_;
   std::vector<std::string> violations_;
 };
 
@@ -311,6 +342,47 @@ TEST_P(TransportConformance, FramesOfAllSizesArriveUnchangedAndInOrder) {
       ASSERT_TRUE(group->waitForTicket(tickets[i]));
       EXPECT_EQ(tickets[i].state(), SendTicket::State::kSent);
     }
+  }
+}
+
+// Nothing behind it is taken for a frame, nor its payload for another's; and the way back is open.
+TEST_P(TransportConformance, AFrameThatThereIsNoMemoryForIsRefused) {
+  constexpr std::uint64_t kMost = std::uint64_t{3} << 20;
+  const auto group = makeGroup(2);
+  group->sink(1).noMemoryFrom = kMost;
+  std::vector<std::vector<std::byte>> payloads;
+  std::deque<SendTicket> tickets;
+  for (std::uint64_t tag = 0; tag < 4; ++tag) {
+    payloads.push_back(payload(0, 1, tag, tag == 2 ? kMost : 1000));
+    group->send(0, 1, frameHeader(tag, payloads.back().size()), payloads.back().data(),
+                &tickets.emplace_back());
+  }
+  ASSERT_TRUE(group->wait([&] { return group->sink(1).refusal(0).has_value(); }));
+  EXPECT_EQ(group->sink(1).refusal(0)->reason, Refusal::Reason::kNoMemory);
+  EXPECT_EQ(group->sink(1).refusal(0)->header.length, kMost);
+  const auto answer = payload(1, 0, 9, 5000);
+  group->send(1, 0, frameHeader(9, answer.size()), answer.data(), nullptr);
+  ASSERT_TRUE(group->wait([&] { return group->sink(0).count(1) == 1; }));
+  expectFrame(group->sink(0).frame(1, 0), 1, 0, 9, 5000);
+  EXPECT_EQ(group->sink(1).count(0), 2U);
+  EXPECT_FALSE(group->sink(1).failure(0).has_value());
+  group->close(0, milliseconds(0));  // ends the tickets
+  for (const SendTicket& ticket : tickets) EXPECT_NE(ticket.state(), SendTicket::State::kPending);
+}
+
+TEST_P(TransportConformance, AHeaderThatNoFrameCanHaveIsRefused) {
+  for (const FrameHeader& header :
+       {frameHeader(1, 0, static_cast<Channel>(77)),
+        frameHeader(kNumControlTags, 0, Channel::kControl), frameHeader(1, 0, Channel::kMessage),
+        frameHeader(0, 0, static_cast<Channel>(0xFE))}) {
+    const auto group = makeGroup(2);
+    group->send(0, 1, header, nullptr, nullptr);
+    group->send(0, 1, frameHeader(2, 0), nullptr, nullptr);
+    // Over a network it has broken the protocol.
+    ASSERT_TRUE(group->wait([&] {
+      return group->sink(1).refusal(0).has_value() || group->sink(1).failure(0).has_value();
+    }));
+    EXPECT_EQ(group->sink(1).count(0), 0U);
   }
 }
 

@@ -5,15 +5,21 @@
 // payload into it as space allows; the receiver drains it whenever it polls. A message longer than
 // the ring flows through in pieces, so sender and receiver copy at the same time.
 //
+// What is drained goes to a FrameParser: this file knows nothing of frames that arrive. Counters
+// are in shared memory, where a stray write of any rank may change them: they are checked before
+// they are used. A peer whose ring cannot be read any more is not read from, and the sink is told.
+//
 // Locks: outgoing_[peer].mutex guards one peer's queue and ring; receiveMutex_ makes one thread at
 // a time the receiver. The receiver never holds an outgoing lock while it calls the sink.
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "common/clock.h"
+#include "transport/frame_parser.h"
 #include "transport/shm/factory.h"
 
 namespace smd::transport::shm {
@@ -27,8 +33,10 @@ class RingTransport final : public Transport {
         index_(index),
         ranks_(std::move(ranks)),
         sink_(sink),
-        outgoing_(ranks_.size()),
-        incoming_(ranks_.size()) {}
+        outgoing_(ranks_.size()) {
+    incoming_.reserve(ranks_.size());
+    for (const int rank : ranks_) incoming_.emplace_back(rank, sink);
+  }
 
   void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket) override {
     Outgoing& out = outgoing_[static_cast<std::size_t>(positionOf(peer))];
@@ -42,7 +50,7 @@ class RingTransport final : public Transport {
     if (ticket == nullptr && header.length != 0) {
       pending.copy.assign(pending.payload, pending.payload + header.length);
     }
-    out.queue.push_back(std::move(pending));
+    out.queue.push_back(std::move(pending));  // throws, like the line above it, with nothing done
     if (wasEmpty) push(positionOf(peer), out);
   }
 
@@ -90,6 +98,7 @@ class RingTransport final : public Transport {
     }
     std::lock_guard receiving(receiveMutex_);
     closed_ = true;
+    for (Incoming& in : incoming_) in.parser.cancel();
     for (Outgoing& out : outgoing_) {
       std::lock_guard lock(out.mutex);
       for (Pending& pending : out.queue) {
@@ -115,10 +124,9 @@ class RingTransport final : public Transport {
     std::atomic<bool> hasCompleted{false};  // a ticket, and the sink has not been told yet
   };
   struct Incoming {
-    FrameHeader header;
-    std::size_t headerBytes = 0;  // of the current frame, received so far
-    std::byte* payload = nullptr;
-    std::uint64_t received = 0;
+    Incoming(int rank, FrameSink& sink) : parser(rank, sink) {}
+    FrameParser parser;
+    bool isRefused = false;  // nothing is read any more
   };
 
   int positionOf(int rank) const {
@@ -131,6 +139,12 @@ class RingTransport final : public Transport {
     });
   }
 
+  // None if the receiver cannot have read so much: it is that rank's to find out.
+  static std::uint64_t spaceIn(const RingControl& control, std::uint64_t written) {
+    const std::uint64_t unread = written - control.read.load(std::memory_order_acquire);
+    return unread <= kRingBytes ? kRingBytes - unread : 0;
+  }
+
   // Moves as much as fits. Returns whether a ticket completed. Caller holds out.mutex.
   bool push(int position, Outgoing& out) {
     RingControl& control = region_->ringControl(index_, position);
@@ -141,12 +155,12 @@ class RingTransport final : public Transport {
     while (!out.queue.empty()) {
       Pending& pending = out.queue.front();
       const std::uint64_t total = sizeof(FrameHeader) + pending.header.length;
-      std::uint64_t space = kRingBytes - (written - control.read.load(std::memory_order_acquire));
+      std::uint64_t space = spaceIn(control, written);
       if (space == 0) {
         // Ask to be woken, then look once more: the receiver may have drained meanwhile.
         control.senderWaits.store(1, std::memory_order_relaxed);
         fullFence();
-        space = kRingBytes - (written - control.read.load(std::memory_order_acquire));
+        space = spaceIn(control, written);
         if (space == 0) break;
       }
       while (space != 0 && pending.sent < total) {
@@ -198,33 +212,26 @@ class RingTransport final : public Transport {
     std::uint64_t read = control.read.load(std::memory_order_relaxed);
     const std::uint64_t start = read;
     Incoming& in = incoming_[static_cast<std::size_t>(position)];
-    const int rank = ranks_[static_cast<std::size_t>(position)];
-    while (read < end) {
+    std::optional<Refusal> refusal;
+    while (read < end && !in.isRefused) {
       const std::uint64_t available = control.written.load(std::memory_order_acquire) - read;
       if (available == 0) break;
-      const std::uint64_t offset = read % kRingBytes;
-      const std::uint64_t contiguous = std::min(available, kRingBytes - offset);
-      if (in.headerBytes < sizeof(FrameHeader)) {
-        const std::uint64_t count =
-            std::min<std::uint64_t>(contiguous, sizeof(FrameHeader) - in.headerBytes);
-        std::memcpy(reinterpret_cast<std::byte*>(&in.header) + in.headerBytes, ring + offset,
-                    count);
-        in.headerBytes += count;
-        read += count;
-        if (in.headerBytes == sizeof(FrameHeader)) {
-          in.payload = sink_.frameBegin(rank, in.header);
-          in.received = 0;
-        }
+      if (available > kRingBytes) {
+        refusal = Refusal{Refusal::Reason::kOverrun, {}};
+        in.parser.cancel();
       } else {
-        const std::uint64_t count = std::min({contiguous, in.header.length - in.received, kPiece});
-        std::memcpy(in.payload + in.received, ring + offset, count);
-        in.received += count;
+        const std::uint64_t offset = read % kRingBytes;
+        const std::uint64_t count = std::min({available, kRingBytes - offset, kPiece});
+        refusal = in.parser.consume({ring + offset, count});
         read += count;
+        control.read.store(read, std::memory_order_release);
+        if (in.parser.hasLeft()) {  // nobody says goodbye in a ring
+          refusal = Refusal{Refusal::Reason::kUnknownChannel, makeGoodbye()};
+        }
       }
-      control.read.store(read, std::memory_order_release);
-      if (in.headerBytes == sizeof(FrameHeader) && in.received == in.header.length) {
-        in.headerBytes = 0;
-        sink_.frameEnd(rank, in.header);
+      if (refusal.has_value()) {
+        in.isRefused = true;
+        sink_.frameRefused(ranks_[static_cast<std::size_t>(position)], *refusal);
       }
     }
     if (read == start) return false;

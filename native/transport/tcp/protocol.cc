@@ -13,9 +13,6 @@ namespace {
 
 constexpr std::uint64_t kHelloMagic = 0x4F4C4C4548444D53;  // "SMDHELLO"
 constexpr std::uint32_t kByteOrderMark = 0x01020304;
-constexpr auto kGoodbyeMark = static_cast<Channel>(0xFF);
-// More than the longest error text that the engine makes.
-constexpr std::uint64_t kMaxControlBytes = std::uint64_t{1} << 20;
 
 struct Hello {
   std::uint64_t magic = kHelloMagic;
@@ -108,27 +105,6 @@ Proofs proofsOf(const trust::SessionKey& key, const HelloBytes& hello, const Non
           prove(key, "smddp welcome", hello, challenge, binding),
           prove(key, "smddp farewell", hello, challenge, binding),
           prove(key, "smddp failure", hello, challenge, binding)};
-}
-
-FrameHeader makeGoodbye() {
-  FrameHeader header;
-  header.channel = kGoodbyeMark;
-  return header;
-}
-
-std::uint64_t longestFrame(Channel channel) {
-  return channel == Channel::kControl ? kMaxControlBytes : kMaxFrameBytes;
-}
-
-HeaderVerdict checkHeader(const FrameHeader& header) {
-  if (header.channel == kGoodbyeMark && header.length == 0) {
-    return HeaderVerdict::kGoodbye;
-  }
-  if (header.channel > Channel::kMessage) {
-    return HeaderVerdict::kUnknownChannel;
-  }
-  return header.length > longestFrame(header.channel) ? HeaderVerdict::kTooLong
-                                                      : HeaderVerdict::kFrame;
 }
 
 }  // namespace smd::transport::tcp

@@ -85,17 +85,4 @@ struct Proofs {
 Proofs proofsOf(const trust::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
                 trust::Bytes binding = {});
 
-// Headers on the wire carry either a Channel or one of these marks in FrameHeader::channel.
-FrameHeader makeGoodbye();
-
-enum class HeaderVerdict : std::uint8_t {
-  kFrame,
-  kGoodbye,
-  kTooLong,         // above longestFrame() of its channel
-  kUnknownChannel,  // neither a channel nor a mark
-};
-// In bytes. Control frames carry the text of an error and nothing else.
-std::uint64_t longestFrame(Channel channel);
-HeaderVerdict checkHeader(const FrameHeader& header);
-
 }  // namespace smd::transport::tcp

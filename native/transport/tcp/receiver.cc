@@ -52,18 +52,23 @@ Receiver::Result Receiver::receive(std::size_t budget, std::span<std::byte> scra
     result.bytes += bytes;
     hasReceived_ = true;
     const std::size_t placed = std::min<std::size_t>(bytes, direct);
-    if (placed > 0) {
-      parser_.placed(placed);
+    auto refusal = parser_.placed(placed);
+    if (!refusal.has_value()) {
+      refusal = parser_.consume(scratch.first(bytes - placed));
     }
-    if (const auto reason = parser_.consume(scratch.first(bytes - placed)); reason.has_value()) {
-      result.end = LinkEnd{false, endpoint_ + " broke the protocol: " + *reason};
+    if (refusal.has_value() && refusal->isOfThePeer()) {
+      result.end = LinkEnd{false, endpoint_ + " broke the protocol: " + refusal->text()};
+      break;
+    }
+    if (refusal.has_value()) {
+      result.refusal = refusal;
       break;
     }
     if (bytes < direct + extra) {
       break;  // the socket is empty: no need to be told so by another call
     }
   }
-  result.hasMore = !result.end.has_value() && connection_.hasMore();
+  result.hasMore = !result.end.has_value() && !result.refusal.has_value() && connection_.hasMore();
   return result;
 }
 

@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
+#include "transport/frame_parser.h"
 #include "transport/tcp/connection.h"
-#include "transport/tcp/frame_parser.h"
 #include "transport/tcp/link_end.h"
 #include "transport/tcp/protocol.h"
 #include "transport/transport.h"
@@ -31,10 +31,14 @@ class Receiver {
     std::size_t bytes = 0;       // that were read
     bool hasMore = false;        // that no poll reports: to be called again, when others had a turn
     std::optional<LinkEnd> end;  // the connection has ended, everything before was delivered
+    std::optional<Refusal> refusal;  // this process cannot take what comes: not to be called again
   };
   // Reads until nothing is left or about `budget` bytes have come. `scratch` takes what belongs
   // to no payload yet; it is empty again on return, so all connections may share one.
   Result receive(std::size_t budget, std::span<std::byte> scratch);
+
+  // Nothing will be read any more: lets go of a frame that has not come whole.
+  void cancel() { parser_.cancel(); }
 
   Connection& connection() { return connection_; }
   Stream from() const { return from_; }

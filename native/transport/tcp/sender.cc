@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+#include "transport/frame_parser.h"
 #include "transport/tcp/socket.h"
 
 namespace smd::transport::tcp {
@@ -248,10 +249,10 @@ bool Sender::finish() {
       break;
   }
   if (!hasSaidGoodbye_) {
-    hasSaidGoodbye_ = true;
     Outgoing goodbye;
     goodbye.header = makeGoodbye();
     queue_.push_back(std::move(goodbye));
+    hasSaidGoodbye_ = true;
     watchLocked(true);
     return false;
   }

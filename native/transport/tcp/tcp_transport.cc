@@ -15,7 +15,9 @@
 // Life of a link. Frames to a peer travel over connections that we opened (Outbound), frames from
 // it over those that it opened (Receivers). A link has failed when one of them has ended. If the
 // sending end notices first, what the peer still sent is read before the failure is reported: the
-// peer may have handed over its last frames, and then left.
+// peer may have handed over its last frames, and then left. A peer whose frames this process has no
+// memory for is not read from any more, but its connections stay, and so does the way to it: it is
+// to be told.
 #include <sys/eventfd.h>
 #include <sys/poll.h>
 #include <sys/socket.h>
@@ -129,6 +131,7 @@ class Core : public std::enable_shared_from_this<Core> {
         });
     paths_ = std::vector<Outbound>(addresses.size());
     hasFailed_.resize(addresses.size(), false);
+    isRefused_.resize(addresses.size(), false);
     hasReceivedFrom_.resize(addresses.size(), false);
     for (std::size_t peer = 0; peer < addresses.size(); ++peer) {
       paths_[peer].configure(context_, static_cast<int>(peer),
@@ -225,7 +228,10 @@ class Core : public std::enable_shared_from_this<Core> {
       listeners_.clear();
       return;
     }
-    handOver(Clock::now() + grace);
+    try {
+      handOver(Clock::now() + grace);
+    } catch (const std::exception&) {  // no memory: what is left is not handed over
+    }
     isClosing_.store(true);
     // The right is never given back: nobody reads, writes or calls the sink any more.
     while (!takeRight()) {
@@ -234,6 +240,7 @@ class Core : public std::enable_shared_from_this<Core> {
     }
     loop_->unwatch(poller_.descriptor());
     for (const auto& [number, receiver] : receivers_) {
+      receiver->cancel();
       const Proofs& proofs = receiver->proofs();
       receiver->connection().writeAll(ending == TcpTransport::Ending::kInOrder ? proofs.farewell
                                                                                : proofs.failure);
@@ -386,7 +393,12 @@ class Core : public std::enable_shared_from_this<Core> {
     try {
       return work();
     } catch (const std::exception& error) {
-      linkFailed(peer, unserved(endpoints_[static_cast<std::size_t>(peer)], error.what()));
+      LinkEnd end;
+      try {
+        end = unserved(endpoints_[static_cast<std::size_t>(peer)], reasonOf(error));
+      } catch (const std::bad_alloc&) {  // not even for that
+      }
+      linkFailed(peer, std::move(end));
       return true;
     }
   }
@@ -416,7 +428,7 @@ class Core : public std::enable_shared_from_this<Core> {
         try {
           return readHandshake(tag.number);
         } catch (const std::exception& error) {
-          handshakes_->refuse(tag.number, error.what());
+          handshakes_->refuse(tag.number, reasonOf(error));
           return true;
         }
       case Source::kListener:
@@ -442,8 +454,14 @@ class Core : public std::enable_shared_from_this<Core> {
     if (found == receivers_.end()) {
       return false;
     }
-    Receiver& receiver = *found->second;
-    return forPeer(receiver.from().peer, [&] { return receiveFrom(found); });
+    const int peer = found->second->from().peer;
+    if (isRefused_[static_cast<std::size_t>(peer)]) {  // not watched: this is its end
+      return forPeer(peer, [&] {
+        linkFailed(peer, closedUnexpectedly(endpoints_[static_cast<std::size_t>(peer)], ""));
+        return true;
+      });
+    }
+    return forPeer(peer, [&] { return receiveFrom(found); });
   }
 
   using Receivers = std::unordered_map<std::uint64_t, std::unique_ptr<Receiver>>;
@@ -452,6 +470,9 @@ class Core : public std::enable_shared_from_this<Core> {
     Receiver& receiver = *found->second;
     const int peer = receiver.from().peer;
     const Receiver::Result result = receiver.receive(kReceiveBudget, scratch_);
+    if (result.refusal.has_value()) {
+      stopReceiving(peer, *result.refusal);
+    }
     if (result.hasMore) {
       runSoon([this, number = found->first] { receive(number); });
     }
@@ -473,8 +494,20 @@ class Core : public std::enable_shared_from_this<Core> {
     return result.bytes > 0 || result.end.has_value();
   }
 
+  // Its connections stay, so that it does not take them for a process that has ended.
+  void stopReceiving(int peer, const Refusal& refusal) {
+    isRefused_[static_cast<std::size_t>(peer)] = true;
+    for (const auto& [stream, number] : receiversOf_[peer]) {
+      Receiver& receiver = *receivers_.find(number)->second;
+      receiver.cancel();
+      poller_.modify(receiver.connection().descriptor(), 0, {Source::kReceiver, number});
+    }
+    sink_->frameRefused(peer, refusal);
+  }
+
   void drop(Receivers::iterator receiver) {
     const Stream from = receiver->second->from();
+    receiver->second->cancel();
     poller_.remove(receiver->second->connection().descriptor());
     receivers_.erase(receiver);
     receiversOf_[from.peer].erase(from.index);
@@ -506,6 +539,7 @@ class Core : public std::enable_shared_from_this<Core> {
     });
   }
 
+  // An `end` without text: for want of memory.
   void linkFailed(int peer, LinkEnd end) {
     const auto index = static_cast<std::size_t>(peer);
     if (hasFailed_[index]) {
@@ -513,18 +547,27 @@ class Core : public std::enable_shared_from_this<Core> {
     }
     hasFailed_[index] = true;
     endings_.erase(peer);
-    while (!receiversOf_[peer].empty()) {
-      drop(receivers_.find(receiversOf_[peer].begin()->second));
+    const auto receivers = receiversOf_.find(peer);
+    while (receivers != receiversOf_.end() && !receivers->second.empty()) {
+      drop(receivers_.find(receivers->second.begin()->second));
     }
     if (pathTo(peer).fail()) {
       sink_->sendCompleted(peer);
     }
-    if (!hasReceivedFrom_[index] && !end.hasLeft) {
-      // Maybe it did come, and was not let in.
-      const std::string refused = refusals_.describe(peer);
-      if (!refused.empty()) end.text += " (" + refused + ")";
+    sink_->linkFailed(peer, errorOf(peer, std::move(end)));
+  }
+
+  Error errorOf(int peer, LinkEnd end) const {
+    try {
+      if (!hasReceivedFrom_[static_cast<std::size_t>(peer)] && !end.hasLeft) {
+        // Maybe it did come, and was not let in.
+        const std::string refused = refusals_.describe(peer);
+        if (!refused.empty()) end.text += " (" + refused + ")";
+      }
+      if (!end.text.empty()) return Error(ErrorKind::kPeerLost, end.text);
+    } catch (const std::bad_alloc&) {
     }
-    sink_->linkFailed(peer, Error(ErrorKind::kPeerLost, end.text));
+    return noMemory_;
   }
 
   bool acceptConnections(const FileDescriptor& listener) {
@@ -542,7 +585,7 @@ class Core : public std::enable_shared_from_this<Core> {
         handshakes_->add(Connection(std::move(socket), tls_.get(), TlsRole::kAcceptor), stranger,
                          Clock::now());
       } catch (const std::exception& error) {
-        noteRejection(stranger, Refusals::kNoRank, error.what());
+        noteRejection(stranger, Refusals::kNoRank, reasonOf(error));
       }
     }
     if (!handshakes_->isEmpty() && !std::exchange(isExpiryPlanned_, true)) {
@@ -602,7 +645,8 @@ class Core : public std::enable_shared_from_this<Core> {
     Connection& connection = accepted->connection;
     const std::uint64_t receiver = nextReceiver_++;
     // Of a link that has failed it may be the first connection, to send its error over.
-    const bool isOver = hasFailed_[static_cast<std::size_t>(peer)] || endings_.contains(peer);
+    const bool isOver = hasFailed_[static_cast<std::size_t>(peer)] ||
+                        isRefused_[static_cast<std::size_t>(peer)] || endings_.contains(peer);
     const bool isWelcome = !isOver && !receiversOf_[peer].contains(stream);
     if (!isWelcome ||
         !poller_.modify(connection.descriptor(), EPOLLIN | EPOLLRDHUP,
@@ -707,6 +751,9 @@ class Core : public std::enable_shared_from_this<Core> {
     }
   }
 
+  // Made while there is memory.
+  const Error noMemory_{ErrorKind::kPeerLost,
+                        "cannot be served by this rank any more (this process has no memory left)"};
   const std::vector<InterfaceAddress> interfaces_;  // the main one first
   const std::size_t connections_;                   // with each peer over each of them
   std::vector<FileDescriptor> listeners_;           // one at each
@@ -739,6 +786,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<int, std::map<int, std::uint64_t>> receiversOf_;  // by peer and its stream
   std::unordered_map<int, Ending> endings_;                            // by peer
   std::vector<bool> hasFailed_;                                        // by peer
+  std::vector<bool> isRefused_;        // by peer: there was no memory for what it sends
   std::vector<bool> hasReceivedFrom_;  // by peer: was it ever let in
   std::uint64_t nextReceiver_ = 0;
   bool isExpiryPlanned_ = false;

@@ -1,0 +1,159 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/frame_parser.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace smd::transport {
+namespace {
+
+constexpr auto kGoodbyeMark = static_cast<Channel>(0xFF);
+// More than the longest error text that the engine makes.
+constexpr std::uint64_t kMaxControlBytes = std::uint64_t{1} << 20;
+
+Refusal refusalOf(Refusal::Reason reason, const FrameHeader& header = {}) {
+  return {reason, header};
+}
+
+}  // namespace
+
+std::string Refusal::text() const {
+  switch (reason) {
+    case Reason::kTooLong:
+      return "it announced a frame of " + std::to_string(header.length) +
+             " bytes, expected at most " + std::to_string(longestFrame(header.channel));
+    case Reason::kUnknownChannel:
+      return "it used channel " + std::to_string(static_cast<int>(header.channel)) +
+             ", which does not exist";
+    case Reason::kBadTag:
+      return "it used tag " + std::to_string(header.tag) + " for a frame of " +
+             std::to_string(header.length) + " bytes on channel " +
+             std::to_string(static_cast<int>(header.channel)) + ", which cannot have it";
+    case Reason::kAfterGoodbye:
+      return "it sent bytes after its goodbye";
+    case Reason::kOverrun:
+      return "it wrote more into a ring than the ring holds";
+    case Reason::kNoMemory:
+      break;
+  }
+  return "it sent a frame of " + std::to_string(header.length) +
+         " bytes, and this process has no memory for so many";
+}
+
+std::uint64_t longestFrame(Channel channel) {
+  return channel == Channel::kControl ? kMaxControlBytes : kMaxFrameBytes;
+}
+
+FrameHeader makeGoodbye() {
+  FrameHeader header;
+  header.channel = kGoodbyeMark;
+  return header;
+}
+
+bool isGoodbye(const FrameHeader& header) {
+  return header.channel == kGoodbyeMark && header.length == 0;
+}
+
+std::optional<Refusal> checkHeader(const FrameHeader& header) {
+  if (header.channel > Channel::kMessage) {
+    return refusalOf(Refusal::Reason::kUnknownChannel, header);
+  }
+  if (header.length > longestFrame(header.channel)) {
+    return refusalOf(Refusal::Reason::kTooLong, header);
+  }
+  const bool isTagGood = header.channel == Channel::kControl   ? header.tag < kNumControlTags
+                         : header.channel == Channel::kMessage ? header.tag <= header.length
+                                                               : true;  // the user's, or a step
+  if (!isTagGood) return refusalOf(Refusal::Reason::kBadTag, header);
+  return std::nullopt;
+}
+
+std::optional<Refusal> FrameParser::consume(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    std::size_t part = 0;
+    std::optional<Refusal> refusal;
+    switch (state_) {
+      case State::kInPayload:
+        part = std::min<std::uint64_t>(bytes.size(), missing_);
+        std::memcpy(destination_, bytes.data(), part);
+        refusal = placed(part);
+        break;
+      case State::kInHeader:
+        part = std::min(bytes.size(), headerBytes_.size() - headerFilled_);
+        std::memcpy(headerBytes_.data() + headerFilled_, bytes.data(), part);
+        headerFilled_ += part;
+        if (headerFilled_ == headerBytes_.size()) refusal = begin();
+        break;
+      case State::kLeft:
+        return refused(refusalOf(Refusal::Reason::kAfterGoodbye));
+      case State::kRefused:
+        return refusal_;
+    }
+    if (refusal.has_value()) return refusal;
+    bytes = bytes.subspan(part);
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> FrameParser::begin() {
+  headerFilled_ = 0;
+  std::memcpy(&header_, headerBytes_.data(), sizeof(header_));
+  if (isGoodbye(header_)) {
+    state_ = State::kLeft;
+    return std::nullopt;
+  }
+  if (const auto refusal = checkHeader(header_); refusal.has_value()) return refused(*refusal);
+  // Whatever is thrown: this frame was not begun, so what follows is not its payload.
+  state_ = State::kRefused;
+  try {
+    destination_ = sink_.frameBegin(from_, header_);
+  } catch (const std::bad_alloc&) {
+    return refused(refusalOf(Refusal::Reason::kNoMemory, header_));
+  }
+  state_ = State::kInPayload;
+  missing_ = header_.length;
+  return missing_ == 0 ? commit() : std::nullopt;
+}
+
+std::optional<Refusal> FrameParser::placed(std::size_t bytes) {
+  if (bytes == 0) return std::nullopt;
+  missing_ -= bytes;
+  destination_ += bytes;
+  return missing_ == 0 ? commit() : std::nullopt;
+}
+
+std::optional<Refusal> FrameParser::commit() {
+  destination_ = nullptr;
+  state_ = State::kRefused;  // if it throws: frames behind one that got lost must not be taken
+  try {
+    sink_.frameEnd(from_, header_);
+  } catch (const std::bad_alloc&) {
+    return refused(refusalOf(Refusal::Reason::kNoMemory, header_));
+  }
+  state_ = State::kInHeader;
+  return std::nullopt;
+}
+
+std::optional<Refusal> FrameParser::refused(const Refusal& refusal) {
+  refuse(refusal);
+  return refusal_;
+}
+
+void FrameParser::refuse(const Refusal& refusal) {
+  cancel();
+  state_ = State::kRefused;
+  refusal_ = refusal;
+}
+
+void FrameParser::cancel() {
+  const bool hasBegun = state_ == State::kInPayload;
+  if (state_ != State::kRefused) refusal_ = refusalOf(Refusal::Reason::kAfterGoodbye);
+  state_ = State::kRefused;
+  destination_ = nullptr;
+  missing_ = 0;
+  if (hasBegun) sink_.frameCancelled(from_);
+}
+
+}  // namespace smd::transport

@@ -1,0 +1,33 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Why the bytes of a peer cannot be received. Plain data: it must be possible to say that there is
+// no memory when there is none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "transport/transport.h"
+
+namespace smd::transport {
+
+struct Refusal {
+  enum class Reason : std::uint8_t {
+    kTooLong,         // above longestFrame() of its channel
+    kUnknownChannel,  // neither a channel nor a mark
+    kBadTag,          // one that this channel cannot have
+    kAfterGoodbye,    // bytes behind the last ones
+    kOverrun,         // a ring whose counters cannot be true
+    kNoMemory,        // nowhere to put the payload of `header`
+  };
+  Reason reason = Reason::kNoMemory;
+  FrameHeader header;  // of the frame that is refused; of kAfterGoodbye and kOverrun none
+
+  // Whether the peer is at fault. Otherwise this process is: a wait for room would have helped.
+  bool isOfThePeer() const { return reason != Reason::kNoMemory; }
+  // For people: "it ...", where "it" is the peer. Needs memory.
+  std::string text() const;
+};
+
+}  // namespace smd::transport
