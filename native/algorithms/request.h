@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "algorithms/exposed_buffer.h"
 #include "algorithms/scratch.h"
 #include "common/fragment.h"
 #include "common/signature.h"
@@ -93,6 +94,7 @@ struct Context {
   transport::Mailbox* mailbox = nullptr;   // null if size is 1
   std::uint64_t copyAhead = 1;             // see copyAheadFor(); set by whoever drives
   std::uint64_t* blocksDone = nullptr;     // of the communicator's staged operations so far
+  ExposedBuffer* exposed = nullptr;        // of the communicator; null: nobody asks
   std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
   bool isInPlace = false;             // without staging; set by runShared() once it knows
 

@@ -22,13 +22,15 @@
 // and then it withdraws its buffers first (PeerMemory::withdrawBuffers), which is looked at before
 // every piece. It does not wait for a peer that is stopped in the middle of a piece. That peer,
 // when it goes on, reads what is no longer the operation's input: harmless, because it looks once
-// more at the end and then does not take its result for one. What it writes is the reason that
-// arenas of a failed group are not used again (transport/shm/arena.h).
+// more at the end and then does not take its result for one. What it writes does not reach the
+// owner any more: the buffer that is exposed to writers is replaced by a private copy then
+// (exposed_buffer.h), and arenas of a failed group are not used again (transport/shm/arena.h).
 #include "algorithms/shared.h"
 
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "algorithms/announcement.h"
@@ -202,6 +204,19 @@ Done doneBeforeReturn(const Context& context, std::uint64_t round, bool isUsedBy
   return Done(context, round, 0, context.size);
 }
 
+// What peers write to: the buffer of an all_reduce, at the root of a reduce, and away from that of
+// a broadcast. The others are read only.
+std::span<std::byte> writtenByPeers(const Context& context, BufferPlace place) {
+  const Request& request = context.request;
+  const bool isRoot = context.rank == request.root;
+  const bool isWritten = request.kind == OpKind::kAllReduce ||
+                         (request.kind == OpKind::kReduce && isRoot) ||
+                         (request.kind == OpKind::kBroadcast && !isRoot);
+  if (place == kNoPlace || !isWritten) return {};
+  return {context.memory->arena(context.memory->index()) + (place - 1),
+          request.count * elementSize(request.dtype)};
+}
+
 }  // namespace
 
 bool mayShareBuffers(const Context& context) {
@@ -213,6 +228,7 @@ Task runShared(Context& context) {
   const transport::PeerMemory& memory = *context.memory;
   const BufferPlace place = ownPlace(context);
   if (place != kNoPlace && !context.request.fragments.empty()) bringFragments(context);
+  if (context.exposed != nullptr) context.exposed->set(writtenByPeers(context, place));
   announce(context, place);
   AllArrived allArrived(context);
   co_await allArrived;
@@ -237,6 +253,7 @@ Task runShared(Context& context) {
   const bool isUsedByPeers = buffers[static_cast<std::size_t>(context.rank)] != nullptr;
   Done done = doneBeforeReturn(context, round, isUsedByPeers);
   co_await done;
+  if (context.exposed != nullptr) context.exposed->set({});
   *context.blocksDone = round;
 }
 

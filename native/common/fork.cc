@@ -50,6 +50,7 @@ void afterForkInChild() {
   generation.fetch_add(1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < numCopies; ++i) {  // before the descriptors are closed
     const PrivateCopy& copy = copies[i];
+    if (copy.bytes == 0) continue;  // what an exception has left of it
     // Not over what another library's handler may have mapped there since.
     mmap(copy.address, copy.bytes, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED_NOREPLACE, copy.fd, copy.offset);
@@ -108,12 +109,33 @@ void registerPrivateCopy(void* address, std::size_t bytes, int fd, off_t offset,
   if (numCopies < kMaxCopies) copies[numCopies++] = {address, bytes, offset, fd};
 }
 
-void unregisterPrivateCopy(void* address, const ForkGuard&) noexcept {
-  const auto end = copies.begin() + static_cast<std::ptrdiff_t>(numCopies);
-  const auto found = std::find_if(
-      copies.begin(), end, [address](const PrivateCopy& copy) { return copy.address == address; });
-  if (found == end) return;
-  *found = copies[--numCopies];
+bool exceptFromPrivateCopy(void* address, std::size_t bytes, const ForkGuard&) noexcept {
+  auto* begin = static_cast<std::byte*>(address);
+  auto* end = begin + bytes;
+  const auto last = copies.begin() + static_cast<std::ptrdiff_t>(numCopies);
+  const auto found = std::find_if(copies.begin(), last, [begin, end](const PrivateCopy& copy) {
+    auto* from = static_cast<std::byte*>(copy.address);
+    return from <= begin && end <= from + copy.bytes;
+  });
+  if (found == last || numCopies == kMaxCopies) return false;
+  const PrivateCopy whole = *found;
+  auto* from = static_cast<std::byte*>(whole.address);
+  found->bytes = static_cast<std::size_t>(begin - from);
+  copies[numCopies++] = {end, static_cast<std::size_t>(from + whole.bytes - end),
+                         whole.offset + (end - from), whole.fd};
+  return true;
+}
+
+void unregisterPrivateCopies(void* address, std::size_t bytes, const ForkGuard&) noexcept {
+  auto* begin = static_cast<std::byte*>(address);
+  for (std::size_t i = 0; i < numCopies;) {
+    auto* from = static_cast<std::byte*>(copies[i].address);
+    if (begin <= from && from + copies[i].bytes <= begin + bytes) {
+      copies[i] = copies[--numCopies];
+    } else {
+      ++i;
+    }
+  }
 }
 
 }  // namespace smd

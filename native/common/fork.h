@@ -52,7 +52,11 @@ void unregisterDescriptor(int fd, const ForkGuard& guard) noexcept;
 // touching it ends the child.
 void registerPrivateCopy(void* address, std::size_t bytes, int fd, off_t offset,
                          const ForkGuard& guard) noexcept;
-// Before the range is unmapped.
-void unregisterPrivateCopy(void* address, const ForkGuard& guard) noexcept;
+// [address, address + bytes), whole pages of one registered range, is this process's own memory
+// from now on: children inherit it as they do any other. False, and nothing is changed, if there is
+// no room to note that.
+bool exceptFromPrivateCopy(void* address, std::size_t bytes, const ForkGuard& guard) noexcept;
+// All of [address, address + bytes). Before the range is unmapped.
+void unregisterPrivateCopies(void* address, std::size_t bytes, const ForkGuard& guard) noexcept;
 
 }  // namespace smd

@@ -255,6 +255,7 @@ std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds time
   context.mailbox = mailbox_.get();
   context.blocksDone = &blocksDone_;
   context.scratch = &scratch_;
+  context.exposed = &exposed_;
   if (work->trace) context.arrivedNs = &work->trace->arrivedNs;
   return work;
 }

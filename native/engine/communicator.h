@@ -231,6 +231,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t copyAhead_ = 1, copyAheadInBackground_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
   algorithms::Scratch scratch_;   // likewise
+  algorithms::ExposedBuffer exposed_;
   // What was chosen last, as it usually is again; likewise.
   struct LastChoice {
     OpKind kind{};
@@ -245,6 +246,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // The first error of the group. Set only after the wires are closed: operations end with it, and
   // nothing may be writing into their buffers then.
   std::mutex failMutex_;
+  bool hasLetGoOfBuffers_ = false;  // guarded by failMutex_, like the next
   bool wiresClosed_ = false;
   std::mutex errorMutex_;
   std::optional<Error> error_;

@@ -10,7 +10,9 @@
 #include <functional>
 #include <new>
 #include <string_view>
+#include <utility>
 
+#include "common/log.h"
 #include "engine/communicator.h"
 
 namespace smd::engine {
@@ -89,15 +91,30 @@ void Communicator::closeWires(milliseconds grace, transport::Transport::Ending e
 }
 
 // Before operations end with an error: the buffers in them are the caller's again then, and peers
-// write into shared ones. A peer that is stopped in the middle of a piece is not waited for long.
+// write into shared ones. A process that is stopped in the middle of a piece is not waited for
+// long: what it writes, whenever it goes on, goes to memory that is nobody's by then. Caller holds
+// failMutex_.
 void Communicator::letGoOfBuffers() {
-  if (arena_ == nullptr) return;
+  if (arena_ == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return;
+  using Wait = transport::PeerMemory::Wait;
   arena_->retire();
+  const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
   const TimePoint giveUp = Clock::now() + kAbortGrace;
-  memory_->withdrawBuffers([&](int position) {
-    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
-    return liveness_->isLost(peer) || Clock::now() >= giveUp;
-  });
+  bool mayGiveUp = true;
+  const auto waitFor = [&](int position) {
+    const auto peer =
+        static_cast<std::size_t>(membership_.localRanks[static_cast<std::size_t>(position)]);
+    if (liveness_->isLost(static_cast<int>(peer))) return Wait::kIsNeedless;
+    // A thread of this process uses the same mapping, and is not stopped alone.
+    const bool isElsewhere = membership_.identities[peer].pid != self;
+    return mayGiveUp && isElsewhere && Clock::now() >= giveUp ? Wait::kHasEnded : Wait::kGoesOn;
+  };
+  if (memory_->withdrawBuffers(std::ref(waitFor))) return;
+  const std::span<std::byte> written = exposed_.get();
+  if (written.empty() || arena_->makePrivate(written.data(), written.size())) return;
+  logWarning("there is no memory for a copy of a buffer that another rank is writing to");
+  mayGiveUp = false;
+  memory_->withdrawBuffers(std::ref(waitFor));
 }
 
 // Without memory for it, `peer` hears of it when the link goes.

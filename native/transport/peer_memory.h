@@ -138,16 +138,27 @@ class PeerMemory {
     fullFence();  // what was read, then the look
     return isAnyWithdrawn(owner);
   }
-  // From when it returns nobody uses this rank's buffers, except peers for which `isLost` (they
-  // will not, or cannot be waited for).
-  void withdrawBuffers(const std::function<bool(int peer)>& isLost) const {
+  // What becomes of a peer that still uses this rank's buffers.
+  enum class Wait : std::uint8_t {
+    kGoesOn,
+    kIsNeedless,  // it has died, or will not touch them
+    kHasEnded,    // it may touch them yet, whenever it goes on
+  };
+  // From when it returns nobody uses this rank's buffers; false: except peers for which it did
+  // not wait to the end. May be called again, to go on waiting.
+  bool withdrawBuffers(const std::function<Wait(int peer)>& waitFor) const {
     mine().isWithdrawn.store(1, std::memory_order_seq_cst);
+    bool areUnused = true;
     for (int peer = 0; peer < size_; ++peer) {
-      while (peer != index_ && cells(peer).usesPeers.load(std::memory_order_seq_cst) != 0 &&
-             !isLost(peer)) {
+      if (peer == index_) continue;
+      Wait wait = Wait::kGoesOn;
+      while (cells(peer).usesPeers.load(std::memory_order_seq_cst) != 0 &&
+             (wait = waitFor(peer)) == Wait::kGoesOn) {
         sched_yield();  // it may need this processor to get to the end of its piece
       }
+      if (wait == Wait::kHasEnded) areUnused = false;
     }
+    return areUnused;
   }
 
   // Whether a peer last came here on this processor; negative: it is not known.

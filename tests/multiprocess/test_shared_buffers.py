@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from engine_ranks import heard, wait_for_files
 from harness import run_ranks
 from torch_ranks import algorithms_of, smddp
 
@@ -89,6 +91,50 @@ def outlives_the_group(rank: int, world_size: int) -> int:
 
 def test_an_array_outlives_the_group() -> None:
     assert run_ranks(outlives_the_group, 2, deadline_s=DEADLINE_S) == [50, 75]
+
+
+def stops_its_peer(rank: int, world_size: int, folder: str) -> tuple[str, int]:
+    """Rank 0 stops rank 1 in the middle of a sum, gives up, and lets it go on.
+
+    Returns:
+        What this rank was told, and how many elements have changed since.
+    """
+    from smdistributed import collectives
+
+    comm = collectives.init()
+    memory = comm.allocate_shared(128 << 20)
+    assert memory is not None
+    array = memory.view(np.float32)
+    array[:] = rank + 1
+    comm.barrier()
+    if rank == 1:
+        told = None
+        while told is None:
+            told = heard(comm.all_reduce, array)
+        Path(folder, "through").touch()
+        return told.text, 0
+    peer = comm.topology()[1]["pid"]
+    told = None
+    while told is None:
+        of_the_peer = array.size // 2 + 64  # the first elements that it reduces
+        before = array[of_the_peer]
+        work = comm.all_reduce(array, async_op=True, timeout_s=1.0)
+        assert work is not None
+        while array[of_the_peer] == before:
+            pass
+        os.kill(peer, signal.SIGSTOP)
+        told = heard(work.wait)
+        array[:] = 0.0
+        os.kill(peer, signal.SIGCONT)
+    wait_for_files(folder, ["through"])
+    return told.text, int(np.count_nonzero(array))
+
+
+def test_a_stopped_peer_writes_nothing_after_the_call_has_returned(tmp_path: Path) -> None:
+    results = run_ranks(stops_its_peer, 2, str(tmp_path), deadline_s=DEADLINE_S)
+    for text, changed in results:
+        assert "rank 1" in text
+        assert changed == 0
 
 
 def finds_none(rank: int, world_size: int) -> str | None:

@@ -443,7 +443,7 @@ class Ranks {
     return algorithms::runShared(of(rank));
   }
   void withdraw(int rank) {
-    of(rank).memory->withdrawBuffers([](int) { return true; });
+    of(rank).memory->withdrawBuffers([](int) { return transport::PeerMemory::Wait::kIsNeedless; });
   }
   bool isUntouched(int rank) const {
     for (std::uint32_t value : outputs_[static_cast<std::size_t>(rank)]) {
@@ -547,11 +547,11 @@ TEST(PullProtocol, WhoeverWithdrawsWaitsForThoseWhoRead) {
   std::atomic<int> looks{0};
   std::atomic<bool> hasReturned{false};
   std::thread withdrawing([&] {
-    ranks.of(0).memory->withdrawBuffers([&](int peer) {
+    EXPECT_TRUE(ranks.of(0).memory->withdrawBuffers([&](int peer) {
       EXPECT_EQ(peer, 1);
       ++looks;
-      return false;
-    });
+      return transport::PeerMemory::Wait::kGoesOn;
+    }));
     hasReturned = true;
   });
   while (looks < 3) std::this_thread::yield();

@@ -25,5 +25,22 @@ TEST(PeerMemory, TellsWhetherAPeerIsOnAProcessor) {
   EXPECT_TRUE(mine.hasPeerOn(0));
 }
 
+TEST(PeerMemory, TellsWhetherAllHaveLetGoOfWhatIsWithdrawn) {
+  using Wait = PeerMemory::Wait;
+  const auto region = shm::Region::create(3, 0);
+  const PeerMemory mine = region->view(0);
+  EXPECT_TRUE(mine.withdrawBuffers([](int) { return Wait::kHasEnded; })) << "nobody uses them";
+  mine.cells(2).usesPeers = 1;
+  EXPECT_FALSE(mine.withdrawBuffers([](int) { return Wait::kHasEnded; }));
+  EXPECT_TRUE(mine.withdrawBuffers([](int) { return Wait::kIsNeedless; }));
+  int looks = 0;
+  EXPECT_TRUE(mine.withdrawBuffers([&](int peer) {
+    EXPECT_EQ(peer, 2);
+    if (++looks == 3) mine.cells(2).usesPeers = 0;
+    return Wait::kGoesOn;
+  }));
+  EXPECT_EQ(looks, 3);
+}
+
 }  // namespace
 }  // namespace smd::transport

@@ -3,11 +3,13 @@
 //
 // Arenas: how large they are made, what is given out, what becomes of what comes back.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -277,6 +279,111 @@ TEST_F(Arenas, AForkedChildHasItsOwnCopyOfABuffer) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(buffer->data()[0], std::byte{3});
+}
+
+// --- taken away from peers ---
+
+// The region as another process maps it.
+class AsPeer {
+ public:
+  AsPeer(const Region& region, std::size_t bytes)
+      : bytes_(bytes),
+        address_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                      region.descriptor(), 0)) {
+    EXPECT_NE(address_, MAP_FAILED);
+  }
+  ~AsPeer() { munmap(address_, bytes_); }
+  AsPeer(const AsPeer&) = delete;
+  AsPeer& operator=(const AsPeer&) = delete;
+
+  // `offset`: in the region.
+  std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(address_) + offset; }
+
+ private:
+  const std::size_t bytes_;
+  void* const address_;
+};
+
+// A part of one buffer, that begins and ends within pages.
+class Taken : public Arenas {
+ protected:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kBegin = 3 * kPage + 100;
+  static constexpr std::size_t kBytes = 2 * kMiB;
+
+  // Of `buffer`, in the region.
+  std::size_t offsetOf(const SharedBuffer& buffer) const {
+    return Region::bytesWithoutArenas(2) +
+           static_cast<std::size_t>(buffer.data() - region_->view(0).arena(0));
+  }
+  bool holds(int value) const {
+    const auto expected = static_cast<std::byte>(value);
+    return std::all_of(buffer_->data(), buffer_->data() + buffer_->size(),
+                       [expected](std::byte each) { return each == expected; });
+  }
+
+  std::shared_ptr<SharedBuffer> buffer_ = arena_->allocate(4 * kMiB);
+  const AsPeer peer_{*region_, Region::bytesWithoutArenas(2) + 2 * kSize};
+};
+
+TEST_F(Taken, NothingThatAPeerWritesArrivesAnyMore) {
+  fill(*buffer_, 3);
+  EXPECT_EQ(*peer_.at(offsetOf(*buffer_)), std::byte{3});
+  const std::uint64_t before = bytesInUse();
+  arena_->retire();
+  ASSERT_TRUE(arena_->makePrivate(buffer_->data() + kBegin, kBytes));
+  EXPECT_TRUE(holds(3));
+  EXPECT_LE(bytesInUse() + kBytes, before) << "there are two of what is nobody's now";
+  std::memset(peer_.at(offsetOf(*buffer_) + kBegin), 4, kBytes);
+  EXPECT_TRUE(holds(3));
+  fill(*buffer_, 5);
+  EXPECT_EQ(*peer_.at(offsetOf(*buffer_) + kBegin), std::byte{4});
+  EXPECT_EQ(*peer_.at(offsetOf(*buffer_)), std::byte{5}) << "what was not taken is shared";
+  buffer_.reset();
+  arena_.reset();
+  region_.reset();
+}
+
+TEST_F(Taken, NothingThatAThreadWritesMeanwhileIsLost) {
+  fill(*buffer_, 0);
+  std::atomic<bool> isOver{false};
+  std::uint64_t rounds = 0;
+  std::thread writing([&] {
+    for (; !isOver.load() || rounds == 0; ++rounds) {
+      for (std::size_t page = 0; page < kBytes; page += kPage) {
+        reinterpret_cast<std::uint32_t&>(*(buffer_->data() + 3 * kPage + page)) += 1;
+      }
+    }
+  });
+  ASSERT_TRUE(arena_->makePrivate(buffer_->data() + 3 * kPage, kBytes));
+  isOver = true;
+  writing.join();
+  for (std::size_t page = 0; page < kBytes; page += kPage) {
+    ASSERT_EQ(reinterpret_cast<std::uint32_t&>(*(buffer_->data() + 3 * kPage + page)), rounds);
+  }
+}
+
+// What was taken as after any fork, the rest as before it.
+TEST_F(Taken, AForkedChildHasACopyOfAllOfIt) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "in a child, TSan puts memory of its own where the buffer was";
+#endif
+  const auto other = arena_->allocate(kMiB);
+  fill(*other, 2);
+  fill(*buffer_, 3);
+  ASSERT_TRUE(arena_->makePrivate(buffer_->data() + kBegin, kBytes));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool isInherited = holds(3) && other->data()[0] == std::byte{2};
+    fill(*buffer_, 4);
+    fill(*other, 4);
+    _exit(isInherited ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(holds(3));
+  EXPECT_EQ(other->data()[kMiB - 1], std::byte{2});
 }
 
 TEST_F(Arenas, ThreadsNeverShareABuffer) {

@@ -38,6 +38,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Nothing is given out any more, and what comes back is not used again: the group has failed, and
   // a peer that has not noticed (a stopped process, say) may still write where a buffer was.
   void retire();
+  // Of a retired arena: takes [data, data + bytes) of a buffer away from peers. See Region.
+  bool makePrivate(std::byte* data, std::size_t bytes) const {
+    return region_->makePrivate(data, bytes);
+  }
 
  private:
   friend class SharedBuffer;

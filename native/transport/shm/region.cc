@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -15,6 +17,10 @@
 
 #include "common/error.h"
 #include "common/fork.h"
+
+#ifndef MADV_POPULATE_WRITE  // Linux 5.14
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace smd::transport::shm {
 namespace {
@@ -92,6 +98,21 @@ std::byte* map(const FileDescriptor& descriptor, int size, std::size_t stagingBy
                         guard);
   }
   return base;
+}
+
+// A page of a private mapping shows what is in the file until it is written to. So each is written
+// to once, with what is there: in a way that loses nothing that other threads write meanwhile.
+bool bringOwnPages(std::byte* address, std::size_t bytes) {
+  int status;
+  do {
+    status = madvise(address, bytes, MADV_POPULATE_WRITE);
+  } while (status != 0 && (errno == EINTR || errno == EAGAIN));
+  if (status == 0) return true;
+  if (errno != EINVAL) return false;  // no memory
+  for (std::size_t at = 0; at < bytes; at += kPage) {
+    std::atomic_ref(*reinterpret_cast<unsigned char*>(address + at)).fetch_add(0);
+  }
+  return true;
 }
 
 Error mapError(int size, std::size_t stagingBytes) {
@@ -196,9 +217,34 @@ Region::~Region() {
   if (!descriptor_.isOwnedHere()) return;
   if (arenaBytes_ != 0) {
     const ForkGuard guard;
-    unregisterPrivateCopy(base_ + bytesWithoutArenas(size_, stagingBytes_), guard);
+    const std::size_t before = bytesWithoutArenas(size_, stagingBytes_);
+    unregisterPrivateCopies(base_ + before, totalBytes(size_, stagingBytes_, arenaBytes_) - before,
+                            guard);
   }
   munmap(base_, totalBytes(size_, stagingBytes_, arenaBytes_));
+}
+
+bool Region::makePrivate(std::byte* data, std::size_t bytes) {
+  const auto first = static_cast<std::size_t>(data - base_) / kPage * kPage;
+  const std::size_t size = roundUp(static_cast<std::size_t>(data - base_) + bytes, kPage) - first;
+  std::byte* address = base_ + first;
+  const auto offset = static_cast<off_t>(first);
+  {
+    const ForkGuard guard;
+    if (!exceptFromPrivateCopy(address, size, guard)) return false;
+    // In one step: what threads of this process have written by then is there, what they write
+    // later goes to pages of their own.
+    if (mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED,
+             descriptor_.get(), offset) == MAP_FAILED) {
+      registerPrivateCopy(address, size, descriptor_.get(), offset, guard);
+      return false;
+    }
+  }
+  if (!bringOwnPages(address, size)) return false;
+  // Their shared twins are of no use to anybody; a peer that still writes there gets new ones.
+  fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset,
+            static_cast<off_t>(size));
+  return true;
 }
 
 PeerMemory Region::view(int index) const {

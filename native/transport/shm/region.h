@@ -47,6 +47,10 @@ class Region {
   // Whether they are mapped here. Peers may lack the address space for them: ask all before use.
   bool mapsArenas() const { return arenaBytes_ != 0; }
   PeerMemory view(int index) const;
+  // Replaces the pages of [data, data + bytes), in an arena, by copies that only this process (all
+  // its ranks) and its children see. What peers write there from now on goes nowhere; what threads
+  // of this process write meanwhile is kept. False if there is no memory: some may be shared still.
+  bool makePrivate(std::byte* data, std::size_t bytes);
   RingControl& ringControl(int from, int to) const;
   std::byte* ringData(int from, int to) const;
 
