@@ -82,7 +82,7 @@ class PyCommunicator {
                  double timeoutSeconds, const std::string& transport, std::string interfaces,
                  std::string rendezvousAddress, std::optional<nb::bytes> token,
                  std::optional<TlsFiles> tls, nb::object errors, double stallSeconds,
-                 bool hasSignalReport, bool isDeterministic)
+                 bool hasSignalReport, bool isDeterministic, std::uint64_t messageLimit)
       : errors_(std::make_shared<ErrorClasses>(errors)) {
     engine::CommunicatorOptions options;
     options.name = std::move(name);
@@ -90,6 +90,7 @@ class PyCommunicator {
     options.reportStallAfter = toDuration(stallSeconds);
     options.hasSignalReport = hasSignalReport;
     options.isDeterministic = isDeterministic;
+    options.messageLimit = messageLimit;
     options.bootstrap.interfaces = std::move(interfaces);
     options.bootstrap.rendezvousAddress = std::move(rendezvousAddress);
     if (token.has_value()) options.bootstrap.token.assign(token->c_str(), token->size());
@@ -297,13 +298,14 @@ void registerCommunicator(nb::module_& module) {
       "timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.")
       .def(nb::init<int, int, nb::object, std::string, double, const std::string&, std::string,
                     std::string, std::optional<nb::bytes>, std::optional<TlsFiles>, nb::object,
-                    double, bool, bool>(),
+                    double, bool, bool, std::uint64_t>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("exchange"), nb::kw_only(),
            nb::arg("name") = "default", nb::arg("timeout_s") = 1800.0,
            nb::arg("transport") = "auto", nb::arg("interfaces") = "auto",
            nb::arg("rendezvous_address") = "", nb::arg("token") = nb::none(),
            nb::arg("tls") = nb::none(), nb::arg("errors") = nb::none(), nb::arg("stall_s") = 30.0,
-           nb::arg("signal_report") = true, nb::arg("deterministic") = false)
+           nb::arg("signal_report") = true, nb::arg("deterministic") = false,
+           nb::arg("message_limit_bytes") = 0)
       .def_prop_ro("rank", [](const PyCommunicator& self) { return self.engine().rank(); })
       .def_prop_ro("world_size", [](const PyCommunicator& self) { return self.engine().size(); })
       .def_prop_ro("name", [](const PyCommunicator& self) { return self.engine().name(); })

@@ -147,7 +147,8 @@ void Communicator::join(const ExchangeFn& exchange) {
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = allLocal_ && memory_.has_value();
   topology_.hasArenas = allLocal_ && arena_ != nullptr;
-  messages_ = std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_);
+  messages_ =
+      std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_, options_.messageLimit);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {

@@ -192,6 +192,14 @@ void MessageBlocks::lend(Buffer block) {
   lent_.push_back(std::move(block));
 }
 
+std::uint64_t MessageBlocks::lentBytes() {
+  const std::lock_guard lock(mutex_);
+  collect(lent_.size(), Clock::now());
+  std::uint64_t bytes = 0;
+  for (const Buffer& block : lent_) bytes += block->size();
+  return bytes;
+}
+
 void MessageBlocks::trim() {
   std::vector<Buffer> unneeded;
   const std::lock_guard lock(mutex_);
@@ -237,11 +245,12 @@ void MessageBlocks::expire(TimePoint before, std::vector<Buffer>& unneeded) {
 // --- sending and receiving -----------------------------------------------------------------------
 
 Messages::Messages(transport::Mailbox& mailbox, const Membership& membership, int rank,
-                   std::shared_ptr<transport::shm::Arena> arena)
+                   std::shared_ptr<transport::shm::Arena> arena, std::uint64_t limit)
     : mailbox_(mailbox),
       region_(membership.region),
       localRanks_(membership.localRanks),
-      blocks_(std::move(arena)) {
+      blocks_(std::move(arena)),
+      limit_(limit) {
   if (region_ == nullptr || !region_->mapsArenas()) return;
   const auto self = std::ranges::lower_bound(localRanks_, rank) - localRanks_.begin();
   arenaBegin_ = region_->view(static_cast<int>(self)).arena(static_cast<int>(self));
@@ -254,6 +263,7 @@ Messages::~Messages() {
 Messages::Posted Messages::post(int peer, std::span<const std::byte> header,
                                 std::span<const Segment> segments) {
   const std::uint64_t bytes = bodyBytes(segments);
+  if (limit_ != 0) requireBelowLimit(peer, bytes + header.size());
   FrameHeader frame;
   frame.channel = transport::Channel::kMessage;
   frame.tag = header.size();
@@ -281,12 +291,36 @@ Messages::Posted Messages::post(int peer, std::span<const std::byte> header,
   return send(peer, frame, std::move(data));
 }
 
+void Messages::requireBelowLimit(int peer, std::uint64_t bytes) {
+  const std::uint64_t held = heldBytes();
+  if (held == 0 || held + bytes <= limit_) return;
+  throw Error(
+      ErrorKind::kConfiguration,
+      std::to_string(held) +
+          " bytes of messages wait here for ranks that have not taken "
+          "them, and this one for rank " +
+          std::to_string(peer) + " has " + std::to_string(bytes) + "; expected at most " +
+          std::to_string(limit_) +
+          " (SMDDP_MESSAGE_LIMIT_MB). Look why those ranks are behind, post less at a time, "
+          "or raise the limit.");
+}
+
+std::uint64_t Messages::heldBytes() {
+  std::uint64_t bytes = blocks_.lentBytes();
+  const std::lock_guard lock(mutex_);
+  for (const Unsent& unsent : unsent_) {
+    if (unsent.ticket.state() == transport::SendTicket::State::kPending) bytes += unsent.bytes;
+  }
+  return bytes;
+}
+
 Messages::Posted Messages::send(int peer, const FrameHeader& header, transport::FrameMemory data) {
   using transport::SendTicket;
   // Made before it is sent: from then on the ticket must stay where it is.
   std::list<Unsent> one;
   Unsent& unsent = one.emplace_back();
   unsent.peer = peer;
+  unsent.bytes = header.length;
   unsent.data = std::move(data);
   mailbox_.send(peer, header, unsent.data.get(), &unsent.ticket);
   switch (unsent.ticket.state()) {

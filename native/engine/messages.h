@@ -98,6 +98,8 @@ class MessageBlocks {
   Buffer take(std::uint64_t bytes);
   // It is about to be sent: it comes back once it is released.
   void lend(Buffer block);
+  // Of blocks that receivers have not released.
+  std::uint64_t lentBytes();
   // Gives the unused ones back to the arena.
   void trim();
 
@@ -121,21 +123,24 @@ class MessageBlocks {
 // The messages of one communicator. post() may be called by any thread; take() by one at a time.
 class Messages {
  public:
-  // `arena`: this rank's, if all ranks of its host map arenas, else null.
+  // `arena`: this rank's, if all ranks of its host map arenas, else null. `limit`: of heldBytes(),
+  // zero for none.
   Messages(transport::Mailbox& mailbox, const Membership& membership, int rank,
-           std::shared_ptr<transport::shm::Arena> arena);
+           std::shared_ptr<transport::shm::Arena> arena, std::uint64_t limit = 0);
   ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
   // All is copied when it returns. kLeft: a part is still here, of which there was nothing before:
   // somebody must poll the mailbox and sweep() until hasUnsent() is false. kFailed: the peer cannot
-  // be reached any more.
+  // be reached any more. Throws Error(kConfiguration) above the limit.
   enum class Posted { kDone, kLeft, kFailed };
   Posted post(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
   bool hasUnsent() const { return numUnsent_.load(std::memory_order_acquire) != 0; }
   // Lets go of what has gone out meanwhile, or never will. Returns whether there was any.
   bool sweep();
+  // Of messages that were posted here and have not been taken where they go.
+  std::uint64_t heldBytes();
   // To whom something is still to go.
   std::vector<int> unsentTo();
 
@@ -147,9 +152,11 @@ class Messages {
  private:
   struct Unsent {
     int peer;
+    std::uint64_t bytes;
     transport::FrameMemory data;
     transport::SendTicket ticket;
   };
+  void requireBelowLimit(int peer, std::uint64_t bytes);
   Posted send(int peer, const transport::FrameHeader& header, transport::FrameMemory data);
 
   transport::Mailbox& mailbox_;
@@ -157,6 +164,7 @@ class Messages {
   const std::vector<int> localRanks_;
   const std::uint64_t generation_ = forkGeneration();
   MessageBlocks blocks_;
+  const std::uint64_t limit_;
   const std::byte* arenaBegin_ = nullptr;
   std::atomic<std::size_t> numUnsent_{0};
   std::mutex mutex_;  // guards unsent_

@@ -31,6 +31,13 @@ std::string Refusal::text() const {
       return "it used tag " + std::to_string(header.tag) + " for a frame of " +
              std::to_string(header.length) + " bytes on channel " +
              std::to_string(static_cast<int>(header.channel)) + ", which cannot have it";
+    case Reason::kUnknownKind:
+      return "it sent a frame of kind " + std::to_string(static_cast<int>(header.kind)) + " with " +
+             std::to_string(header.length) + " bytes on channel " +
+             std::to_string(static_cast<int>(header.channel)) + ", which cannot be";
+    case Reason::kNotCleared:
+      return "it sent " + std::to_string(header.length) +
+             " bytes as if they had been announced and cleared, which they were not";
     case Reason::kAfterGoodbye:
       return "it sent bytes after its goodbye";
     case Reason::kOverrun:
@@ -60,11 +67,19 @@ std::optional<Refusal> checkHeader(const FrameHeader& header) {
   if (header.channel > Channel::kMessage) {
     return refusalOf(Refusal::Reason::kUnknownChannel, header);
   }
-  if (header.length > longestFrame(header.channel)) {
+  const bool isWhole = header.kind == FrameKind::kWhole;
+  const bool hasPayload = isWhole || header.kind == FrameKind::kPayload;
+  if (header.kind > FrameKind::kReturn || (!isWhole && header.channel == Channel::kControl) ||
+      (!hasPayload && header.length != 0)) {
+    return refusalOf(Refusal::Reason::kUnknownKind, header);
+  }
+  const bool isAnnouncement = header.kind == FrameKind::kAnnouncement;
+  const std::uint64_t length = isAnnouncement ? header.amount : header.length;
+  if (length > longestFrame(header.channel)) {
     return refusalOf(Refusal::Reason::kTooLong, header);
   }
   const bool isTagGood = header.channel == Channel::kControl   ? header.tag < kNumControlTags
-                         : header.channel == Channel::kMessage ? header.tag <= header.length
+                         : header.channel == Channel::kMessage ? header.tag <= length
                                                                : true;  // the user's, or a step
   if (!isTagGood) return refusalOf(Refusal::Reason::kBadTag, header);
   return std::nullopt;
@@ -111,6 +126,8 @@ std::optional<Refusal> FrameParser::begin() {
     destination_ = sink_.frameBegin(from_, header_);
   } catch (const std::bad_alloc&) {
     return refused(refusalOf(Refusal::Reason::kNoMemory, header_));
+  } catch (const Refusal& refusal) {
+    return refused(refusal);
   }
   state_ = State::kInPayload;
   missing_ = header_.length;

@@ -4,13 +4,34 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 namespace smd::transport {
+namespace {
+
+FrameHeader clearanceOf(const MatchKey& key) {
+  FrameHeader header;
+  header.kind = FrameKind::kClearance;
+  header.channel = key.channel;
+  header.tag = key.tag;
+  return header;
+}
+
+}  // namespace
 
 Mailbox::Mailbox(int worldSize, Events events)
     : events_(std::move(events)),
+      windows_(worldSize),
       transports_(static_cast<std::size_t>(worldSize), nullptr),
-      inFlight_(static_cast<std::size_t>(worldSize)) {}
+      taken_(static_cast<std::size_t>(worldSize)),
+      inFlight_(static_cast<std::size_t>(worldSize)) {
+  for (int peer = 0; peer < worldSize; ++peer) outflows_.emplace_back(windows_);
+  posted_.reserve();
+  postedForAny_.reserve();
+  awaited_.reserve();
+  arrivalsOfPeer_.reserve();
+  arrivalsOfAny_.reserve();
+}
 
 void Mailbox::setTransport(int peer, Transport* transport) {
   transports_[static_cast<std::size_t>(peer)] = transport;
@@ -20,11 +41,6 @@ void Mailbox::setTransport(int peer, Transport* transport) {
   }
 }
 
-bool Mailbox::matches(const Receive& receive, int peer, const FrameHeader& header) {
-  return receive.channel == header.channel && receive.tag == header.tag &&
-         (receive.peer == kAnyPeer || receive.peer == peer);
-}
-
 void Mailbox::finish(Receive& receive, int peer, const FrameHeader& header) {
   receive.source = peer;
   receive.header = header;
@@ -32,7 +48,12 @@ void Mailbox::finish(Receive& receive, int peer, const FrameHeader& header) {
 }
 
 void Mailbox::send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket) {
-  transports_[static_cast<std::size_t>(peer)]->send(peer, header, payload, ticket);
+  outflows_[index(peer)].send(*transports_[index(peer)], peer, header, payload, ticket);
+}
+
+void Mailbox::noteClosed() {
+  isClosed_.store(true, std::memory_order_release);
+  for (Outflow& outflow : outflows_) outflow.fail();
 }
 
 void Mailbox::expect(int peer) {
@@ -46,13 +67,27 @@ void Mailbox::catchUp() {
 
 std::optional<MessageFrame> Mailbox::takeMessage() {
   if (numMessages_.load(std::memory_order_acquire) == 0) return std::nullopt;
-  std::lock_guard lock(mutex_);
-  if (messages_.empty()) return std::nullopt;
-  MessageFrame frame = std::move(messages_.front());
-  messages_.pop_front();
-  numMessages_.store(messages_.size(), std::memory_order_relaxed);
+  std::optional<MessageFrame> frame;
+  Reply reply;
+  {
+    std::lock_guard lock(mutex_);
+    if (messages_.empty()) return std::nullopt;
+    frame = std::move(messages_.front());
+    messages_.pop_front();
+    numMessages_.store(messages_.size(), std::memory_order_relaxed);
+    unexpectedBytes_.fetch_sub(frame->header.length, std::memory_order_relaxed);
+    if (frame->wasCleared) {
+      clearedMessageBytes_ -= frame->header.length;
+    } else {
+      noteTaken(frame->source, frame->header, reply);
+    }
+  }
+  say(reply);
+  if (frame->wasCleared) clearMessages();
   return frame;
 }
+
+// --- receives, and what has come before them -----------------------------------------------------
 
 void Mailbox::post(Receive& receive) {
   if (receive.peer == kAnyPeer) {
@@ -60,44 +95,153 @@ void Mailbox::post(Receive& receive) {
   } else {
     expect(receive.peer);
   }
-  std::lock_guard lock(mutex_);
-  const auto arrival = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
-    return a.claimedBy == nullptr && matches(receive, a.peer, a.header);
-  });
-  if (arrival == arrivals_.end()) {
-    posted_.push_back(&receive);
-    return;
+  const MatchKey key{receive.tag, receive.peer, receive.channel};
+  const bool isForAny = receive.peer == kAnyPeer;
+  Reply reply;
+  {
+    std::lock_guard lock(mutex_);
+    Arrival* const arrival = isForAny ? arrivalsOfAny_.first(key) : arrivalsOfPeer_.first(key);
+    if (arrival == nullptr) {
+      receive.order = numPosted_++;
+      (isForAny ? postedForAny_ : posted_).append(receive, key);
+      if (!isForAny && receive.bytes > windows_.atOnce(receive.channel)) {
+        receive.isCleared = true;
+        reply = {.peer = receive.peer, .clearance = clearanceOf(key)};
+      }
+    } else if (arrival->state == Arrival::State::kArriving) {
+      receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+      arrival->claimedBy = &receive;
+      unqueue(*arrival);
+    } else {
+      reply.peer = arrival->peer;
+      if (arrival->state == Arrival::State::kAnnounced) {
+        match(receive, arrival->peer, arrival->header, reply);
+      } else {
+        if (arrival->header.length == receive.bytes && receive.bytes != 0) {
+          std::memcpy(receive.data, arrival->data.get(), receive.bytes);
+        }
+        noteTaken(arrival->peer, arrival->header, reply);
+        finish(receive, arrival->peer, arrival->header);
+      }
+      unqueue(*arrival);
+      drop(*arrival);
+    }
   }
-  if (!arrival->isWhole) {
-    receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
-    arrival->claimedBy = &receive;
-    return;
-  }
-  if (arrival->header.length == receive.bytes && receive.bytes != 0) {
-    std::memcpy(receive.data, arrival->data.get(), receive.bytes);
-  }
-  finish(receive, arrival->peer, arrival->header);
-  arrivals_.erase(arrival);
+  say(reply);
 }
 
 bool Mailbox::cancel(Receive& receive) {
   std::lock_guard lock(mutex_);
-  const auto posted = std::find(posted_.begin(), posted_.end(), &receive);
-  if (posted == posted_.end()) return false;
-  posted_.erase(posted);
+  if (!receive.place.isQueued || receive.state.load() != Receive::State::kPosted) return false;
+  unpost(receive);
   return true;
+}
+
+// Caller holds mutex_, here and below.
+Receive* Mailbox::oldestFor(const MatchKey& key) {
+  Receive* const own = posted_.first(key);
+  if (postedForAny_.isEmpty()) return own;
+  Receive* const any = postedForAny_.first({key.tag, kAnyPeer, key.channel});
+  if (own == nullptr || any == nullptr) return own == nullptr ? any : own;
+  return own->order < any->order ? own : any;
+}
+
+void Mailbox::unpost(Receive& receive) {
+  (receive.peer == kAnyPeer ? postedForAny_ : posted_).remove(receive);
+}
+
+// An announcement has met its receive, which is not posted. One of another length is cleared, too:
+// it may be under way already, and the sender waits for it.
+void Mailbox::match(Receive& receive, int peer, const FrameHeader& header, Reply& reply) {
+  receive.header = header;
+  awaited_.append(receive, {header.tag, peer, header.channel});
+  receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+  if (!receive.isCleared) {
+    reply.peer = peer;
+    reply.clearance = clearanceOf(MatchKey{header.tag, peer, header.channel});
+  }
+}
+
+Mailbox::Arrival& Mailbox::keep(int peer, const FrameHeader& header, Arrival::State state,
+                                std::unique_ptr<std::byte[]> data) {
+  std::list<Arrival> one;
+  Arrival& arrival = one.emplace_back(
+      Arrival{.peer = peer, .header = header, .state = state, .data = std::move(data)});
+  arrival.self = one.begin();
+  arrivalsOfPeer_.append(arrival, {header.tag, peer, header.channel});
+  arrivalsOfAny_.append(arrival, {header.tag, kAnyPeer, header.channel});
+  std::list<Arrival>& all =
+      header.channel == Channel::kCollective ? collectiveArrivals_ : arrivals_;
+  all.splice(all.end(), one);
+  if (arrival.data != nullptr) unexpectedBytes_.fetch_add(header.length);
+  return arrival;
+}
+
+void Mailbox::unqueue(Arrival& arrival) {
+  arrivalsOfPeer_.remove(arrival);
+  arrivalsOfAny_.remove(arrival);
+}
+
+void Mailbox::drop(Arrival& arrival) {
+  if (arrival.data != nullptr) unexpectedBytes_.fetch_sub(arrival.header.length);
+  (arrival.header.channel == Channel::kCollective ? collectiveArrivals_ : arrivals_)
+      .erase(arrival.self);
 }
 
 std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequence) {
   std::lock_guard lock(mutex_);
-  for (const Arrival& arrival : arrivals_) {
+  for (const Arrival& arrival : collectiveArrivals_) {
     const Signature& signature = arrival.header.signature;
-    if (arrival.header.channel == Channel::kCollective && arrival.claimedBy == nullptr &&
-        signature.sequence <= sequence) {
+    if (arrival.claimedBy == nullptr && signature.sequence <= sequence) {
       return std::pair(arrival.peer, signature);
     }
   }
   return std::nullopt;
+}
+
+// --- flow control --------------------------------------------------------------------------------
+
+// What was sent at once has been taken. It is said when it is half of the window, so that it costs
+// little, and the sender has the other half meanwhile.
+void Mailbox::noteTaken(int peer, const FrameHeader& header, Reply& reply) {
+  if (header.length > windows_.atOnce(header.channel)) return;  // a clearance let it come
+  std::uint64_t& taken = taken_[index(peer)][static_cast<std::size_t>(header.channel)];
+  taken += Windows::costOf(header);
+  if (2 * taken < windows_.bytes(header.channel)) return;
+  reply.peer = peer;
+  reply.takenBack.emplace();
+  reply.takenBack->kind = FrameKind::kReturn;
+  reply.takenBack->channel = header.channel;
+  reply.takenBack->amount = std::exchange(taken, 0);
+}
+
+// Without locks.
+void Mailbox::say(const Reply& reply) {
+  for (const std::optional<FrameHeader>* each : {&reply.clearance, &reply.takenBack}) {
+    if (*each) transports_[index(reply.peer)]->send(reply.peer, **each, nullptr, nullptr);
+  }
+}
+
+// As many of the messages that were announced as there is room for, and one at least. Without locks.
+void Mailbox::clearMessages() {
+  for (;;) {
+    Reply reply;
+    {
+      std::lock_guard lock(mutex_);
+      if (offers_.empty()) return;
+      const Offer offer = offers_.front();
+      if (clearedMessageBytes_ != 0 &&
+          clearedMessageBytes_ + offer.bytes > Windows::kClearedMessageBytes) {
+        return;
+      }
+      clearedOffers_.push_back(offer);
+      offers_.pop_front();
+      clearedMessageBytes_ += offer.bytes;
+      reply = {.peer = offer.peer,
+               .clearance = clearanceOf({.peer = offer.peer, .channel = Channel::kMessage})};
+    }
+    say(reply);
+  }
 }
 
 bool Mailbox::poll() {
@@ -114,79 +258,170 @@ Mailbox::InFlight& Mailbox::inFlight(Stream from) {
 }
 
 std::byte* Mailbox::frameBegin(Stream from, const FrameHeader& header) {
+  switch (header.kind) {
+    case FrameKind::kWhole:
+      return beginWhole(from, header);
+    case FrameKind::kPayload:
+      return beginPayload(from, header);
+    case FrameKind::kAnnouncement:
+      takeAnnouncement(from.peer, header);
+      return nullptr;
+    case FrameKind::kClearance:
+      outflows_[index(from.peer)].clear(*transports_[index(from.peer)], from.peer, header);
+      return nullptr;
+    case FrameKind::kReturn:
+      outflows_[index(from.peer)].giveBack(header.channel, header.amount);
+      return nullptr;
+  }
+  return nullptr;
+}
+
+std::byte* Mailbox::beginMessage(int peer, InFlight& flight, const FrameHeader& header) {
+  std::list<MessageFrame> message;
+  message.push_back({peer, header, frameMemory(header.length), header.kind == FrameKind::kPayload});
+  flight.message = std::move(message);
+  unexpectedBytes_.fetch_add(header.length, std::memory_order_relaxed);
+  return flight.message.front().data.get();
+}
+
+std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
   const int peer = from.peer;
   std::lock_guard lock(mutex_);
   InFlight& flight = inFlight(from);
-  flight.receive = nullptr;
-  flight.isArrival = false;
   if (header.channel == Channel::kMessage) {
-    std::list<MessageFrame> message;
-    message.push_back({peer, header, frameMemory(header.length)});
-    flight.message = std::move(message);
-    return flight.message.front().data.get();
+    return beginMessage(from.peer, flight, header);
   }
-  if (header.channel != Channel::kControl) {
-    const auto posted = std::find_if(posted_.begin(), posted_.end(),
-                                     [&](const Receive* r) { return matches(*r, peer, header); });
-    if (posted != posted_.end()) {
-      const bool fits = (*posted)->bytes == header.length;
-      // Reported by the receiver, who knows what it expected.
-      if (!fits) flight.discard = std::make_unique_for_overwrite<std::byte[]>(header.length);
-      flight.receive = *posted;
-      posted_.erase(posted);
-      flight.receive->state.store(Receive::State::kStreaming, std::memory_order_relaxed);
-      return fits ? flight.receive->data : flight.discard.get();
+  if (header.channel == Channel::kControl) {
+    flight.control = std::make_unique_for_overwrite<std::byte[]>(header.length);
+    return flight.control.get();
+  }
+  const MatchKey key{header.tag, peer, header.channel};
+  if (Receive* const receive = oldestFor(key); receive != nullptr) {
+    std::byte* const place =
+        fill(flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_, header);
+    if (!receive->isCleared && header.length > windows_.atOnce(header.channel)) passClearance(key);
+    return place;
+  }
+  flight.arrival = &keep(peer, header, Arrival::State::kArriving,
+                         std::make_unique_for_overwrite<std::byte[]>(header.length));
+  return flight.arrival->data.get();
+}
+
+// The receive leaves its queue; returns where its payload goes.
+std::byte* Mailbox::fill(InFlight& flight, Receive& receive, Receives& queue,
+                         const FrameHeader& header) {
+  const bool fits = receive.bytes == header.length;
+  // Reported by the receiver, who knows what it expected.
+  if (!fits) flight.discard = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  flight.receive = &receive;
+  queue.remove(receive);
+  receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+  return fits ? receive.data : flight.discard.get();
+}
+
+// A frame came by the clearance of another receive than that which took it. That one has none now.
+void Mailbox::passClearance(const MatchKey& key) {
+  Receive* other = posted_.first(key);
+  while (other != nullptr && !other->isCleared) other = other->place.younger;
+  if (other != nullptr) other->isCleared = false;
+}
+
+void Mailbox::takeAnnouncement(int peer, const FrameHeader& header) {
+  FrameHeader whole = header;
+  whole.kind = FrameKind::kWhole;
+  whole.length = header.amount;
+  whole.amount = 0;
+  if (header.channel == Channel::kMessage) {
+    {
+      const std::lock_guard lock(mutex_);
+      offers_.push_back({peer, whole.length});
+    }
+    clearMessages();
+    return;
+  }
+  Reply reply;
+  {
+    const std::lock_guard lock(mutex_);
+    if (Receive* const receive = oldestFor({header.tag, peer, header.channel});
+        receive != nullptr) {
+      unpost(*receive);
+      match(*receive, peer, whole, reply);
+    } else {
+      keep(peer, whole, Arrival::State::kAnnounced, nullptr);
     }
   }
-  auto data = std::make_unique_for_overwrite<std::byte[]>(header.length);
-  arrivals_.push_back({peer, header, std::move(data), false, nullptr});
-  flight.arrival = std::prev(arrivals_.end());
-  flight.isArrival = true;
-  return flight.arrival->data.get();
+  say(reply);
+}
+
+std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
+  const std::lock_guard lock(mutex_);
+  InFlight& flight = inFlight(from);
+  if (header.channel == Channel::kMessage) {
+    const auto cleared = std::ranges::find(clearedOffers_, from.peer, &Offer::peer);
+    if (cleared == clearedOffers_.end() || cleared->bytes != header.length) {
+      throw Refusal{Refusal::Reason::kNotCleared, header};
+    }
+    std::byte* const place = beginMessage(from.peer, flight, header);
+    clearedOffers_.erase(cleared);
+    return place;
+  }
+  Receive* const receive = awaited_.first({header.tag, from.peer, header.channel});
+  if (receive == nullptr || receive->header.length != header.length) {
+    throw Refusal{Refusal::Reason::kNotCleared, header};
+  }
+  return fill(flight, *receive, awaited_, header);
 }
 
 void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
   const int peer = from.peer;
   std::unique_ptr<std::byte[]> control;
-  {
+  Reply reply;
+  if (header.kind == FrameKind::kWhole || header.kind == FrameKind::kPayload) {
     std::lock_guard lock(mutex_);
     InFlight& flight = inFlight(from);
     if (header.channel == Channel::kMessage) {
       messages_.splice(messages_.end(), flight.message);
       numMessages_.store(messages_.size(), std::memory_order_release);
-    } else if (flight.receive != nullptr) {
-      finish(*flight.receive, peer, header);
-      flight.receive = nullptr;
+    } else if (header.channel == Channel::kControl) {
+      control = std::move(flight.control);
+    } else if (Receive* const receive = std::exchange(flight.receive, nullptr)) {
+      if (header.kind == FrameKind::kWhole) noteTaken(peer, header, reply);
+      finish(*receive, peer, header);
       flight.discard.reset();
-    } else if (flight.isArrival) {
-      flight.isArrival = false;
-      flight.arrival->isWhole = true;
-      if (header.channel == Channel::kControl) {
-        control = std::move(flight.arrival->data);
-        arrivals_.erase(flight.arrival);
-      } else if (Receive* receive = flight.arrival->claimedBy; receive != nullptr) {
-        if (receive->bytes == header.length && header.length != 0) {
-          std::memcpy(receive->data, flight.arrival->data.get(), header.length);
+    } else if (Arrival* const arrival = std::exchange(flight.arrival, nullptr)) {
+      arrival->state = Arrival::State::kWhole;
+      if (Receive* const claimant = arrival->claimedBy; claimant != nullptr) {
+        if (claimant->bytes == header.length && header.length != 0) {
+          std::memcpy(claimant->data, arrival->data.get(), header.length);
         }
-        arrivals_.erase(flight.arrival);
-        finish(*receive, peer, header);
+        noteTaken(peer, header, reply);
+        drop(*arrival);
+        finish(*claimant, peer, header);
       }
     }
   }
+  say(reply);
   if (control != nullptr) {
     events_.control(peer, header, {reinterpret_cast<const char*>(control.get()), header.length});
   }
-  events_.wake();
+  // A return lets nobody go on who waits.
+  if (header.kind != FrameKind::kReturn) events_.wake();
 }
 
 // The receive that it was for stays as it is, for good: it was streaming, and its group fails.
 void Mailbox::frameCancelled(Stream from) noexcept {
   std::lock_guard lock(mutex_);
   InFlight& flight = inFlight(from);
-  if (flight.isArrival) arrivals_.erase(flight.arrival);
-  flight.isArrival = false;
+  if (Arrival* const arrival = std::exchange(flight.arrival, nullptr)) {
+    if (arrival->claimedBy == nullptr) unqueue(*arrival);
+    drop(*arrival);
+  }
   flight.receive = nullptr;
   flight.discard.reset();
+  flight.control.reset();
+  for (const MessageFrame& message : flight.message) {
+    unexpectedBytes_.fetch_sub(message.header.length, std::memory_order_relaxed);
+  }
   flight.message.clear();
 }
 
@@ -198,6 +433,11 @@ void Mailbox::frameRefused(int peer, const Refusal& refusal) noexcept {
 void Mailbox::sendCompleted(int) { events_.wake(); }
 
 void Mailbox::linkFailed(int peer, const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(offers_, [peer](const Offer& offer) { return offer.peer == peer; });
+  }
+  outflows_[index(peer)].fail();
   events_.linkFailed(peer, error);
   events_.wake();
 }

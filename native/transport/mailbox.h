@@ -7,10 +7,15 @@
 // Matching: a receive names a channel, a tag and a peer (or any); frames of one peer, channel and
 // tag are taken in the order they were sent, receives in the order they were posted. Frames of
 // Channel::kMessage wait for nobody's receive: they are taken whole, in the order of their arrival.
+//
+// Both ends of flow control (flow.h) are here: what is sent goes through the peer's Outflow; what
+// is announced is matched like a frame, and its receive waits for the payload.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -21,6 +26,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/flow.h"
+#include "transport/matching.h"
 #include "transport/refusal.h"
 #include "transport/transport.h"
 
@@ -41,6 +48,11 @@ struct Receive {
   // Once done: who sent it and what it was. If header.length != bytes nothing was stored.
   int source = -1;
   FrameHeader header;
+
+  // The mailbox's own.
+  QueuePlace<Receive> place;
+  std::uint64_t order = 0;  // of posting
+  bool isCleared = false;   // its peer may send the frame unannounced
 
   bool isDone() const { return state.load(std::memory_order_acquire) == State::kDone; }
 };
@@ -66,6 +78,7 @@ struct MessageFrame {
   int source = -1;
   FrameHeader header;
   FrameMemory data;  // header.length bytes
+  bool wasCleared = false;
 };
 
 class Mailbox final : public FrameSink {
@@ -91,13 +104,17 @@ class Mailbox final : public FrameSink {
   void expect(int peer);
   void catchUp();
   // All transports are closed: nobody touches a receive or a ticket any more.
-  void noteClosed() { isClosed_.store(true, std::memory_order_release); }
+  void noteClosed();
   bool isClosed() const { return isClosed_.load(std::memory_order_acquire); }
-  // Takes a posted receive back. False: it is done, or its frame is arriving right now.
+  // Takes a posted receive back. False: it is done, or its frame has been cleared or is arriving.
   bool cancel(Receive& receive);
   // The sender and signature of a message that belongs to collective `sequence` or an earlier one
   // and that nobody asked for. Ask after the end of that collective: there is none if ranks agree.
   std::optional<std::pair<int, Signature>> findStray(std::uint64_t sequence);
+  // Of frames that were sent to `peer`: what stays here until a receive asks for it, bytes.
+  std::uint64_t announcedTo(int peer) { return outflows_[index(peer)].announcedBytes(); }
+  // Of frames that nobody here has asked for: what they take of memory, bytes.
+  std::uint64_t unexpectedBytes() const { return unexpectedBytes_.load(std::memory_order_relaxed); }
   // Lets the caller's thread move bytes on every transport.
   bool poll();
   // As of Transport, of the one that reaches other hosts.
@@ -130,34 +147,81 @@ class Mailbox final : public FrameSink {
 
  private:
   struct Arrival {  // a frame nobody has taken yet
+    enum class State : std::uint8_t { kArriving, kWhole, kAnnounced };
+
     int peer;
-    FrameHeader header;
-    std::unique_ptr<std::byte[]> data;  // header.length bytes
-    bool isWhole = false;
-    Receive* claimedBy = nullptr;  // posted while it was still arriving
+    FrameHeader header;  // as of a frame sent whole
+    State state;
+    std::unique_ptr<std::byte[]> data = nullptr;  // header.length bytes, unless announced
+    Receive* claimedBy = nullptr;                 // posted while it was still arriving
+    std::list<Arrival>::iterator self = {};
+    QueuePlace<Arrival> ofPeer = {};
+    QueuePlace<Arrival> ofAny = {};
   };
   struct InFlight {  // the frame that is arriving on a stream
     Receive* receive = nullptr;
-    std::list<Arrival>::iterator arrival;
-    bool isArrival = false;
+    Arrival* arrival = nullptr;
     std::unique_ptr<std::byte[]> discard;
     std::list<MessageFrame> message;  // of Channel::kMessage: one, to be published as it is
+    std::unique_ptr<std::byte[]> control;
+  };
+  struct Offer {  // a message that was announced
+    int peer;
+    std::uint64_t bytes;
+  };
+  // What is to be said to a peer once the lock is no longer held.
+  struct Reply {
+    int peer = 0;
+    std::optional<FrameHeader> clearance = {};
+    std::optional<FrameHeader> takenBack = {};
   };
 
-  static bool matches(const Receive& receive, int peer, const FrameHeader& header);
+  using Receives = KeyedQueues<Receive, &Receive::place>;
+
+  static std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
   InFlight& inFlight(Stream from);
   static void finish(Receive& receive, int peer, const FrameHeader& header);
+  Receive* oldestFor(const MatchKey& key);
+  void unpost(Receive& receive);
+  Arrival& keep(int peer, const FrameHeader& header, Arrival::State state,
+                std::unique_ptr<std::byte[]> data);
+  void unqueue(Arrival& arrival);
+  void drop(Arrival& arrival);
+  std::byte* beginMessage(int peer, InFlight& flight, const FrameHeader& header);
+  std::byte* beginWhole(Stream from, const FrameHeader& header);
+  std::byte* beginPayload(Stream from, const FrameHeader& header);
+  static std::byte* fill(InFlight& flight, Receive& receive, Receives& queue,
+                         const FrameHeader& header);
+  void passClearance(const MatchKey& key);
+  void takeAnnouncement(int peer, const FrameHeader& header);
+  void match(Receive& receive, int peer, const FrameHeader& header, Reply& reply);
+  void noteTaken(int peer, const FrameHeader& header, Reply& reply);
+  void clearMessages();
+  void say(const Reply& reply);
 
   Events events_;
+  const Windows windows_;
+  std::deque<Outflow> outflows_;        // by peer
   std::vector<Transport*> transports_;  // by peer
   std::vector<Transport*> distinct_;    // each once
   Transport* waitable_ = nullptr;
-  std::mutex mutex_;
-  std::list<Receive*> posted_;
+  std::mutex mutex_;  // guards what follows
+  std::uint64_t numPosted_ = 0;
+  Receives posted_;
+  Receives postedForAny_;
+  Receives awaited_;  // cleared, for the payload of an announcement
   std::list<Arrival> arrivals_;
+  std::list<Arrival> collectiveArrivals_;
+  KeyedQueues<Arrival, &Arrival::ofPeer> arrivalsOfPeer_;
+  KeyedQueues<Arrival, &Arrival::ofAny> arrivalsOfAny_;
   std::list<MessageFrame> messages_;
-  std::atomic<std::size_t> numMessages_{0};      // looked at without the lock
-  std::vector<std::vector<InFlight>> inFlight_;  // by peer and index of its stream
+  std::deque<Offer> offers_;
+  std::list<Offer> clearedOffers_;
+  std::uint64_t clearedMessageBytes_ = 0;
+  std::vector<std::array<std::uint64_t, kNumChannels>> taken_;  // by peer; not said yet
+  std::vector<std::vector<InFlight>> inFlight_;                 // by peer and index of its stream
+  std::atomic<std::size_t> numMessages_{0};                     // looked at without the lock
+  std::atomic<std::uint64_t> unexpectedBytes_{0};
   std::atomic<bool> isClosed_{false};
 };
 

@@ -16,7 +16,9 @@ struct Refusal {
   enum class Reason : std::uint8_t {
     kTooLong,         // above longestFrame() of its channel
     kUnknownChannel,  // neither a channel nor a mark
+    kUnknownKind,     // or one that this channel or length cannot have
     kBadTag,          // one that this channel cannot have
+    kNotCleared,      // a payload that was not announced, or that nobody cleared
     kAfterGoodbye,    // bytes behind the last ones
     kOverrun,         // a ring whose counters cannot be true
     kNoMemory,        // nowhere to put the payload of `header`

@@ -38,15 +38,28 @@ enum class Channel : std::uint8_t {
   kMessage = 3,       // messages of unknown size, which nobody posts receives for
 };
 
+inline constexpr std::size_t kNumChannels = 4;
+
+// What a frame is for flow control (transport/flow.h). Those without a payload are of length 0.
+enum class FrameKind : std::uint8_t {
+  kWhole = 0,         // header and payload, unannounced
+  kAnnouncement = 1,  // of a payload of `amount` bytes
+  kClearance = 2,     // the oldest that is or will be announced may come
+  kPayload = 3,       // of what was announced and cleared
+  kReturn = 4,        // `amount` bytes of the window are free again
+};
+
 // Travels as raw bytes in front of each payload.
 struct FrameHeader {
   std::uint64_t length = 0;  // payload bytes, 0 allowed
   std::uint64_t tag = 0;
-  Signature signature;  // of the operation that sends
+  Signature signature;       // of the operation that sends
+  std::uint64_t amount = 0;  // see FrameKind
   Channel channel = Channel::kPointToPoint;
-  std::uint8_t reserved[7] = {};
+  FrameKind kind = FrameKind::kWhole;
+  std::uint8_t reserved[6] = {};
 };
-static_assert(sizeof(FrameHeader) == 56 && std::is_trivially_copyable_v<FrameHeader>);
+static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
 
 // A longer frame is a protocol error (a corrupted or hostile stream), not an allocation request.
 inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{1} << 42;
@@ -83,7 +96,7 @@ class FrameSink {
   virtual ~FrameSink() = default;
   // Where the payload goes: header.length writable bytes that stay valid until the frame ends or is
   // cancelled. Never null unless header.length is 0. Throws std::bad_alloc, and has done nothing
-  // then, if there is no memory for so many.
+  // then, if there is no memory for so many; a Refusal for what no peer of ours would send.
   virtual std::byte* frameBegin(Stream from, const FrameHeader& header) = 0;
   // The payload is whole. Throws std::bad_alloc if what a control frame asks for needs more memory
   // than there is.

@@ -13,13 +13,14 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 
-HEADER_BYTES = 56
+HEADER_BYTES = 64
 GOODBYE = 255
 HONEST, WITH_KEY, AS_OPENER = 0, 1, 2
+WHOLE, ANNOUNCEMENT, CLEARANCE, PAYLOAD, RETURN = range(5)
 
 
 def hello(
-    rank: int = 3, world_size: int = 4, target: int = 1, version: int = 3, stream: int = 0
+    rank: int = 3, world_size: int = 4, target: int = 1, version: int = 4, stream: int = 0
 ) -> bytes:
     """Return a hello of 64 bytes, with a nonce that counts."""
     fixed = struct.pack(
@@ -36,9 +37,16 @@ def hello(
     return fixed + bytes(range(32))
 
 
-def frame(length: int, payload: bytes = b"", tag: int = 0, channel: int = 0) -> bytes:
+def frame(
+    length: int,
+    payload: bytes = b"",
+    tag: int = 0,
+    channel: int = 0,
+    kind: int = WHOLE,
+    amount: int = 0,
+) -> bytes:
     """Return a header that announces `length` bytes, and `payload`."""
-    header = struct.pack("<QQ32xB7x", length, tag, channel)
+    header = struct.pack("<QQ32xQBB6x", length, tag, amount, channel, kind)
     assert len(header) == HEADER_BYTES
     return header + payload
 
@@ -77,6 +85,15 @@ def inputs() -> dict[str, bytes]:
         "message_truncated": b"\x00" + frame(100, b"half", tag=2, channel=3),
         "control": b"\x00" + frame(4, b"dead", tag=2, channel=2),
         "control_too_long": b"\x00" + frame(2**21, b"dead", channel=2),
+        "announced": b"\x0f"
+        + frame(0, tag=1, kind=ANNOUNCEMENT, amount=8)
+        + frame(8, b"12345678", tag=1, kind=PAYLOAD),
+        "announced_message": b"\x00"
+        + frame(0, channel=3, kind=ANNOUNCEMENT, amount=9)
+        + frame(9, b"body head", tag=4, channel=3, kind=PAYLOAD),
+        "cleared": b"\x00" + frame(0, tag=1, kind=CLEARANCE) * 2,
+        "returned": b"\x00" + frame(0, kind=RETURN, amount=2**63),
+        "not_cleared": b"\x00" + frame(8, b"12345678", tag=1, kind=PAYLOAD),
         "goodbye": b"\x00" + frame(0, channel=GOODBYE),
         "after_goodbye": b"\x00" + frame(0, channel=GOODBYE) + frame(0),
         "too_long": b"\x00" + frame(2**42 + 1),

@@ -24,9 +24,22 @@ inline void require(bool isTrue) {
   if (!isTrue) std::abort();
 }
 
+// Answers go nowhere.
+class Nowhere final : public transport::Transport {
+ public:
+  void send(int peer, const transport::FrameHeader& header, const void*,
+            transport::SendTicket* ticket) override {
+    require(peer == kPeer && header.length == 0 && ticket == nullptr);
+  }
+  void expect(int) override {}
+  bool poll() override { return false; }
+  void close(std::chrono::milliseconds, Ending) override {}
+};
+
 class Receiving final : public transport::FrameSink {
  public:
   Receiving() {
+    mailbox_.setTransport(kPeer, &nowhere_);
     for (std::size_t i = 0; i < receives_.size(); ++i) {
       transport::Receive& receive = receives_[i];
       receive.peer = (i & 1) != 0 ? kPeer : transport::kAnyPeer;
@@ -61,9 +74,10 @@ class Receiving final : public transport::FrameSink {
   std::byte* frameBegin(transport::Stream from, const transport::FrameHeader& header) override {
     require(from.peer == kPeer && !isOpen_ && !isRefused_);
     if (header.length > kMemoryBytes) throw std::bad_alloc();
+    std::byte* const place = mailbox_.frameBegin(from, header);
     isOpen_ = true;
     begun_ = header;
-    return mailbox_.frameBegin(from, header);
+    return place;
   }
   void frameEnd(transport::Stream from, const transport::FrameHeader& header) override {
     require(isOpen_ && std::memcmp(&header, &begun_, sizeof(header)) == 0);
@@ -86,6 +100,7 @@ class Receiving final : public transport::FrameSink {
  private:
   static constexpr std::uint64_t kMemoryBytes = 1 << 16;
 
+  Nowhere nowhere_;
   transport::Mailbox mailbox_{
       2,
       {[] {}, [](int, const Error&) {},

@@ -35,7 +35,7 @@
 
 namespace smd::transport::tcp {
 
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 inline constexpr std::size_t kHelloBytes = 64;
 
 using HelloBytes = std::array<std::byte, kHelloBytes>;

@@ -61,6 +61,8 @@ class Settings:
         timeout_s: `SMDDP_TIMEOUT_SECONDS`; seconds a collective or the start of a job may stall.
         stall_s: `SMDDP_STALL_SECONDS`; a rank that waits for so many seconds writes where the
             others are; 0 for never.
+        message_limit_bytes: `SMDDP_MESSAGE_LIMIT_MB`, in bytes; of messages of a pipeline that this
+            rank has posted and others have not taken; more is an error; 0 for no limit.
         signal_report: `SMDDP_SIGNAL_REPORT`; SIGUSR1 prints the last operations of every group.
         cpu_transport: `SMDDP_TRANSPORT`; for CPU tensors: "auto", "shm" or "tcp".
         cuda_transport: `SMDDP_TRANSPORT`; for CUDA tensors: "auto", "nccl" or "staged".
@@ -89,6 +91,7 @@ class Settings:
 
     timeout_s: float = 1800.0
     stall_s: float = 30.0
+    message_limit_bytes: int = 0
     signal_report: bool = True
     cpu_transport: str = "auto"
     cuda_transport: str = "auto"
@@ -133,6 +136,7 @@ class Settings:
         return cls(
             timeout_s=_read_timeout(environ),
             stall_s=_read_stall(environ),
+            message_limit_bytes=_read_message_limit(environ),
             signal_report=_read_bool(environ, "SMDDP_SIGNAL_REPORT", default=True),
             cpu_transport=cpu_transport,
             cuda_transport=cuda_transport,
@@ -180,6 +184,16 @@ def _read_timeout(environ: Mapping[str, str]) -> float:
 def _read_stall(environ: Mapping[str, str]) -> float:
     expected = "a number of seconds, such as 30, or 0 for never"
     return _read_seconds(environ, "SMDDP_STALL_SECONDS", Settings.stall_s, expected)
+
+
+def _read_message_limit(environ: Mapping[str, str]) -> int:
+    text = read_text(environ, "SMDDP_MESSAGE_LIMIT_MB")
+    if text is None:
+        return Settings.message_limit_bytes
+    if not (text.isascii() and text.isdigit() and int(text) < 2**40):
+        expected = "a whole number of MiB, such as 4096, or 0 for no limit"
+        raise _error("SMDDP_MESSAGE_LIMIT_MB", text, expected)
+    return int(text) << 20
 
 
 def _read_seconds(environ: Mapping[str, str], name: str, default: float, expected: str) -> float:

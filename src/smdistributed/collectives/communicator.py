@@ -96,6 +96,7 @@ class Communicator:
             tls=tls,
             errors=errors,
             stall_s=settings.stall_s,
+            message_limit_bytes=settings.message_limit_bytes,
             deterministic=settings.deterministic,
             signal_report=settings.signal_report,
         )

@@ -294,6 +294,7 @@ class Pipeline:
                 token=settings.token,
                 tls=settings.tls,
                 stall_s=settings.stall_s,
+                message_limit_bytes=settings.message_limit_bytes,
                 signal_report=settings.signal_report,
             )
         return self._channel

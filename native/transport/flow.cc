@@ -1,0 +1,126 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/flow.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace smd::transport {
+namespace {
+
+struct Share {
+  std::uint64_t ofAll;   // of all peers together
+  std::uint64_t most;    // of one
+  std::uint64_t atOnce;  // of one frame, if the window is as long
+};
+constexpr std::uint64_t kKiB = 1 << 10;
+constexpr std::uint64_t kMiB = 1 << 20;
+// Two ranks that stream messages of 64 KiB to one another over TCP get five times as many a second
+// as with announcements; from 1 MiB on there is no difference.
+constexpr Share kPointToPoint{8 * kMiB, kMiB, 64 * kKiB};
+// Frames of collectives are asked for soon, since every rank makes the same calls: their window is
+// as long as the rounds that are under way at the same time.
+constexpr Share kCollective{24 * kMiB, 8 * kMiB, 8 * kMiB};
+constexpr Share kMessage{16 * kMiB, 4 * kMiB, 4 * kMiB};
+static_assert(kPointToPoint.ofAll + kCollective.ofAll + kMessage.ofAll +
+                  Windows::kClearedMessageBytes ==
+              Windows::kTotalBytes);
+constexpr std::uint64_t kLeastWindow = 4 * kKiB;  // of one peer, however many there are
+
+}  // namespace
+
+Windows::Windows(int worldSize) {
+  const auto numPeers = static_cast<std::uint64_t>(std::max(worldSize - 1, 1));
+  for (const auto& [channel, share] :
+       {std::pair{Channel::kPointToPoint, kPointToPoint},
+        std::pair{Channel::kCollective, kCollective}, std::pair{Channel::kMessage, kMessage}}) {
+    Window& window = windows_[static_cast<std::size_t>(channel)];
+    window.bytes = std::max(std::min(share.most, share.ofAll / numPeers), kLeastWindow);
+    window.atOnce = std::min(share.atOnce, window.bytes - kFrameCost);
+  }
+}
+
+void Outflow::send(Transport& transport, int peer, const FrameHeader& header, const void* payload,
+                   SendTicket* ticket) {
+  if (ticket == nullptr) return transport.send(peer, header, payload, nullptr);
+  const std::lock_guard lock(mutex_);
+  const MatchKey key = keyOf(header, peer);
+  if (header.length <= windows_.atOnce(header.channel)) {
+    std::uint64_t& used = used_[static_cast<std::size_t>(header.channel)];
+    const std::uint64_t cost = Windows::costOf(header);
+    // No message overtakes one that waits.
+    const bool mustFollow = header.channel == Channel::kMessage && byKey_.first(key) != nullptr;
+    if (!mustFollow && used + cost <= windows_.bytes(header.channel)) {
+      transport.send(peer, header, payload, ticket);
+      used += cost;
+      return;
+    }
+  } else if (const auto cleared = cleared_.find(key); cleared != cleared_.end()) {
+    transport.send(peer, header, payload, ticket);
+    if (--cleared->second == 0) cleared_.erase(cleared);
+    return;
+  }
+  if (hasFailed_) return ticket->complete(SendTicket::State::kFailed);
+  announce(transport, key, {.header = header, .payload = payload, .ticket = ticket});
+}
+
+// Caller holds mutex_.
+void Outflow::announce(Transport& transport, const MatchKey& key, Announced&& frame) {
+  FrameHeader announcement = frame.header;
+  announcement.kind = FrameKind::kAnnouncement;
+  announcement.amount = frame.header.length;
+  announcement.length = 0;
+  std::list<Announced> one;
+  Announced& waiting = one.emplace_back(std::move(frame));
+  waiting.self = one.begin();
+  byKey_.reserve();
+  byKey_.append(waiting, key);
+  try {
+    transport.send(key.peer, announcement, nullptr, nullptr);
+  } catch (...) {
+    byKey_.remove(waiting);
+    throw;
+  }
+  announced_.splice(announced_.end(), one);
+  announcedBytes_ += waiting.header.length;
+}
+
+void Outflow::clear(Transport& transport, int peer, const FrameHeader& header) {
+  const std::lock_guard lock(mutex_);
+  const MatchKey key = keyOf(header, peer);
+  Announced* const waiting = byKey_.first(key);
+  if (waiting == nullptr) {
+    ++cleared_[key];
+    return;
+  }
+  FrameHeader payload = waiting->header;
+  payload.kind = FrameKind::kPayload;
+  transport.send(peer, payload, waiting->payload, waiting->ticket);
+  byKey_.remove(*waiting);
+  announcedBytes_ -= waiting->header.length;
+  announced_.erase(waiting->self);
+}
+
+void Outflow::giveBack(Channel channel, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t& used = used_[static_cast<std::size_t>(channel)];
+  used -= std::min(used, bytes);
+}
+
+void Outflow::fail() {
+  const std::lock_guard lock(mutex_);
+  hasFailed_ = true;
+  for (Announced& waiting : announced_) {
+    byKey_.remove(waiting);
+    waiting.ticket->complete(SendTicket::State::kFailed);
+  }
+  announced_.clear();
+  announcedBytes_ = 0;
+}
+
+std::uint64_t Outflow::announcedBytes() {
+  const std::lock_guard lock(mutex_);
+  return announcedBytes_;
+}
+
+}  // namespace smd::transport

@@ -1,0 +1,107 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Flow control: what a rank may send before anybody has asked for it, so that a receiver's memory
+// for frames that nobody waits for is bounded, whichever transport they come by.
+//
+//   short, and the peer has room     sent at once. It takes of the peer's window until the peer
+//                                    says that it has been taken there.
+//   the receive is known to wait     sent at once (a clearance has come before it)
+//   otherwise                        announced: its header goes alone. The payload stays with the
+//                                    sender until a clearance comes, and goes straight into the
+//                                    receive.
+//
+// A receive that is posted before its frame is announced clears it beforehand, if it is for one
+// peer and longer than what is sent at once. A clearance is for the oldest frame of its key that is
+// or will be announced; which receive it came from does not matter, as the receiver counts them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+#include "transport/matching.h"
+#include "transport/transport.h"
+
+namespace smd::transport {
+
+// What all ranks of a group derive alike from its size.
+class Windows {
+ public:
+  explicit Windows(int worldSize);
+
+  // Of a rank, for all that nobody there has asked for.
+  static constexpr std::uint64_t kTotalBytes = std::uint64_t{64} << 20;
+  // Of those, for messages (Channel::kMessage) that were cleared and have not been taken.
+  static constexpr std::uint64_t kClearedMessageBytes = std::uint64_t{16} << 20;
+
+  // The longest frame that is sent at once.
+  std::uint64_t atOnce(Channel channel) const { return of(channel).atOnce; }
+  // What one peer may have sent at once that has not been taken.
+  std::uint64_t bytes(Channel channel) const { return of(channel).bytes; }
+  // What a frame takes of it: it also costs memory to remember it.
+  static std::uint64_t costOf(const FrameHeader& header) { return header.length + kFrameCost; }
+
+ private:
+  static constexpr std::uint64_t kFrameCost = 256;
+  struct Window {
+    std::uint64_t atOnce = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  const Window& of(Channel channel) const { return windows_[static_cast<std::size_t>(channel)]; }
+
+  std::array<Window, kNumChannels> windows_;
+};
+
+// Of a frame, for clearances: messages are for nobody's receive, so their order is all they have.
+inline MatchKey keyOf(const FrameHeader& header, int peer) {
+  return {header.channel == Channel::kMessage ? 0 : header.tag, peer, header.channel};
+}
+
+// What goes to one peer. Thread-safe. Its lock is held while the transport is given a frame, so
+// that announcements go out in the order in which they wait.
+class Outflow {
+ public:
+  explicit Outflow(const Windows& windows) : windows_(windows) {}
+
+  // As of Transport. A frame without a ticket is never announced. Throws std::bad_alloc, and has
+  // done nothing then.
+  void send(Transport& transport, int peer, const FrameHeader& header, const void* payload,
+            SendTicket* ticket);
+  // The peer has cleared one frame like `header`. Throws std::bad_alloc.
+  void clear(Transport& transport, int peer, const FrameHeader& header);
+  // The peer has taken so much of what was sent at once.
+  void giveBack(Channel channel, std::uint64_t bytes);
+  // Nothing will be cleared any more: what was announced has failed, and so has what will be.
+  void fail();
+  // Payloads that the peer has not asked for.
+  std::uint64_t announcedBytes();
+
+ private:
+  struct Announced {
+    FrameHeader header;
+    const void* payload;
+    SendTicket* ticket;
+    std::list<Announced>::iterator self = {};
+    QueuePlace<Announced> place = {};
+  };
+  struct Hash {
+    std::size_t operator()(const MatchKey& key) const { return hashOf(key); }
+  };
+
+  void announce(Transport& transport, const MatchKey& key, Announced&& frame);
+
+  const Windows& windows_;
+  std::mutex mutex_;  // guards what follows
+  std::array<std::uint64_t, kNumChannels> used_{};
+  std::list<Announced> announced_;
+  KeyedQueues<Announced, &Announced::place> byKey_;
+  std::unordered_map<MatchKey, std::uint64_t, Hash> cleared_;  // beforehand
+  std::uint64_t announcedBytes_ = 0;
+  bool hasFailed_ = false;
+};
+
+}  // namespace smd::transport

@@ -1,0 +1,353 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Flow control between mailboxes that are joined by a wire of the test's own: it carries one frame
+// when it is told to.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "transport/mailbox.h"
+
+namespace smd::transport {
+namespace {
+
+constexpr std::uint64_t kLong = 100'000;
+constexpr int kRanks = 3;
+
+// The end of rank `self`, towards all others.
+class Wire final : public Transport {
+ public:
+  struct Frame {
+    FrameHeader header;
+    std::vector<std::byte> bytes;
+  };
+
+  void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket) override {
+    Frame& frame = queues[peer].emplace_back(Frame{header, {}});
+    const auto* bytes = static_cast<const std::byte*>(payload);
+    frame.bytes.assign(bytes, bytes + header.length);
+    kinds.push_back(header.kind);
+    if (ticket != nullptr) ticket->complete(SendTicket::State::kSent);
+  }
+  void expect(int) override {}
+  bool poll() override { return false; }
+  void close(std::chrono::milliseconds, Ending) override {}
+
+  std::deque<Frame> queues[kRanks];
+  std::vector<FrameKind> kinds;  // of all that were sent
+};
+
+class FlowTest : public ::testing::Test {
+ protected:
+  struct Sent {
+    std::vector<std::byte> bytes;
+    SendTicket ticket;
+    bool isGone() const { return ticket.state() == SendTicket::State::kSent; }
+  };
+  struct Posted {
+    std::vector<std::byte> bytes;
+    Receive receive;
+  };
+
+  void SetUp() override {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      boxes_.push_back(std::make_unique<Mailbox>(
+          kRanks, Mailbox::Events{[] {}, [](int, const Error&) {},
+                                  [](int, const FrameHeader&, std::string_view) {},
+                                  [](int, const Refusal&) {}}));
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer != rank) boxes_.back()->setTransport(peer, &wires_[rank]);
+      }
+    }
+  }
+
+  // What a frame holds tells which it is.
+  static std::vector<std::byte> contents(int from, std::uint64_t number, std::uint64_t length) {
+    std::vector<std::byte> bytes(length);
+    for (std::uint64_t i = 0; i < length; ++i) {
+      bytes[i] = static_cast<std::byte>(i * 7 + number * 13 + static_cast<std::uint64_t>(from));
+    }
+    return bytes;
+  }
+
+  Sent& send(int from, int to, std::uint64_t tag, std::uint64_t number, std::uint64_t length,
+             Channel channel = Channel::kPointToPoint) {
+    Sent& sent = sent_.emplace_back();
+    sent.bytes = contents(from, number, length);
+    FrameHeader header;
+    header.length = length;
+    header.tag = tag;
+    header.channel = channel;
+    boxes_[static_cast<std::size_t>(from)]->send(to, header, sent.bytes.data(), &sent.ticket);
+    return sent;
+  }
+  Posted& post(int to, int from, std::uint64_t tag, std::uint64_t length,
+               Channel channel = Channel::kPointToPoint) {
+    Posted& posted = posted_.emplace_back();
+    posted.bytes.resize(length);
+    posted.receive.peer = from;
+    posted.receive.tag = tag;
+    posted.receive.channel = channel;
+    posted.receive.data = posted.bytes.data();
+    posted.receive.bytes = length;
+    boxes_[static_cast<std::size_t>(to)]->post(posted.receive);
+    return posted;
+  }
+
+  // One frame from one rank to another. Returns whether there was any.
+  bool carry(int from, int to) {
+    std::deque<Wire::Frame>& queue = wires_[from].queues[to];
+    if (queue.empty()) return false;
+    const Wire::Frame frame = std::move(queue.front());
+    queue.pop_front();
+    Mailbox& box = *boxes_[static_cast<std::size_t>(to)];
+    std::byte* const place = box.frameBegin(from, frame.header);
+    if (!frame.bytes.empty()) std::memcpy(place, frame.bytes.data(), frame.bytes.size());
+    box.frameEnd(from, frame.header);
+    most_ = std::max(most_, box.unexpectedBytes());
+    return true;
+  }
+  void carryAll() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int from = 0; from < kRanks; ++from) {
+        for (int to = 0; to < kRanks; ++to) moved = (from != to && carry(from, to)) || moved;
+      }
+    }
+  }
+  std::ptrdiff_t numOf(FrameKind kind, int from) {
+    return std::ranges::count(wires_[from].kinds, kind);
+  }
+  static void expectIs(const Posted& posted, int from, std::uint64_t number) {
+    ASSERT_TRUE(posted.receive.isDone());
+    EXPECT_EQ(posted.receive.source, from);
+    EXPECT_EQ(posted.receive.header.length, posted.receive.bytes);
+    EXPECT_EQ(posted.bytes, contents(from, number, posted.bytes.size()));
+  }
+
+  std::uint64_t most_ = 0;  // bytes that nobody had asked for, on any rank
+  Wire wires_[kRanks];
+  std::deque<Sent> sent_;
+  std::deque<Posted> posted_;
+  std::vector<std::unique_ptr<Mailbox>> boxes_;
+};
+
+TEST_F(FlowTest, ShortFramesGoAtOnce) {
+  EXPECT_TRUE(send(0, 1, 5, 1, 100).isGone());
+  carryAll();
+  EXPECT_EQ(boxes_[1]->unexpectedBytes(), 100u);
+  expectIs(post(1, 0, 5, 100), 0, 1);
+  EXPECT_EQ(boxes_[1]->unexpectedBytes(), 0u);
+}
+
+TEST_F(FlowTest, ALongOneStaysWithItsSenderUntilItIsAskedFor) {
+  for (const Channel channel : {Channel::kPointToPoint, Channel::kCollective}) {
+    const std::uint64_t length = channel == Channel::kCollective ? 9 << 20 : kLong;
+    const Sent& sent = send(0, 1, 5, 1, length, channel);
+    carryAll();
+    EXPECT_FALSE(sent.isGone());
+    EXPECT_EQ(boxes_[1]->unexpectedBytes(), 0u);
+    EXPECT_EQ(boxes_[0]->announcedTo(1), length);
+    Posted& posted = post(1, 0, 5, length, channel);
+    EXPECT_FALSE(posted.receive.isDone());
+    EXPECT_FALSE(boxes_[1]->cancel(posted.receive));
+    carryAll();
+    EXPECT_TRUE(sent.isGone());
+    expectIs(posted, 0, 1);
+    EXPECT_EQ(boxes_[0]->announcedTo(1), 0u);
+  }
+  EXPECT_EQ(most_, 0u);
+}
+
+TEST_F(FlowTest, AReceiveThatWaitsNeedsNoAnnouncement) {
+  const Posted& posted = post(1, 0, 5, kLong);
+  carryAll();
+  EXPECT_TRUE(send(0, 1, 5, 1, kLong).isGone());
+  carryAll();
+  expectIs(posted, 0, 1);
+  EXPECT_EQ(numOf(FrameKind::kAnnouncement, 0), 0);
+  // It served once.
+  EXPECT_FALSE(send(0, 1, 5, 2, kLong).isGone());
+}
+
+TEST_F(FlowTest, AnAnnouncementAndAClearanceMayCross) {
+  const Sent& sent = send(0, 1, 5, 1, kLong);
+  const Posted& posted = post(1, 0, 5, kLong);
+  carryAll();
+  EXPECT_TRUE(sent.isGone());
+  expectIs(posted, 0, 1);
+  EXPECT_EQ(numOf(FrameKind::kClearance, 1), 1);
+}
+
+TEST_F(FlowTest, AReceiveFromAnyoneMayTakeWhatAnotherOneCleared) {
+  const Posted& any = post(1, kAnyPeer, 5, kLong);
+  const Posted& own = post(1, 0, 5, kLong);
+  carryAll();  // the clearance of the second
+  EXPECT_TRUE(send(0, 1, 5, 1, kLong).isGone());
+  carryAll();
+  expectIs(any, 0, 1);
+  const Sent& second = send(0, 1, 5, 2, kLong);
+  carryAll();
+  EXPECT_TRUE(second.isGone());
+  expectIs(own, 0, 2);
+}
+
+TEST_F(FlowTest, AWindowIsAllThatIsSentUnasked) {
+  constexpr int kNum = 800;
+  constexpr std::uint64_t kLength = 8 << 10;
+  for (int i = 0; i < kNum; ++i) send(0, 1, 5, static_cast<std::uint64_t>(i), kLength);
+  carryAll();
+  const std::uint64_t window = Windows(kRanks).bytes(Channel::kPointToPoint);
+  EXPECT_LE(most_, window);
+  EXPECT_GT(most_, window / 2);
+  const auto isGone = [](const Sent& sent) { return sent.isGone(); };
+  EXPECT_LT(std::ranges::count_if(sent_, isGone), kNum / 4);
+  for (int i = 0; i < kNum; ++i) {
+    const Posted& posted = post(1, 0, 5, kLength);
+    carryAll();
+    expectIs(posted, 0, static_cast<std::uint64_t>(i));
+  }
+  EXPECT_EQ(std::ranges::count_if(sent_, isGone), kNum);
+  // The window is free again.
+  EXPECT_TRUE(send(0, 1, 5, 1, kLength).isGone());
+}
+
+TEST_F(FlowTest, AWindowIsGivenBackAlsoByReceivesThatWaited) {
+  constexpr int kNum = 2000;
+  for (int i = 0; i < kNum; ++i) {
+    const Posted& posted = post(1, 0, 5, 8 << 10);
+    EXPECT_TRUE(send(0, 1, 5, 1, 8 << 10).isGone()) << i;
+    carryAll();
+    ASSERT_TRUE(posted.receive.isDone());
+  }
+  EXPECT_EQ(numOf(FrameKind::kAnnouncement, 0), 0);
+}
+
+TEST_F(FlowTest, AnotherSizeThanExpectedIsToldByTheAnnouncement) {
+  send(0, 1, 5, 1, kLong);
+  const Posted& posted = post(1, 0, 5, kLong + 1);
+  carryAll();
+  ASSERT_TRUE(posted.receive.isDone());
+  EXPECT_EQ(posted.receive.header.length, kLong);
+}
+
+TEST_F(FlowTest, MessagesWaitWithTheirSenderAndKeepTheirOrder) {
+  constexpr std::uint64_t kLength = 3 << 20;
+  constexpr std::uint64_t kNum = 20;
+  for (std::uint64_t i = 0; i < kNum; ++i) {
+    // A short one between long ones does not overtake them.
+    send(0, 1, 0, i, i % 2 == 0 ? kLength : 10, Channel::kMessage);
+  }
+  send(2, 1, 0, 99, 10, Channel::kMessage);
+  carryAll();
+  EXPECT_LE(most_, Windows::kClearedMessageBytes + 2 * Windows(kRanks).bytes(Channel::kMessage));
+  std::uint64_t next = 0;
+  bool hasOther = false;
+  while (std::optional<MessageFrame> frame = boxes_[1]->takeMessage()) {
+    if (frame->source == 2) {
+      hasOther = true;
+    } else {
+      const auto expected = contents(0, next, next % 2 == 0 ? kLength : 10);
+      ASSERT_EQ(frame->header.length, expected.size());
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), frame->data.get()));
+      ++next;
+    }
+    carryAll();
+  }
+  EXPECT_EQ(next, kNum);
+  EXPECT_TRUE(hasOther);
+  EXPECT_EQ(boxes_[1]->unexpectedBytes(), 0u);
+  EXPECT_TRUE(send(0, 1, 0, 1, 10, Channel::kMessage).isGone());
+}
+
+TEST_F(FlowTest, AMessageLongerThanAllWindowsComesAlone) {
+  const Sent& sent = send(0, 1, 0, 1, 40 << 20, Channel::kMessage);
+  const Sent& next = send(0, 1, 0, 2, 40 << 20, Channel::kMessage);
+  carryAll();
+  EXPECT_TRUE(sent.isGone());
+  EXPECT_FALSE(next.isGone());
+  ASSERT_TRUE(boxes_[1]->takeMessage());
+  carryAll();
+  EXPECT_TRUE(next.isGone());
+}
+
+TEST_F(FlowTest, WhatWaitsFailsWithItsLinkOrWithAll) {
+  const Sent& toOne = send(0, 1, 5, 1, kLong);
+  const Sent& toTwo = send(0, 2, 5, 1, kLong);
+  boxes_[0]->linkFailed(1, Error(ErrorKind::kPeerLost, "gone"));
+  EXPECT_EQ(toOne.ticket.state(), SendTicket::State::kFailed);
+  EXPECT_EQ(toTwo.ticket.state(), SendTicket::State::kPending);
+  EXPECT_EQ(send(0, 1, 5, 1, kLong).ticket.state(), SendTicket::State::kFailed);
+  boxes_[0]->noteClosed();
+  EXPECT_EQ(toTwo.ticket.state(), SendTicket::State::kFailed);
+}
+
+TEST_F(FlowTest, APayloadThatNobodyClearedIsRefused) {
+  FrameHeader header;
+  header.kind = FrameKind::kPayload;
+  header.length = 10;
+  EXPECT_THROW(boxes_[1]->frameBegin(0, header), Refusal);
+  header.kind = FrameKind::kReturn;
+  header.amount = 1 << 30;  // more than was taken is no credit
+  boxes_[1]->frameBegin(0, header);
+  EXPECT_FALSE(send(1, 0, 5, 1, kLong).isGone());
+}
+
+// Whatever is sent, asked for and carried, in whatever order: each receive gets what is due to it,
+// in the order of sending, and no memory is taken beyond the windows.
+TEST_F(FlowTest, AnyOrder) {
+  constexpr std::uint64_t kLengths[] = {0, 1, 4000, 64 << 10, (64 << 10) + 1, kLong};
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&random](std::uint64_t limit) { return random() % limit; };
+    // By tag, which fixes the length and who sends it: rank 0, or both others if it is odd.
+    std::uint64_t numSent[6][kRanks] = {};
+    std::vector<Posted*> ofTag[6];
+    posted_.clear();
+    for (int step = 0; step < 400; ++step) {
+      const std::uint64_t tag = below(6);
+      const int from = tag % 2 == 0 || below(2) == 0 ? 0 : 2;
+      switch (below(4)) {
+        case 0:
+          send(from, 1, tag, numSent[tag][from]++, kLengths[tag]);
+          break;
+        case 1:
+          ofTag[tag].push_back(&post(1, tag % 2 == 0 ? (below(2) == 0 ? 0 : kAnyPeer) : kAnyPeer,
+                                     tag, kLengths[tag]));
+          break;
+        default:
+          carry(static_cast<int>(below(kRanks)), static_cast<int>(below(kRanks)));
+      }
+    }
+    for (std::uint64_t tag = 0; tag < 6; ++tag) {
+      const std::uint64_t expected = numSent[tag][0] + numSent[tag][2];
+      while (ofTag[tag].size() < expected) {
+        ofTag[tag].push_back(&post(1, kAnyPeer, tag, kLengths[tag]));
+      }
+      while (numSent[tag][0] + numSent[tag][2] < ofTag[tag].size()) {
+        send(0, 1, tag, numSent[tag][0]++, kLengths[tag]);
+      }
+    }
+    carryAll();
+    for (std::uint64_t tag = 0; tag < 6; ++tag) {
+      std::uint64_t next[kRanks] = {};
+      for (const Posted* posted : ofTag[tag]) {
+        ASSERT_TRUE(posted->receive.isDone()) << "seed " << seed << ", tag " << tag;
+        const int source = posted->receive.source;
+        expectIs(*posted, source, next[source]++);
+      }
+    }
+    for (const Sent& sent : sent_) ASSERT_TRUE(sent.isGone());
+    EXPECT_EQ(boxes_[1]->unexpectedBytes(), 0u);
+  }
+  EXPECT_LE(most_, 2 * Windows(kRanks).bytes(Channel::kPointToPoint));
+}
+
+}  // namespace
+}  // namespace smd::transport
