@@ -28,6 +28,7 @@ from smdistributed.dataparallel.torch import sparse
 from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.calls import ANY_SOURCE, Calls
 from smdistributed.dataparallel.torch.coalescing import Runnable, coalesce
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.operation import Operation
 from smdistributed.dataparallel.torch.options import seconds
 from smdistributed.dataparallel.torch.tensors import only_tensor
@@ -289,6 +290,7 @@ class DirectCollectives(Collectives):
         return COMPLETED
 
 
+@keep_from_compiler
 class _TogetherWork(TorchWork):
     """The handle of what was called between `_start_coalescing` and `_end_coalescing`."""
 

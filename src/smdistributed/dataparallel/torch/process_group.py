@@ -55,6 +55,7 @@ from smdistributed.collectives.trust import tell_of_weak_trust
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS
 from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
 from smdistributed.dataparallel.torch.exchange import NotedExchange, store_exchange
 from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
@@ -68,6 +69,7 @@ __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
 _UNSET = timedelta(0)
 
 
+@keep_from_compiler
 class ProcessGroupSmddp(GroupIdentity):
     """A group of ranks whose CPU tensors are moved by the collectives engine.
 

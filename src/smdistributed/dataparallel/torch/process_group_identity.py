@@ -18,11 +18,14 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
+
 __all__ = ["BACKEND_NAME", "GroupIdentity"]
 
 BACKEND_NAME = "smddp"
 
 
+@keep_from_compiler
 class GroupIdentity(ProcessGroup):
     """The part of the process group that moves no data.
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.completion import run_soon
 from smdistributed.dataparallel.trace import recorder
 
@@ -50,6 +51,7 @@ class EngineWork(Protocol):
     def add_done_callback(self, callback: Callable[[Any], None]) -> None: ...
 
 
+@keep_from_compiler
 class SmddpWork(TorchWork):
     """A handle of an operation under way.
 
@@ -180,6 +182,7 @@ class SmddpWork(TorchWork):
                 finish()
 
 
+@keep_from_compiler
 class _CompletedWork(TorchWork):
     """The handle that every blocking call returns: there is nothing left to wait for.
 

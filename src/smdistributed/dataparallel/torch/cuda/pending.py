@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.completion import run_soon
 from smdistributed.dataparallel.torch.cuda.device import Device, Event
 from smdistributed.dataparallel.torch.work import SmddpWork
@@ -95,6 +96,7 @@ class Pending:
         callback(self)
 
 
+@keep_from_compiler
 class StagedWork(SmddpWork):
     """A handle whose future knows that its tensors are on a device.
 
