@@ -24,6 +24,12 @@ std::string ranksText(const std::vector<int>& ranks) {
   return text;
 }
 
+bool differInOrder(const Signature& a, const Signature& b) {
+  return a.kind == b.kind && a.count == b.count && a.detail != b.detail &&
+         (a.detail == 0 || !describeStorageOrder(a.detail).empty()) &&
+         (b.detail == 0 || !describeStorageOrder(b.detail).empty());
+}
+
 std::string advice(const Signature& a, const Signature& b) {
   if (a.kind != b.kind) {
     return "all ranks must make the same calls in the same order. Look for a branch that depends "
@@ -34,6 +40,10 @@ std::string advice(const Signature& a, const Signature& b) {
     return "all ranks must pass one dtype. Look for a conversion (AMP, .half()) that only some "
            "ranks "
            "make before this call.";
+  }
+  if (differInOrder(a, b)) {
+    return "all ranks must pass one memory format. Convert the tensor on all ranks before this "
+           "call, with .contiguous() or .to(memory_format=...).";
   }
   if (a.count != b.count || a.detail != b.detail) {
     return "all ranks must pass the same sizes. Look for data of uneven length, or for a branch "
@@ -56,9 +66,13 @@ Error opinionsError(std::vector<Opinion> opinions) {
     Signature signature = opinions[i].signature;
     signature.sequence = 0;
     text += ranksText(opinions[i].ranks) + " called " + describe(signature);
-    if (i > 0 && signature.count == opinions[0].signature.count &&
-        signature.detail != opinions[0].signature.detail) {
-      text += " with another list of sizes";
+    const Signature& other = opinions[i == 0 ? 1 : 0].signature;
+    if (differInOrder(signature, other)) {
+      text +=
+          signature.detail == 0 ? " contiguous" : " with " + describeStorageOrder(signature.detail);
+    } else if (i > 0 && signature.count == opinions[0].signature.count &&
+               signature.detail != opinions[0].signature.detail) {
+      text += " with another list of sizes or memory formats";
     }
   }
   text += ". Expected: " + advice(opinions[0].signature, opinions[1].signature);

@@ -81,6 +81,7 @@ Signature signatureOf(const Request& request) {
   if (!request.pieces.empty()) {  // else lists of other sizes but one sum would be mixed up
     std::vector<std::uint64_t> counts;
     for (const Piece& piece : request.pieces) counts.push_back(piece.count);
+    if (request.layout != 0) counts.push_back(request.layout);
     signature.detail = digest(counts);
   }
   return signature;

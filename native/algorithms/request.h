@@ -45,8 +45,9 @@ struct Request {
   int root = -1;
   double factor = 1.0;  // of kPremulSum
   std::uint64_t count = 0;
-  // Of all_reduce and broadcast: a digest of what else the ranks must agree on, 0 for nothing. A
-  // caller that has packed several buffers gives one of their sizes.
+  // Of all_reduce, reduce and broadcast: a digest of what else the ranks must agree on, 0 for
+  // nothing. A caller that has packed several buffers gives one of their sizes; one whose buffer is
+  // not in the usual order gives its storageOrder().
   std::uint64_t layout = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;

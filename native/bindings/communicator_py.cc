@@ -249,6 +249,8 @@ class PyCommunicator {
 #define SMD_CALL \
   CallOptions { asyncOp, timeoutSeconds, std::move(keepAlive) }
 #define SMD_ARRAY_ARGS nb::arg("async_op") = false, nb::arg("timeout_s") = 0.0
+// Of calls whose ranks must agree on a layout too: a detail of the signature, 0 for nothing.
+#define SMD_LAYOUT_ARGS SMD_CALL_ARGS, nb::arg("layout") = 0
 #define SMD_CALL_ARGS SMD_ARRAY_ARGS, nb::arg("keep_alive") = nb::none()
 
 // One call from Python instead of two: where ranks share cores, each call finds the interpreter's
@@ -267,6 +269,11 @@ void prepareExit() {
 }
 
 void registerCommunicator(nb::module_& module) {
+  module.def(
+      "storage_order", [](const std::vector<int>& dimensions) { return storageOrder(dimensions); },
+      nb::arg("dimensions"),
+      "The ``layout`` of an array whose dimensions lie in memory in this order, the one whose "
+      "elements\nlie farthest apart first; without those of one element.");
   module.def(
       "check_tls_files",
       [](std::string certificate, std::string key, std::string authority) {
@@ -365,13 +372,17 @@ void registerCommunicator(nb::module_& module) {
       .def(
           "all_reduce_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype, int op,
-             double factor, SMD_CALL_PARAMETERS) {
-            return self.collective(
-                inPlace(reduction(OpKind::kAllReduce, dtype, op, factor), {ptr, count, dtype}),
-                SMD_CALL);
+             double factor, SMD_CALL_PARAMETERS, std::uint64_t layout) {
+            Request request =
+                inPlace(reduction(OpKind::kAllReduce, dtype, op, factor), {ptr, count, dtype});
+            request.layout = layout;
+            return self.collective(std::move(request), SMD_CALL);
           },
           nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"),
-          nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+          nb::arg("factor") = 1.0, SMD_LAYOUT_ARGS,
+          "``layout``: 0, or what storage_order() gives for an array whose elements lie in another "
+          "order\nthan their indices; ranks that differ in it get MismatchError. Also in "
+          "reduce_ptr,\nbroadcast_ptr, and in coalesced_ptr, where it is a digest of all buffers'.")
       .def(
           "reduce",
           [](const PyCommunicator& self, nb::object array, int op, int root, double factor,
@@ -387,15 +398,16 @@ void registerCommunicator(nb::module_& module) {
       .def(
           "reduce_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype, int op,
-             int root, double factor, SMD_CALL_PARAMETERS) {
+             int root, double factor, SMD_CALL_PARAMETERS, std::uint64_t layout) {
             requireRank(self.engine().size(), root);
             Request request =
                 inPlace(reduction(OpKind::kReduce, dtype, op, factor), {ptr, count, dtype});
             request.root = root;
+            request.layout = layout;
             return self.collective(std::move(request), SMD_CALL);
           },
           nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"),
-          nb::arg("factor") = 1.0, SMD_CALL_ARGS)
+          nb::arg("factor") = 1.0, SMD_LAYOUT_ARGS)
       .def(
           "broadcast",
           [](const PyCommunicator& self, nb::object array, int root, bool asyncOp,
@@ -410,13 +422,14 @@ void registerCommunicator(nb::module_& module) {
       .def(
           "broadcast_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
-             int root, SMD_CALL_PARAMETERS) {
+             int root, SMD_CALL_PARAMETERS, std::uint64_t layout) {
             requireRank(self.engine().size(), root);
             Request request = inPlace(movement(OpKind::kBroadcast, dtype), {ptr, count, dtype});
             request.root = root;
+            request.layout = layout;
             return self.collective(std::move(request), SMD_CALL);
           },
-          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("root"), SMD_CALL_ARGS)
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("root"), SMD_LAYOUT_ARGS)
       .def(
           "all_gather_ptr",
           [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
@@ -478,13 +491,14 @@ void registerCommunicator(nb::module_& module) {
           "coalesced_ptr",
           [](const PyCommunicator& self, const std::string& collective, const Addresses& inPtrs,
              const Addresses& outPtrs, const Counts& counts, int dtype, int op, double factor,
-             SMD_CALL_PARAMETERS) {
+             SMD_CALL_PARAMETERS, std::uint64_t layout) {
             Request request = reduction(toCoalesced(collective), dtype, op, factor);
             request.pieces = pieces(inPtrs, outPtrs, counts);
+            request.layout = layout;
             return self.collective(std::move(request), SMD_CALL);
           },
           nb::arg("collective"), nb::arg("in_ptrs"), nb::arg("out_ptrs"), nb::arg("counts"),
-          nb::arg("dtype"), nb::arg("op") = 0, nb::arg("factor") = 1.0, SMD_CALL_ARGS,
+          nb::arg("dtype"), nb::arg("op") = 0, nb::arg("factor") = 1.0, SMD_LAYOUT_ARGS,
           "all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a\n"
           "packed copy; bit for bit what one call for each would give. counts: elements of each\n"
           "buffer, or of its share for one rank on the side that has one for every rank. For\n"

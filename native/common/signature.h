@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -29,6 +30,14 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 static_assert(sizeof(Signature) == 32 && std::is_trivially_copyable_v<Signature>);
+
+// A `detail` that says in which order the dimensions of the caller's array lie in memory, where it
+// is not their own order: `dimensions` are their indices, from the one whose elements lie farthest
+// apart, without those of one element. Two different orders give two different values, or, of more
+// than 12 dimensions, very likely so.
+std::uint64_t storageOrder(std::span<const int> dimensions);
+// "dimensions in the order 0, 2, 3, 1 (channels_last)"; empty for a detail of another meaning.
+std::string describeStorageOrder(std::uint64_t detail);
 
 // "all_reduce #1042 (SUM, float32 x 1048576)", "recv from rank 2 (float32 x 4, tag 0)"
 std::string describe(const Signature& signature);

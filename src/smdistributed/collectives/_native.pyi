@@ -129,6 +129,12 @@ class Message:
     def nbytes(self) -> int:
         """Bytes of the body."""
 
+def storage_order(dimensions: Sequence[int]) -> int:
+    """
+    The ``layout`` of an array whose dimensions lie in memory in this order, the one whose elements
+    lie farthest apart first; without those of one element.
+    """
+
 def check_tls_files(certificate: str, key: str, authority: str) -> None:
     """
     Raises ConfigurationError for PEM files that cannot serve for TLS between ranks: missing,
@@ -224,21 +230,26 @@ class Communicator:
         What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
-    def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
+    def all_reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None:
+        """
+        ``layout``: 0, or what storage_order() gives for an array whose elements lie in another order
+        than their indices; ranks that differ in it get MismatchError. Also in reduce_ptr,
+        broadcast_ptr, and in coalesced_ptr, where it is a digest of all buffers'.
+        """
 
     def reduce(self, array: object | None, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
         What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
-    def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
+    def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None: ...
 
     def broadcast(self, array: object | None, root: int, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
         What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
-    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
+    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None: ...
 
     def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
@@ -248,7 +259,7 @@ class Communicator:
 
     def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def coalesced_ptr(self, collective: str, in_ptrs: Sequence[int], out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, op: int = 0, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None:
+    def coalesced_ptr(self, collective: str, in_ptrs: Sequence[int], out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, op: int = 0, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None:
         """
         all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a
         packed copy; bit for bit what one call for each would give. counts: elements of each

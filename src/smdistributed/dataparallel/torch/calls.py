@@ -21,6 +21,7 @@ from smdistributed.dataparallel.torch.tensors import (
     reduction,
     staged_input,
     staged_outputs,
+    storage_order,
 )
 
 __all__ = ["ANY_SOURCE", "Calls"]
@@ -67,7 +68,15 @@ class Calls:
         """In place on every rank."""
         in_place(tensor, operation, self._device_type)
         code, factor = reduction(op, tensor.dtype, operation)
-        return Operation("all_reduce", (tensor,), (tensor,), tensor.dtype, code, factor)
+        return Operation(
+            "all_reduce",
+            (tensor,),
+            (tensor,),
+            tensor.dtype,
+            code,
+            factor,
+            layout=storage_order(tensor),
+        )
 
     def reduce(self, tensor: Tensor, op: ReduceOp, root: int) -> Operation:
         """In place on the root; the other ranks' tensors are only read."""
@@ -75,14 +84,18 @@ class Calls:
         self._check_rank(root, "reduce", "root")
         code, factor = reduction(op, tensor.dtype, "reduce")
         outputs = (tensor,) if root == self._rank else ()
-        return Operation("reduce", (tensor,), outputs, tensor.dtype, code, factor, root)
+        layout = storage_order(tensor)
+        return Operation(
+            "reduce", (tensor,), outputs, tensor.dtype, code, factor, root, layout=layout
+        )
 
     def broadcast(self, tensor: Tensor, root: int) -> Operation:
         """In place; read on the root, written elsewhere."""
         in_place(tensor, "broadcast", self._device_type)
         self._check_rank(root, "broadcast", "root")
         inputs, outputs = ((tensor,), ()) if root == self._rank else ((), (tensor,))
-        return Operation("broadcast", inputs, outputs, tensor.dtype, peer=root)
+        layout = storage_order(tensor)
+        return Operation("broadcast", inputs, outputs, tensor.dtype, peer=root, layout=layout)
 
     # ---- a share from or for each rank -----------------------------------------------------
 

@@ -14,6 +14,7 @@ All ranks bundle alike, because what decides (kind, dtype, sizes, order) is what
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -63,16 +64,21 @@ class Bundle:
         self._operations = operations
         self.copies = [pair for operation in operations for pair in operation.copies]
 
+    def _layout(self) -> dict[str, int]:
+        """A digest of the operations' layouts; nothing if all have the usual one."""
+        layouts = [operation.layout for operation in self._operations]
+        return {"layout": zlib.crc32(repr(layouts).encode())} if any(layouts) else {}
+
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when all are complete on this rank, copies included."""
-        engine.coalesced_ptr(*self._arguments(), False, timeout_s)
+        engine.coalesced_ptr(*self._arguments(), False, timeout_s, **self._layout())
         if self.copies:
             self.copy_back()
 
     def start(self, engine: Any, timeout_s: float) -> EngineWork:
         """Hand it to the engine, which holds the tensors until then; copies are left to others."""
         work: EngineWork = engine.coalesced_ptr(
-            *self._arguments(), True, timeout_s, self._operations
+            *self._arguments(), True, timeout_s, self._operations, **self._layout()
         )
         return work
 

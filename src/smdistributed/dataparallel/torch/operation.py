@@ -42,6 +42,8 @@ class Operation:
         tag: of a message.
         input_counts, output_counts: of `all_to_all_single`, elements of the only input and output
             for and from each rank, one after the other.
+        layout: of an `IN_PLACE` kind, in which order the dimensions lie in memory; 0 for the usual
+            one. Ranks that differ in it get an error.
         copies: (target, source) pairs to copy once the operation is complete, for results that
             belong into tensors with holes.
     """
@@ -54,6 +56,7 @@ class Operation:
     factor: float = 1.0
     peer: int = 0
     tag: int = 0
+    layout: int = 0
     copies: Sequence[tuple[Tensor, Tensor]] = ()
     input_counts: Sequence[int] = ()
     output_counts: Sequence[int] = ()
@@ -61,15 +64,17 @@ class Operation:
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when it is complete on this rank, copies included."""
         function, arguments = _ENGINE_CALLS[self.kind]
-        getattr(engine, function)(*arguments(self), False, timeout_s)
+        layout = {"layout": self.layout} if self.layout else {}
+        getattr(engine, function)(*arguments(self), False, timeout_s, **layout)
         if self.copies:
             self.copy_back()
 
     def start(self, engine: Any, timeout_s: float) -> EngineWork:
         """Hand it to the engine, which holds the tensors until then; copies are left to others."""
         function, arguments = _ENGINE_CALLS[self.kind]
+        layout = {"layout": self.layout} if self.layout else {}
         work: EngineWork = getattr(engine, function)(
-            *arguments(self), True, timeout_s, (self.inputs, self.outputs)
+            *arguments(self), True, timeout_s, (self.inputs, self.outputs), **layout
         )
         return work
 

@@ -8,7 +8,8 @@ true description of a tensor is checked here: device, layout, contiguity, sizes.
 Contiguity follows what callers of Gloo and NCCL rely on (dataparallel specification, section 4.3):
 
 - collectives that work in place take any *dense* tensor (a permuted one, channels_last) and treat
-  it in storage order, as those do; every rank must then use the same strides;
+  it in storage order, as those do. Every rank must then use the same order of dimensions; where
+  those would silently mix up elements, the engine compares the orders (`storage_order`);
 - collectives with lists of tensors, and the gather and scatter forms, pass a tensor with holes
   through a contiguous copy;
 - where Gloo would silently give a wrong result (a view with holes reduced in place), we refuse.
@@ -38,6 +39,7 @@ __all__ = [
     "reduction",
     "staged_input",
     "staged_outputs",
+    "storage_order",
 ]
 
 DTYPE_CODES: dict[torch.dtype, int] = {
@@ -170,6 +172,18 @@ def in_place(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor
         f" strides {tensor.stride()}, so its elements do not fill one block of memory. Pass"
         " tensor.contiguous(), and copy the result back if the call works in place."
     )
+
+
+def storage_order(tensor: Tensor) -> int:
+    """In which order the dimensions of a dense tensor lie in memory, as the engine compares it.
+
+    0 for a contiguous tensor. Dimensions of one element do not count: their strides mean nothing.
+    """
+    if tensor.is_contiguous():
+        return 0
+    strides, sizes = tensor.stride(), tensor.shape
+    counting = [dimension for dimension, size in enumerate(sizes) if size != 1]
+    return _native.storage_order(sorted(counting, key=lambda d: -strides[d]))
 
 
 def contiguous(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
