@@ -22,6 +22,7 @@ Source: dataparallel specification, sections 6.1 and 6.2.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,14 +127,18 @@ def parse_bucket_cap(bucket_cap_mb: Any, default_bytes: int) -> int:
     """Returns the bytes of a `bucket_cap_mb` argument, which is in MiB; None is the default.
 
     Raises:
-        SMDDPConfigInvalid: (a ValueError) it is no number, or its bytes are no positive multiple of
-            128; so every positive whole number passes. What is no number "gives nan bytes", and
-            neither bool nor text is one.
+        SMDDPConfigInvalid: (a ValueError) it is no number (neither bool nor text is one), or its
+            bytes are no positive multiple of 128; so every positive whole number passes.
 
-    Source: specification, section 6.2, text included.
+    Source: specification, section 6.2; the text about numbers included.
     """
     if bucket_cap_mb is None:
         return default_bytes
+    if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, numbers.Real):
+        raise SMDDPConfigInvalid(
+            f"bucket_cap_mb={bucket_cap_mb!r} is of type {type(bucket_cap_mb).__name__}; expected a"
+            " number, the fusion buffer size in MiB, such as 25. Pass an int or a float."
+        )
     num_bytes = bytes_of_mib(bucket_cap_mb)
     if is_bucket_size(num_bytes):
         return num_bytes

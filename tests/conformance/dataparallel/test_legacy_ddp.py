@@ -137,7 +137,6 @@ def test_6_2_allowed_bucket_caps(cap: float | None) -> None:
     [
         ("0", "0", "0"),
         ("-1", "-1", "-1048576"),
-        ("True", "True", "nan"),
         ("1/3", "0.3333333333333333", "349525.3333333333"),
         ("0.00005", "5e-05", "52.4288"),
         ("nan", "nan", "nan"),
@@ -150,6 +149,12 @@ def test_6_2_refused_bucket_caps(name: str, value: str, num_bytes: str) -> None:
             f"bucket_cap_mb={value} gives {num_bytes} bytes; the fusion buffer size must be a"
             " positive multiple of 128 bytes"
         )
+
+
+def test_6_2_a_bucket_cap_that_is_no_number_is_refused_by_its_type() -> None:
+    for _, text, bases in both("wrapper", "bucket_cap_mb True"):
+        assert "ValueError" in bases
+        assert text.startswith("bucket_cap_mb=True is of type bool; expected a number")
 
 
 # ---- accumulation ----------------------------------------------------------------------------
