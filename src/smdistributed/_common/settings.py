@@ -20,6 +20,7 @@ from smdistributed._common.bucket_size import ALIGNMENT_BYTES, bytes_of_mib, is_
 from smdistributed._common.discovery.variables import read_int, read_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
+from smdistributed._common.variable_names import unknown_variables
 
 __all__ = ["CPU_SHIM_MODES", "Settings", "process_settings"]
 
@@ -170,7 +171,18 @@ def process_settings() -> Settings:
     settings = Settings.from_environ()
     for name in settings.ignored:
         get_logger().debug("%s is accepted and has no effect", name)
+    _tell_of_unknown_variables()
     return settings
+
+
+def _tell_of_unknown_variables() -> None:
+    """Warn on the first rank of each host; on the others the same is a debug message.
+
+    Which rank this is, a misspelt variable of a launcher can hide: then every rank warns.
+    """
+    is_first = read_text(os.environ, "LOCAL_RANK") in (None, "0")
+    for sentence in unknown_variables(os.environ):
+        (get_logger().warning if is_first else get_logger().debug)("%s", sentence)
 
 
 def _read_timeout(environ: Mapping[str, str]) -> float:

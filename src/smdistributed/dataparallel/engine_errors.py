@@ -44,4 +44,4 @@ def documented_errors() -> Iterator[None]:
         raise
     except errors.SmdistributedError as error:
         documented = next(kind for base, kind in _BY_BASE if isinstance(error, base))
-        raise documented(str(error)) from error
+        raise documented(str(error)) from None  # the same text again would be all it adds

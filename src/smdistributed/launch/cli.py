@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from smdistributed._common.discovery import Placement, discover, export_placement
 from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.settings import Settings
 from smdistributed.launch import check, environment, traces
 from smdistributed.launch.options import (
     MAX_LOCAL_RANKS,
@@ -111,6 +112,7 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
     try:
         if options.check:
             return check.run_check(say)
+        Settings.from_environ()  # before ranks start, and once for all of them
         placement = discover()
         _refuse_other_hosts(options, placement, one_host=one_host)
         if placement.source in _PER_PROCESS:

@@ -6,7 +6,8 @@ import pytest
 
 from smdistributed._common.discovery import Placement
 from smdistributed._common.errors import ConfigurationError
-from smdistributed.launch.cli import _refuse_other_hosts
+from smdistributed._common.settings import Settings
+from smdistributed.launch.cli import _refuse_other_hosts, main
 from smdistributed.launch.options import Options
 
 NOBODY = Placement(0, 1, 0, 1, 0, 1, "127.0.0.1", None, "none")
@@ -44,3 +45,17 @@ def test_what_is_on_this_host_or_already_started_goes_on(
     hosts: tuple[str, ...], placement: Placement, one_host: bool
 ) -> None:
     _refuse_other_hosts(Options(("a",), hosts=hosts), placement, one_host=one_host)
+
+
+def test_a_value_that_cannot_work_is_refused_once_before_ranks_start(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # In the versions before, ranks were started, and each raised the error.
+    monkeypatch.setenv("SMDDP_ZERO_COPY", "perhaps")
+    with pytest.raises(ConfigurationError) as expected:
+        Settings.from_environ()
+    assert main(["-np", "2", "echo", "started"]) == 2
+    out, err = capfd.readouterr()
+    assert "started" not in out
+    assert err.count("SMDDP_ZERO_COPY") == str(expected.value).count("SMDDP_ZERO_COPY")
+    assert str(expected.value) in err

@@ -43,7 +43,7 @@ def discover_placement() -> Placement:
         # Once MASTER_ADDR has been exported, MPI is not asked again.
         return discover(broadcast_host=host_of_rank_zero)
     except errors.ConfigurationError as error:
-        raise SMDDPConfigInvalid(str(error)) from error
+        raise SMDDPConfigInvalid(str(error)) from None
 
 
 def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmddp:

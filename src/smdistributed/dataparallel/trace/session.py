@@ -115,7 +115,7 @@ class Session:
             # Not those of the process: it reads its settings once, and may set others before that.
             path = Settings.from_environ().trace
         except ConfigurationError as error:
-            raise SMDDPConfigInvalid(str(error)) from error
+            raise SMDDPConfigInvalid(str(error)) from None
         if path is not None:
             self.start(path, at_exit=True)
 
@@ -187,7 +187,7 @@ class Session:
         try:
             placement = discover()
         except ConfigurationError as error:
-            raise SMDDPConfigInvalid(str(error)) from error
+            raise SMDDPConfigInvalid(str(error)) from None
         return placement.rank, placement.world_size
 
     def _end_with_process(self) -> None:

@@ -64,7 +64,7 @@ def install() -> None:
             mode = process_settings().cpu_shim
             is_rank = discover().source != "none"
         except errors.ConfigurationError as error:
-            raise SMDDPConfigInvalid(str(error)) from error
+            raise SMDDPConfigInvalid(str(error)) from None
         _installed = _install_mode(mode, is_rank=is_rank)
 
 
