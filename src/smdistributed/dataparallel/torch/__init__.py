@@ -4,20 +4,26 @@
 
 `import smdistributed.dataparallel.torch.torch_smddp` registers the backend `smddp`. Three functions
 here are the ones that the original's documentation mentions in passing: rank, world size and local
-rank of this process, after `torch.distributed.init_process_group`. `zero_copy_statistics` is ours.
+rank of this process, after `torch.distributed.init_process_group`. `get_local_size` and
+`zero_copy_statistics` are ours.
 
 Source: dataparallel specification, sections 1 and 5.1; docs/zero_copy.md.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smdistributed.dataparallel.torch.adoption.statistics import ZeroCopyStatistics
 
-__all__ = ["get_local_rank", "get_rank", "get_world_size", "zero_copy_statistics"]
+__all__ = [
+    "get_local_rank",
+    "get_local_size",
+    "get_rank",
+    "get_world_size",
+    "zero_copy_statistics",
+]
 
 
 def get_rank() -> int:
@@ -39,7 +45,17 @@ def get_world_size() -> int:
 def get_local_rank() -> int:
     """Rank of this process among those on its host; raises `SMDDPNotInitialized` before init."""
     _require_initialized("get_local_rank")
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    from smdistributed.dataparallel.torch.default_group import local_rank
+
+    return local_rank()
+
+
+def get_local_size() -> int:
+    """Number of processes on this host; raises `SMDDPNotInitialized` before init."""
+    _require_initialized("get_local_size")
+    from smdistributed.dataparallel.torch.default_group import local_size
+
+    return local_size()
 
 
 def zero_copy_statistics() -> ZeroCopyStatistics:

@@ -12,7 +12,7 @@ Keys, under the prefix that torch gave the group:
     smddp/generation          how many ranks have ever started here: `value // n` tells apart groups
                               that are made again over one store (destroy, then init)
     smddp/<g>/<key>/<rank>    what one rank said, and how many ranks it believes in
-    smddp/<g>/<key>/all       what all said, framed by `_pack`
+    smddp/<g>/<key>/all       what all said, framed by `pack`
     smddp/<g>/<key>/read      how many have read it
     smddp/<g>/<key>/done      set by the last reader; rank 0 then deletes all four
 """
@@ -33,7 +33,7 @@ from smdistributed.dataparallel.exceptions import (
     SMDDPTimeoutError,
 )
 
-__all__ = ["Exchange", "NotedExchange", "store_exchange"]
+__all__ = ["Exchange", "NotedExchange", "pack", "store_exchange", "unpack"]
 
 Exchange = Callable[[str, bytes], list[bytes]]
 
@@ -97,7 +97,7 @@ class NotedExchange:
         if not self._is_first:
             return self._exchange(key, data)
         self._is_first = False
-        pairs = [_unpack(both) for both in self._exchange(key, _pack([*self.notes, data]))]
+        pairs = [unpack(both) for both in self._exchange(key, pack([*self.notes, data]))]
         self.notes = [note for note, _ in pairs]
         return [theirs for _, theirs in pairs]
 
@@ -107,23 +107,23 @@ def _exchange(
 ) -> list[bytes]:
     spoken = [f"{prefix}/{peer}" for peer in range(world_size)]
     everything, read, done = (f"{prefix}/{name}" for name in ("all", "read", "done"))
-    _set(store, spoken[rank], _pack([str(world_size).encode(), data]))
+    _set(store, spoken[rank], pack([str(world_size).encode(), data]))
     if rank == 0:
         try:
             _wait(store, spoken, spoken, rank, timeout_s)
         except SMDDPTimeoutError:
             parts = [store.get(name) if store.check([name]) else b"" for name in spoken]
-            _set(store, everything, _pack(parts))
+            _set(store, everything, pack(parts))
             time.sleep(_LAST_WORDS_S)  # this process may serve the store, and is about to end
             raise
         collected = _read(store, spoken)
-        _set(store, everything, _pack(collected))
+        _set(store, everything, pack(collected))
         _wait(store, [done], spoken, rank, timeout_s)
         for name in (*spoken, everything, read, done):
             store.delete_key(name)
         return _agreed(collected)
     _wait(store, [everything], spoken, rank, timeout_s)
-    collected = _unpack(store.get(everything))
+    collected = unpack(store.get(everything))
     missing = [peer for peer, part in enumerate(collected) if not part]
     if missing:
         raise _not_formed("rank 0 reached its timeout", _absent(missing, spoken))
@@ -136,7 +136,7 @@ def _exchange(
 
 def _agreed(collected: list[bytes]) -> list[bytes]:
     """What the ranks said, if all believe in one size of the group."""
-    pairs = [_unpack(both) for both in collected]
+    pairs = [unpack(both) for both in collected]
     sizes = [int(size) for size, _ in pairs]
     odd = [rank for rank, size in enumerate(sizes) if size != sizes[0]]
     if odd:
@@ -187,11 +187,13 @@ def _read(store: Store, names: list[str]) -> list[bytes]:
     return [store.get(name) for name in names]
 
 
-def _pack(parts: list[bytes]) -> bytes:
+def pack(parts: list[bytes]) -> bytes:
+    """Several values as one."""
     return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
-def _unpack(data: bytes) -> list[bytes]:
+def unpack(data: bytes) -> list[bytes]:
+    """What `pack` was given."""
     parts = []
     offset = 0
     while offset < len(data):

@@ -25,6 +25,7 @@ Thread rule: as torch's, one thread at a time per group. A blocking call release
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -48,6 +49,7 @@ from torch._C._distributed_c10d import (
 )
 from torch._C._distributed_c10d import Work as TorchWork
 
+from smdistributed._common.discovery import host_identity
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
 from smdistributed.collectives.network import tell_of_interfaces
@@ -57,7 +59,12 @@ from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
-from smdistributed.dataparallel.torch.exchange import NotedExchange, store_exchange
+from smdistributed.dataparallel.torch.exchange import (
+    NotedExchange,
+    pack,
+    store_exchange,
+    unpack,
+)
 from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
 from smdistributed.dataparallel.torch.process_group_identity import BACKEND_NAME, GroupIdentity
 from smdistributed.dataparallel.torch.shared_memory import allocate_shared
@@ -121,11 +128,14 @@ class ProcessGroupSmddp(GroupIdentity):
         self._tls = tls
         self._cuda_request = cuda or CudaRequest()
         self._splits = 0
+        host = host_identity(os.environ).encode()
+        report = self._cuda_request.report() if "cuda" in self._devices else b""
         exchange = NotedExchange(
-            store_exchange(store, rank, size, timeout.total_seconds()),
-            self._cuda_request.report() if "cuda" in self._devices else b"",
+            store_exchange(store, rank, size, timeout.total_seconds()), pack([host, report])
         )
         self._engine = self._communicator(exchange, group_name)
+        hosts, reports = zip(*(unpack(note) for note in exchange.notes), strict=True)
+        self._ranks_of_this_host = [peer for peer, other in enumerate(hosts) if other == host]
         tell_of_interfaces(self._engine)
         tell_of_weak_trust(self._engine, token)
         self._zero_copy = zero_copy
@@ -135,7 +145,7 @@ class ProcessGroupSmddp(GroupIdentity):
         self._handlers: dict[str, Any] = dict(self._others)
         self._cuda: CudaPath | None = None
         if "cuda" in self._devices:
-            self._cuda = CudaPath(self, self._cuda_request, exchange.notes, self._communicator)
+            self._cuda = CudaPath(self, self._cuda_request, reports, self._communicator)
             self._handlers.update(self._cuda.handlers)
             self._working_devices += self._cuda.working_devices
         # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
@@ -143,6 +153,11 @@ class ProcessGroupSmddp(GroupIdentity):
         self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
         self._adopt_from = self._adopter.from_elements
         self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
+
+    @property
+    def ranks_of_this_host(self) -> Sequence[int]:
+        """The group's ranks on this process's host, ascending; this one is among them."""
+        return self._ranks_of_this_host
 
     def _communicator(self, exchange: Any, name: str) -> Any:
         """An engine communicator of this group's ranks, with this group's settings."""
