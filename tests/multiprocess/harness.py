@@ -29,6 +29,7 @@ import faulthandler
 import importlib.util
 import os
 import pickle
+import secrets
 import signal
 import sys
 import tempfile
@@ -235,6 +236,7 @@ def _rank_variables(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
+        "SMDDP_RUN_ID": secrets.token_hex(4),  # else rank 0 warns that a job has none
     }
     return [
         {

@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making a communicator from the environment, under any launcher."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from smdistributed._common.discovery import complete_placement, discover, export_placement
 from smdistributed._common.discovery import host_identity as this_host
+from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.host_names import require_resolvable
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives.communicator import Communicator
+from smdistributed.collectives.job import another_job, own_job
 from smdistributed.collectives.rendezvous import Rendezvous
 from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 
@@ -48,6 +52,7 @@ def init(
             0, 1, lambda key, value: [value], name=name, timeout_s=limit_s, errors=errors
         )
     address, port = placement.require_master()
+    require_resolvable(address)
     with Rendezvous(
         placement.rank,
         placement.world_size,
@@ -57,10 +62,10 @@ def init(
         settings.token,
         settings.tls,
     ) as rendezvous:
-        identities = [
-            value.decode() for value in rendezvous.exchange("host", this_host(os.environ).encode())
-        ]
-        export_placement(complete_placement(placement, identities))
+        mine = json.dumps([own_job(placement.rank), this_host(os.environ)]).encode()
+        everyone = [json.loads(each) for each in rendezvous.exchange("host", mine)]
+        _require_one_job([job for job, _ in everyone])
+        export_placement(complete_placement(placement, [host for _, host in everyone]))
         return Communicator(
             placement.rank,
             placement.world_size,
@@ -74,3 +79,10 @@ def init(
             tls=settings.tls,
             errors=errors,
         )
+
+
+def _require_one_job(jobs: Sequence[str]) -> None:
+    """Raise the same error on every rank if the ranks are of several jobs; `jobs` by rank."""
+    for rank, job in enumerate(jobs):
+        if job != jobs[0]:
+            raise ConfigurationError(another_job(rank, job, jobs[0]))

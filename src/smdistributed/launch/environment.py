@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from smdistributed._common.discovery import Placement, placement_variables
+from smdistributed._common.discovery.job import RUN_ID
 
 __all__ = [
     "CPU_ONLY",
@@ -58,14 +59,15 @@ def local_environments(
 ) -> list[dict[str, str]]:
     """Returns the environment of each of `np` processes on this machine, by rank.
 
-    Whatever rank, address or port is left over from elsewhere in `environ` is replaced. A job token
-    and `OMP_NUM_THREADS` are kept if given.
+    Whatever rank, address, port or run id is left over from elsewhere in `environ` is replaced. A
+    job token and `OMP_NUM_THREADS` are kept if given.
     """
     base = {name: value for name, value in environ.items() if name not in _STALE}
     base["PYTHONUNBUFFERED"] = "1"
     base.setdefault("OMP_NUM_THREADS", str(max(1, cores // np)))
     if not base.get("SMDDP_TOKEN") and not base.get("SMDDP_TOKEN_FILE"):
         base["SMDDP_TOKEN"] = secrets.token_hex(32)
+    base[RUN_ID] = secrets.token_hex(8)
     instance_type = environ.get("SM_CURRENT_INSTANCE_TYPE") or "local"
     environments = []
     for rank in range(np):

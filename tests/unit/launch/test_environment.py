@@ -24,6 +24,7 @@ def test_every_variable_of_the_contract_is_set_for_every_rank() -> None:
     environments = environment.local_environments(stale, 2, 23456, cores=8)
     assert len(environments) == 2
     for rank, environ in enumerate(environments):
+        assert environ.pop("SMDDP_RUN_ID")
         token = environ.pop("SMDDP_TOKEN")
         assert len(token) == 64
         assert environ == {
@@ -59,6 +60,14 @@ def test_the_token_is_one_for_the_job_and_fresh_for_each_job() -> None:
     tokens = [{environ["SMDDP_TOKEN"] for environ in job} for job in jobs]
     assert [len(one) for one in tokens] == [1, 1]
     assert not tokens[0] & tokens[1]
+
+
+def test_the_run_id_is_one_for_the_job_and_never_that_of_another_job() -> None:
+    stale = {"SMDDP_RUN_ID": "outer"}
+    jobs = [environment.local_environments(stale, 3, 1, cores=1) for _ in range(2)]
+    ids = [{environ["SMDDP_RUN_ID"] for environ in job} for job in jobs]
+    assert [len(one) for one in ids] == [1, 1]
+    assert len({"outer"} | ids[0] | ids[1]) == 3
 
 
 def test_what_the_user_chose_stays() -> None:

@@ -23,6 +23,8 @@ DEFAULT_PORT = 7777
 _FIRST_DERIVED_PORT = 15000
 _NUM_DERIVED_PORTS = 15000
 
+_LOOPBACK = "127.0.0.1"
+
 # Called by every rank of an MPI job; returns the host name of rank 0, or None if it cannot.
 HostBroadcast = Callable[[], str | None]
 
@@ -55,12 +57,13 @@ def master_address(
     given = first_text(environ, "MASTER_ADDR", "SMDATAPARALLEL_SERVER_ADDR")
     if given is not None:
         return given[1]
+    # Ranks of one host need no name, and the name of a container often has no address.
+    if claim.local_world_size == claim.world_size:
+        return _LOOPBACK
     if claim.source == "sagemaker" or sagemaker.is_sagemaker(environ):
         hosts = sagemaker.distribution_hosts(environ, read_resource_config)
         if hosts:
-            return hosts[0]
-    if claim.local_world_size == claim.world_size:
-        return "127.0.0.1"
+            return _LOOPBACK if len(hosts) == 1 else hosts[0]
     # The step counts only if its tasks are our ranks. An MPI daemon that srun started on all hosts
     # but the first one would otherwise lead its ranks to the second host of the job.
     if slurm_step is not None and slurm_step.describes_same_process_as(claim):

@@ -25,6 +25,7 @@ from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.torch.cuda.create import CudaRequest
 from smdistributed.dataparallel.torch.exchange import store_exchange
+from smdistributed.dataparallel.torch.meeting import require_one_job
 from smdistributed.dataparallel.torch.other_backends import create_other_backend
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, ProcessGroupSmddp
 from smdistributed.dataparallel.torch.torch_wrappers import request
@@ -56,6 +57,7 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
     """
     is_default = not options.global_ranks_in_group
     if is_default:
+        require_one_job(options.store, options.group_rank, options.group_size, options.timeout)
         _complete_discovery(options)
     settings = process_settings()
     config = distributed_c10d.BackendConfig(dist.Backend(request.backend))

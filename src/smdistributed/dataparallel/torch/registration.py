@@ -6,6 +6,7 @@
 
     group_creation    makes the process groups that torch asks for
     torch_wrappers    around functions of torch, for what `Backend.register_backend` lacks
+    meeting           looks whether ranks can meet, and whether they are of one job
     adoption.watch    notes which storages must not be moved into shared memory
     shims             let scripts that were written for GPUs run without
     casts             let `Compression` take torch tensors
@@ -25,6 +26,7 @@ from smdistributed._common.discovery import export_placement
 from smdistributed.dataparallel.torch import (
     background,
     casts,  # noqa: F401 -- for its effect: Compression takes torch tensors
+    meeting,
     shims,
     torch_wrappers,
 )
@@ -55,6 +57,7 @@ def register() -> None:
             BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
         )
         torch_wrappers.install()
+        meeting.install()
         watch.install()
         atexit.register(background.leave)
         trace_session.start_from_environment()

@@ -226,6 +226,15 @@ ROWS: dict[str, tuple[dict[str, str], Expected]] = {
         SAGEMAKER | OPENMPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "3"},
         Expected("openmpi", (2, 4, 2, 3, 0, 2), "algo-2", 7777),
     ),
+    # Its host's name need not resolve: in the versions before, ranks waited for it for minutes.
+    "mpirun on one host of SageMaker": (
+        OPENMPI | {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
+        Expected("openmpi", (2, 4, 2, 4, 0, 1), "127.0.0.1", 7777),
+    ),
+    "one host of SageMaker, and a launcher that says nothing of hosts": (
+        {"RANK": "1", "WORLD_SIZE": "2", "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
+        Expected("torch", (1, 2, None, None, 0, 1), "127.0.0.1", 7777),
+    ),
     "a broken later source is left out": (
         TORCHRUN | {"OMPI_COMM_WORLD_RANK": "x", "OMPI_COMM_WORLD_SIZE": "2"},
         Expected("torch", (5, 8, 1, 4, 1, 2), "head", 29500, num_warnings=1),
