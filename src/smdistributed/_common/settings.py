@@ -53,6 +53,8 @@ _FALSE = ("0", "false", "no", "off")
 
 _AG_BUFFER_UNIT_BYTES = 8192
 
+_MOST_CONNECTIONS = 16  # as kMostRails of the engine
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -132,6 +134,7 @@ class Settings:
         """
         if environ is None:
             environ = os.environ
+        _check_tcp_connections(environ)
         cpu_transport, cuda_transport = _read_transports(environ)
         cert, key, ca = _read_tls(environ)
         return cls(
@@ -220,6 +223,17 @@ def _read_seconds(environ: Mapping[str, str], name: str, default: float, expecte
     if not (math.isfinite(seconds) and seconds >= 0):
         raise _error(name, text, expected)
     return seconds
+
+
+def _check_tcp_connections(environ: Mapping[str, str]) -> None:
+    """The engine reads it, when it connects; a launcher can refuse it sooner, by the same text."""
+    text = read_text(environ, "SMDDP_TCP_CONNECTIONS")
+    if text is None or (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_CONNECTIONS):
+        return
+    raise ConfigurationError(
+        f"SMDDP_TCP_CONNECTIONS={text}; expected a number from 1 to {_MOST_CONNECTIONS}: of TCP"
+        " connections between two ranks over each network interface. Leave it unset for one."
+    )
 
 
 def _read_transports(environ: Mapping[str, str]) -> tuple[str, str]:

@@ -132,3 +132,17 @@ def test_tls_needs_all_three_files() -> None:
     assert (complete.tls_cert, complete.tls_key, complete.tls_ca) == ("x.pem",) * 3
     with pytest.raises(ConfigurationError, match="SMDDP_TLS_KEY and SMDDP_TLS_CA missing"):
         Settings.from_environ({"SMDDP_TLS_CERT": "x.pem"})
+
+
+@pytest.mark.parametrize("text", ["0", "17", "-1", "two", "1.5", "٣"])
+def test_a_number_of_connections_is_refused_by_the_text_of_the_engine(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="Leave it unset for one") as caught:
+        Settings.from_environ({"SMDDP_TCP_CONNECTIONS": text})
+    assert f"SMDDP_TCP_CONNECTIONS={text}; expected a number from 1 to 16" in str(caught.value)
+
+
+def test_as_many_connections_as_the_engine_allows() -> None:
+    rails = Path(__file__).parents[3] / "native/transport/tcp/rails.h"
+    assert "kMostRails = 16;" in rails.read_text()
+    for text in ("", "1", "16"):
+        Settings.from_environ({"SMDDP_TCP_CONNECTIONS": text})

@@ -231,6 +231,10 @@ ROWS: dict[str, tuple[dict[str, str], Expected]] = {
         OPENMPI | {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
         Expected("openmpi", (2, 4, 2, 4, 0, 1), "127.0.0.1", 7777),
     ),
+    "mpirun on one of two hosts of SageMaker": (
+        SAGEMAKER | OPENMPI,
+        Expected("openmpi", (2, 4, 2, 4, 0, 1), "127.0.0.1", 7777),
+    ),
     "one host of SageMaker, and a launcher that says nothing of hosts": (
         {"RANK": "1", "WORLD_SIZE": "2", "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"},
         Expected("torch", (1, 2, None, None, 0, 1), "127.0.0.1", 7777),
