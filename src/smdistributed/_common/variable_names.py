@@ -23,6 +23,7 @@ _OURS = frozenset(
         "SMDDP_DETERMINISTIC",
         "SMDDP_INTERFACE",
         "SMDDP_KERNELS",
+        "SMDDP_MESSAGE_LIMIT_MB",
         "SMDDP_RUN_ID",
         "SMDDP_SIGNAL_REPORT",
         "SMDDP_STALL_SECONDS",
