@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "bindings/buffer_py.h"
+#include "bindings/duration.h"
 #include "bindings/message_py.h"
 #include "bindings/request_py.h"
 #include "bindings/shared_buffer_py.h"
@@ -32,12 +33,6 @@ bool isInUse(std::uintptr_t address, std::size_t bytes) {
   return std::any_of(communicators.begin(), communicators.end(), [&](const auto& communicator) {
     return communicator->isInUse(input(address), bytes);
   });
-}
-
-nanoseconds toDuration(double seconds) {
-  if (!(seconds > 0)) return nanoseconds(0);
-  constexpr double kLongest = 1e9;  // 30 years
-  return nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));
 }
 
 // What Python sees of an operation, with the type the stub shows.

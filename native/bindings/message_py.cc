@@ -5,9 +5,9 @@
 // that NumPy and torch make their arrays and tensors where it lies.
 #include "bindings/message_py.h"
 
-#include <algorithm>
 #include <optional>
 
+#include "bindings/duration.h"
 #include "bindings/request_py.h"
 
 namespace smd::bindings {
@@ -24,11 +24,9 @@ int getBuffer(PyObject* self, Py_buffer* view, int flags) {
 PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&getBuffer)}, {0, nullptr}};
 
 TimePoint endOf(double timeoutSeconds) {
-  constexpr double kLongest = 1e9;  // 30 years
   if (timeoutSeconds < 0) return TimePoint::max();
   if (!(timeoutSeconds > 0)) return TimePoint::min();
-  return Clock::now() +
-         nanoseconds(static_cast<std::int64_t>(std::min(timeoutSeconds, kLongest) * 1e9));
+  return endAfter(timeoutSeconds);
 }
 
 }  // namespace

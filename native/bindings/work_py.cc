@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "bindings/duration.h"
+
 namespace smd::bindings {
 namespace {
 
@@ -53,7 +55,7 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
     TimePoint end = TimePoint::max();
     if (timeoutSeconds.is_valid() && !timeoutSeconds.is_none()) {
       const double limit = nb::cast<double>(timeoutSeconds);
-      if (limit > 0) end = Clock::now() + nanoseconds(static_cast<std::int64_t>(limit * 1e9));
+      if (limit > 0) end = endAfter(limit);
     }
     Drive result = Drive::kDone;
     {
@@ -98,7 +100,8 @@ void registerWork(nb::module_& module) {
   nb::class_<PyWork>(module, "Work", "Handle of an operation under way.")
       .def("wait", &PyWork::wait, nb::arg("timeout_s") = nb::none(),
            "Blocks (without the GIL) until the operation is complete; raises its error.\n\n"
-           "``timeout_s``: seconds to wait at most, None for no limit beyond the operation's own.")
+           "``timeout_s``: seconds to wait at most; None, zero or inf for no limit beyond the\n"
+           "operation's own.")
       .def("is_completed", &PyWork::isCompleted, "Whether it has ended, well or not. Never blocks.")
       .def("exception", &PyWork::exception, "The error of a completed operation, else None.")
       .def_static("_add_done_callback", &PyWork::addDoneCallback)

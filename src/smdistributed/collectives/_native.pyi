@@ -69,7 +69,8 @@ class Work:
         """
         Blocks (without the GIL) until the operation is complete; raises its error.
 
-        ``timeout_s``: seconds to wait at most, None for no limit beyond the operation's own.
+        ``timeout_s``: seconds to wait at most; None, zero or inf for no limit beyond the
+        operation's own.
         """
 
     def is_completed(self) -> bool:
