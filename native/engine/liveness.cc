@@ -2,40 +2,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/liveness.h"
 
-#include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <utility>
 
-#include <cerrno>
+#include "engine/process_watch.h"
 
 namespace smd::engine {
-namespace {
-
-#ifndef SYS_pidfd_open
-constexpr long SYS_pidfd_open = 434;  // the same number on every architecture
-#endif
-
-}  // namespace
 
 Liveness::Liveness(int worldSize) : lost_(static_cast<std::size_t>(worldSize)) {}
 
 Liveness::~Liveness() { stop(); }
 
 void Liveness::watchProcess(int peer, std::int64_t pid, std::function<void()> wake) {
-  FileDescriptor descriptor = FileDescriptor::fromCall(
-      [pid] { return static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)); });
-  if (!descriptor.isOpen()) {
-    if (errno == ESRCH) markLost(peer, "died");
-    return;  // kernels before 5.3: deaths are noticed by deadlines only
-  }
-  if (loop_ == nullptr) loop_ = executor::EventLoop::process();
-  const int fd = descriptor.get();
-  processes_.push_back(std::move(descriptor));
-  loop_->watch(fd, EPOLLIN, [this, peer, fd, wake = std::move(wake)](std::uint32_t) {
+  const std::uint64_t watch =
+      ProcessWatch::process().watch(pid, [this, peer, wake = std::move(wake)] {
+        markLost(peer, "died");
+        wake();
+      });
+  if (watch == 0) {
     markLost(peer, "died");
-    wake();
-    loop_->unwatch(fd);  // last: it lets go of this very function
-  });
+  } else {
+    watches_.push_back(watch);
+  }
 }
 
 void Liveness::reportLost(int peer, const std::string& how) { markLost(peer, how); }
@@ -59,11 +46,9 @@ std::string Liveness::howLost(int peer) const {
 }
 
 void Liveness::stop() {
-  for (const FileDescriptor& process : processes_) {
-    if (process.isOwnedHere()) loop_->unwatch(process.get());
-  }
-  processes_.clear();
-  loop_.reset();
+  if (isForkedChild(generation_)) return;  // they are the parent's
+  for (const std::uint64_t watch : watches_) ProcessWatch::process().unwatch(watch);
+  watches_.clear();
 }
 
 }  // namespace smd::engine

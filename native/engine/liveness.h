@@ -1,20 +1,19 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which peers are still there. On this host the kernel tells at once, through a process descriptor
-// (pidfd): a dead rank's sockets may live on in its forked children, its process does not. Remote
-// peers are reported by their link.
+// Which peers are still there. On this host their processes are watched (process_watch.h): a dead
+// rank's sockets may live on in its forked children, its process does not. Remote peers are
+// reported by their link.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "common/file_descriptor.h"
-#include "executor/event_loop.h"
+#include "common/fork.h"
 
 namespace smd::engine {
 
@@ -23,7 +22,8 @@ class Liveness {
   explicit Liveness(int worldSize);
   ~Liveness();
 
-  // Watches the process `pid` of `peer`. `wake` is called (on the loop thread) when it is gone.
+  // Watches the process `pid` of `peer`. `wake` is called (on a background thread) when it is
+  // gone.
   void watchProcess(int peer, std::int64_t pid, std::function<void()> wake);
   // A link reported that `peer` cannot be reached any more.
   void reportLost(int peer, const std::string& how);
@@ -39,8 +39,8 @@ class Liveness {
  private:
   void markLost(int peer, const std::string& how);
 
-  std::shared_ptr<executor::EventLoop> loop_;
-  std::vector<FileDescriptor> processes_;
+  const std::uint64_t generation_ = forkGeneration();
+  std::vector<std::uint64_t> watches_;
   std::atomic<int> numLost_{0};
   mutable std::mutex mutex_;
   std::vector<std::string> lost_;  // by rank; empty: not lost

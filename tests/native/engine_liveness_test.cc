@@ -5,11 +5,14 @@
 #include "engine/liveness.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <future>
+
+#include "engine/process_watch.h"
 
 namespace smd::engine {
 namespace {
@@ -46,6 +49,50 @@ TEST(Liveness, WhoIsDeadBeforeItIsWatchedIsLostAtOnce) {
   liveness.watchProcess(1, child, [] {});
   EXPECT_TRUE(liveness.anyLost());
   EXPECT_EQ(liveness.howLost(1), "died");
+}
+
+TEST(Liveness, AllGroupsShareOneDescriptorForEachProcess) {
+  const pid_t child = startSleeper();
+  {
+    Liveness one(2), another(2);
+    one.watchProcess(1, child, [] {});
+    another.watchProcess(1, child, [] {});
+    EXPECT_EQ(ProcessWatch::process().numDescriptors(), 1U);
+    one.stop();
+    EXPECT_EQ(ProcessWatch::process().numDescriptors(), 1U);
+  }
+  EXPECT_EQ(ProcessWatch::process().numDescriptors(), 0U);
+  end(child);
+}
+
+// While one exists this process can open nothing.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Liveness, WhoDiesIsLostAlsoWhereThereIsNoDescriptorForIt) {
+  const pid_t child = startSleeper();
+  std::promise<void> woken;
+  Liveness liveness(2);
+  {
+    const NoDescriptors meanwhile;  // nor for /proc: it is a zombie that has to be recognised
+    liveness.watchProcess(1, child, [&] { woken.set_value(); });
+    EXPECT_EQ(ProcessWatch::process().numDescriptors(), 0U);
+    EXPECT_FALSE(liveness.anyLost());
+    ASSERT_EQ(kill(child, SIGKILL), 0);
+    woken.get_future().wait();
+  }
+  EXPECT_EQ(liveness.howLost(1), "died");
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 }  // namespace
