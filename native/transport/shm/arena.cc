@@ -56,15 +56,19 @@ std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes, Contents conten
 }
 
 void Arena::retire() {
-  const std::lock_guard lock(mutex_);
-  isRetired_ = true;
+  std::vector<ByteRange> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    isRetired_ = true;
+    kept = recycled_.erase({0, memory_.arenaBytes()});
+  }
+  for (const ByteRange& range : kept) returnPages(range);
 }
 
 void Arena::giveBack(const ByteRange& range) {
   {
     const std::lock_guard lock(mutex_);
-    if (isRetired_) return;
-    if (recycled_.total() + range.size() <= kKeptBytes) {
+    if (!isRetired_ && recycled_.total() + range.size() <= kKeptBytes) {
       recycled_.insert(range);
       free_.insert(range);
       return;
