@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ordinary tensors that recur in all_reduce move into shared memory; nothing else changes.
+"""With SMDDP_ZERO_COPY=recurring tensors that recur move into shared memory; nothing else changes.
 
 The rules, one by one, are in tests/unit/dataparallel/torch/adoption; here they meet real ranks, a
 real arena and real operations. Source: docs/zero_copy.md; zero-copy trials, section 3.
@@ -28,6 +28,13 @@ pytestmark = pytest.mark.quiet
 DEADLINE_S = 120.0
 _COUNT = 100_003  # float32 elements: well above the smallest size, and not a whole page
 _MEBIBYTE = 1 << 20
+
+
+def run_moving(
+    function: Any, world_size: int, *arguments: Any, env: dict[str, str] | None = None
+) -> list[Any]:
+    env = {"SMDDP_ZERO_COPY": "recurring"} | (env or {})
+    return run_ranks(function, world_size, *arguments, env=env, deadline_s=DEADLINE_S)
 
 
 def adopted() -> int:
@@ -65,7 +72,6 @@ def _adopt(tensor: Tensor) -> Tensor:
 def recurs(rank: int, world_size: int) -> tuple[list[str], int, int]:
     with smddp():
         tensor = torch.empty(_COUNT)
-        view = tensor.view(-1)[7:]
         addresses = set()
 
         def all_reduces() -> None:
@@ -78,7 +84,7 @@ def recurs(rank: int, world_size: int) -> tuple[list[str], int, int]:
                     assert work is not None
                     work.wait()
                 assert torch.equal(tensor, _sum(world_size)), step
-                assert torch.equal(view, _sum(world_size)[7:]), step
+                assert torch.equal(tensor.view(-1)[7:], _sum(world_size)[7:]), step
                 addresses.add(tensor.data_ptr())
             # Rank 0 alone brings another tensor.
             other = _values(rank) if rank == 0 else tensor.copy_(_values(rank))
@@ -90,13 +96,13 @@ def recurs(rank: int, world_size: int) -> tuple[list[str], int, int]:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_tensor_that_recurs_is_reduced_in_place_from_the_second_time_on(world_size: int) -> None:
-    outcomes = run_ranks(recurs, world_size, deadline_s=DEADLINE_S)
+    outcomes = run_moving(recurs, world_size)
     assert outcomes == [(["staged"] + ["shared"] * 4 + ["staged"], 1, 2)] * world_size
 
 
 def test_the_switch_leaves_everything_where_it_is() -> None:
     env = {"SMDDP_ZERO_COPY": "0"}
-    assert run_ranks(recurs, 2, env=env, deadline_s=DEADLINE_S) == [(["staged"] * 6, 0, 1)] * 2
+    assert run_moving(recurs, 2, env=env) == [(["staged"] * 6, 0, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,7 @@ def test_the_switch_leaves_everything_where_it_is() -> None:
 )
 def test_it_is_a_matter_of_shared_memory(env: dict[str, str]) -> None:
     expected = 0 if env["SMDDP_TRANSPORT"] == "tcp" else 1
-    outcomes = run_ranks(recurs, 2, env=env, deadline_s=DEADLINE_S)
+    outcomes = run_moving(recurs, 2, env=env)
     assert [count for _, count, _ in outcomes] == [expected] * 2
 
 
@@ -120,7 +126,7 @@ def fresh_gradients(rank: int, world_size: int) -> tuple[int, dict[str, int]]:
 
 
 def test_gradients_made_anew_in_each_step_never_move() -> None:
-    assert run_ranks(fresh_gradients, 2, deadline_s=DEADLINE_S) == [(0, {})] * 2
+    assert run_moving(fresh_gradients, 2) == [(0, {})] * 2
 
 
 def pending(rank: int, world_size: int) -> tuple[int, int, int]:
@@ -144,7 +150,7 @@ def pending(rank: int, world_size: int) -> tuple[int, int, int]:
 
 
 def test_nothing_moves_under_an_operation() -> None:
-    assert run_ranks(pending, 2, deadline_s=DEADLINE_S)[0] == (0, 1, 1)
+    assert run_moving(pending, 2)[0] == (0, 1, 1)
 
 
 def sends(rank: int, world_size: int) -> tuple[int, int]:
@@ -169,7 +175,7 @@ def sends(rank: int, world_size: int) -> tuple[int, int]:
 
 
 def test_nothing_moves_under_a_message() -> None:
-    assert run_ranks(sends, 2, deadline_s=DEADLINE_S)[0] == (0, 0)
+    assert run_moving(sends, 2)[0] == (0, 0)
 
 
 # --- other collectives ---------------------------------------------------------------------------
@@ -225,7 +231,7 @@ def recurs_as_input(rank: int, world_size: int) -> dict[str, tuple[list[str], in
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_inputs_of_other_collectives_that_recur_are_read_where_they_lie(world_size: int) -> None:
-    outcomes = run_ranks(recurs_as_input, world_size, deadline_s=DEADLINE_S)
+    outcomes = run_moving(recurs_as_input, world_size)
     for found in outcomes:
         for name, (algorithms, count) in found.items():
             assert algorithms == ["staged", "shared", "shared"], name
@@ -267,7 +273,7 @@ def forks(rank: int, world_size: int) -> None:
 
 def test_loader_workers_read_such_tensors_and_write_copies_of_their_own() -> None:
     """Before it was mapped copy-on-write in children, a worker that touched it got SIGSEGV."""
-    run_ranks(forks, 2, deadline_s=DEADLINE_S)
+    run_moving(forks, 2)
 
 
 def copies(rank: int, world_size: int) -> None:
@@ -287,7 +293,7 @@ def copies(rank: int, world_size: int) -> None:
 
 
 def test_copies_and_what_numpy_sees() -> None:
-    run_ranks(copies, 2, deadline_s=DEADLINE_S)
+    run_moving(copies, 2)
 
 
 def memory_comes_back(rank: int, world_size: int) -> tuple[int, bool]:
@@ -302,7 +308,7 @@ def memory_comes_back(rank: int, world_size: int) -> tuple[int, bool]:
 
 
 def test_the_memory_of_dropped_tensors_is_used_again() -> None:
-    for places, has_room in run_ranks(memory_comes_back, 2, deadline_s=DEADLINE_S):
+    for places, has_room in run_moving(memory_comes_back, 2):
         assert places == 1
         assert has_room
 
@@ -323,7 +329,7 @@ def has_little_room(rank: int, world_size: int) -> tuple[int, dict[str, int], li
 
 
 def test_what_finds_no_room_is_staged() -> None:
-    for _, _, algorithms in run_ranks(has_little_room, 2, deadline_s=DEADLINE_S):
+    for _, _, algorithms in run_moving(has_little_room, 2):
         assert algorithms[0] == "shared"
         assert algorithms[-1] == "staged"
 
@@ -347,7 +353,7 @@ def outlives_its_group(rank: int, world_size: int) -> list[str]:
 
 
 def test_a_tensor_outlives_its_group_and_serves_another() -> None:
-    assert run_ranks(outlives_its_group, 2, deadline_s=DEADLINE_S) == [["staged"] * 2] * 2
+    assert run_moving(outlives_its_group, 2) == [["staged"] * 2] * 2
 
 
 def in_two_groups(rank: int, world_size: int) -> list[str]:
@@ -364,9 +370,7 @@ def in_two_groups(rank: int, world_size: int) -> list[str]:
 
 
 def test_a_tensor_of_two_groups_lies_in_the_first_ones_memory() -> None:
-    assert (
-        run_ranks(in_two_groups, 2, deadline_s=DEADLINE_S) == [["staged", "shared", "staged"]] * 2
-    )
+    assert run_moving(in_two_groups, 2) == [["staged", "shared", "staged"]] * 2
 
 
 def _reduce_forever(tensor: Tensor) -> None:
@@ -401,6 +405,6 @@ def aborts(rank: int, world_size: int) -> tuple[str, bool]:
 
 
 def test_after_an_abort_nothing_moves_any_more() -> None:
-    for text, is_retired in run_ranks(aborts, 2, deadline_s=DEADLINE_S):
+    for text, is_retired in run_moving(aborts, 2):
         assert "no more steps" in text
         assert is_retired

@@ -66,7 +66,7 @@ def train(
             optimizer.step()
             optimizer.zero_grad(set_to_none=step % 2 == 0)
         found = zero_copy_statistics()
-        return [p.detach().clone() for p in model.parameters()], found.adopted, dict(found.refused)
+        return [p.detach().clone() for p in model.parameters()], found.buckets, dict(found.refused)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -92,7 +92,7 @@ def test_the_same_bits_with_and_without(
     on = run_ranks(*arguments, env={"SMDDP_ZERO_COPY": "1"}, deadline_s=DEADLINE_S)
     off = run_ranks(*arguments, env={"SMDDP_ZERO_COPY": "0"}, deadline_s=DEADLINE_S)
     for rank in range(world_size):
-        assert on[rank][1] >= 2, "no bucket moved, so this showed nothing"
+        assert on[rank][1] >= 2, "no bucket was shared, so this showed nothing"
         assert not on[rank][2]
         assert off[rank][1] == 0
         for one, other, first in zip(on[rank][0], off[rank][0], on[0][0], strict=True):
@@ -100,8 +100,95 @@ def test_the_same_bits_with_and_without(
             assert torch.equal(one, first)
 
 
-def uses_legacy(rank: int, world_size: int) -> tuple[int, dict[str, int], bool]:
-    """Its buckets are in shared memory from the start: there is nothing to move or to refuse."""
+def reduces_of(rank: int, world_size: int, options: dict[str, Any], hook: bool) -> list[list[str]]:
+    """Algorithms of the gradients' reductions, step by step."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    from smdistributed.collectives import _native
+
+    with smddp():
+        model = DistributedDataParallel(_Model(branches=False), bucket_cap_mb=0.2, **options)
+        if hook:
+            model.register_comm_hook(None, allreduce_hook)
+        steps = []
+        for step in range(3):
+            _native.start_trace()
+            _loss(model, step).backward()
+            events, _ = _native.stop_trace()
+            steps.append([e[6] for e in events if e[2] == "all_reduce" and e[5] >= 64 << 10])
+        return steps
+
+
+@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
+    ids=lambda options: "+".join(options),
+)
+def test_gradients_are_reduced_where_they_lie_from_the_first_step_on(
+    options: dict[str, Any], hook: bool
+) -> None:
+    for steps in run_ranks(reduces_of, 2, options, hook, deadline_s=DEADLINE_S):
+        assert all(steps)
+        assert {algorithm for step in steps for algorithm in step} == {"shared"}
+
+
+def has_no_room(rank: int, world_size: int) -> tuple[int, int]:
+    """Rank 0 alone: its buckets are ordinary memory, and all ranks stage."""
+    from smdistributed.dataparallel.torch import zero_copy_statistics
+
+    with smddp():
+        group: Any = dist.distributed_c10d._get_default_group()
+        if rank == 0:
+            group.shared_memory.allocate = lambda nbytes, **about: None
+        model = DistributedDataParallel(_Model(branches=False), bucket_cap_mb=0.2)
+        for step in range(3):
+            _loss(model, step).backward()
+        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        for grad in grads:
+            other = grad.clone()
+            dist.broadcast(other, 0)
+            assert torch.equal(grad, other)
+        return zero_copy_statistics().buckets, len(grads)
+
+
+def test_without_room_buckets_are_ordinary_memory() -> None:
+    (zero, grads), (some, _) = run_ranks(has_no_room, 2, deadline_s=DEADLINE_S)
+    assert grads == 6
+    assert zero == 0
+    assert some >= 2
+
+
+def is_remade(rank: int, world_size: int) -> tuple[str, int]:
+    """What torch does with a reducer besides: pickling, another group, a group of Gloo."""
+    import pickle
+
+    from smdistributed.dataparallel.torch import zero_copy_statistics
+    from smdistributed.dataparallel.torch.ddp_buckets import SharedBucketReducer
+
+    with smddp():
+        model = DistributedDataParallel(_Model(branches=False))
+        _loss(model, 0).backward()
+        before = zero_copy_statistics().buckets
+        copy = pickle.loads(pickle.dumps(model))
+        assert zero_copy_statistics().buckets > before
+        _loss(copy, 1).backward()
+        other = dist.new_group()
+        copy._update_process_group(other)
+        _loss(copy, 2).backward()
+        before = zero_copy_statistics().buckets
+        gloo = dist.new_group(backend="gloo")
+        ordinary = DistributedDataParallel(_Model(branches=False), process_group=gloo)
+        assert isinstance(ordinary.reducer, SharedBucketReducer)
+        return type(model.reducer).__name__, zero_copy_statistics().buckets - before
+
+
+def test_reducers_are_pickled_and_given_other_groups() -> None:
+    assert run_ranks(is_remade, 2, deadline_s=DEADLINE_S) == [("SharedBucketReducer", 0)] * 2
+
+
+def uses_legacy(rank: int, world_size: int) -> tuple[bool, dict[str, int], bool]:
+    """It allocates its buckets itself."""
     from smdistributed.collectives import _native
     from smdistributed.dataparallel.torch import zero_copy_statistics
     from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Legacy
@@ -118,14 +205,14 @@ def uses_legacy(rank: int, world_size: int) -> tuple[int, dict[str, int], bool]:
         found = zero_copy_statistics()
         reductions = [e for e in events if e[2] == "all_reduce" and e[5] >= 64 << 10]
         return (
-            found.adopted,
+            found.allocated > 0,
             dict(found.refused),
             bool(reductions) and all(e[6] == "shared" for e in reductions),
         )
 
 
-def test_the_legacy_wrapper_needs_no_move() -> None:
-    assert run_ranks(uses_legacy, 2, deadline_s=DEADLINE_S) == [(0, {}, True)] * 2
+def test_the_legacy_wrapper_has_its_buckets_in_shared_memory() -> None:
+    assert run_ranks(uses_legacy, 2, deadline_s=DEADLINE_S) == [(True, {}, True)] * 2
 
 
 # --- FSDP2 ---------------------------------------------------------------------------------------

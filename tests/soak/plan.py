@@ -26,7 +26,7 @@ COLLECTIVES = (
     "send_recv",
     "barrier",
 )
-# all_reduce is what training does, and what adopts buffers.
+# all_reduce is what training does.
 _WEIGHTS = (12, 2, 3, 3, 3, 2, 2, 1, 1, 2, 1)
 # What a slot's buffer can be passed to: the calls whose input is a whole buffer.
 _ON_SLOTS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
@@ -50,7 +50,7 @@ class Slot:
         dtype: one of `FLOATS` and `INTEGERS`.
         count: elements, a multiple of the number of ranks of any group.
         home: the group, by its number in the lane, from whose shared memory the buffer comes;
-            None for an ordinary tensor, which the library may adopt.
+            None for an ordinary tensor, which moves there with SMDDP_ZERO_COPY=recurring.
     """
 
     dtype: str

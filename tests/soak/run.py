@@ -127,7 +127,7 @@ class Soak:
         calls, moved = sum(self._done.calls.values()), self._done.moved_bytes / 2**30
         print(
             f"{elapsed / 60:6.1f} min, {rounds} rounds; rank 0: {calls} collectives on"
-            f" {moved:.1f} GiB, {zero_copy_statistics().adopted} buffers adopted"
+            f" {moved:.1f} GiB, {zero_copy_statistics().shared} shared tensors"
         )
         print("  rank  private MiB  shared MiB  descriptors  threads")
         for rank, history in enumerate(self._history):
@@ -146,8 +146,8 @@ class Soak:
             f"soak passed: {minutes:.1f} min, {self._world_size} ranks, seed {self._seed}:"
             f" {len(self._history[0])} rounds with {self._groups_made} groups on rank 0, which made"
             f" {sum(self._done.calls.values())} collectives ({counts}) on"
-            f" {self._done.moved_bytes / 2**30:.1f} GiB and adopted"
-            f" {zero_copy_statistics().adopted} buffers;"
+            f" {self._done.moved_bytes / 2**30:.1f} GiB and used"
+            f" {zero_copy_statistics().shared} shared tensors;"
             " every result was right and nothing grew"
         )
 

@@ -9,6 +9,7 @@ Source: dataparallel specification, sections 3.1, 4.6 and 6.2.
 """
 
 import dataclasses
+import enum
 import functools
 import math
 import os
@@ -22,7 +23,7 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
 from smdistributed._common.variable_names import unknown_variables
 
-__all__ = ["CPU_SHIM_MODES", "Settings", "process_settings"]
+__all__ = ["CPU_SHIM_MODES", "Settings", "ZeroCopy", "process_settings"]
 
 CPU_SHIM_MODES = ("auto", "off", "full")
 
@@ -56,6 +57,20 @@ _AG_BUFFER_UNIT_BYTES = 8192
 _MOST_CONNECTIONS = 16  # as kMostRails of the engine
 
 
+class ZeroCopy(enum.Enum):
+    """Which tensors of torch may lie in memory that the ranks of a host share.
+
+    The value is how `SMDDP_ZERO_COPY` writes it.
+    """
+
+    OFF = "0"
+    """None."""
+    OWN = "1"
+    """What the package allocates itself, gradient buckets included. A tensor never moves."""
+    RECURRING = "recurring"
+    """Also tensors of the user that recur in collectives. They move there, which has dangers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What the user has chosen, checked.
@@ -78,8 +93,8 @@ class Settings:
         tls_cert, tls_key, tls_ca: `SMDDP_TLS_CERT`, `_KEY`, `_CA`; PEM files; all or none. With
             them TCP connections between ranks use TLS 1.3.
         bucket_cap_bytes: `SMDDP_BUCKET_CAP_MB`, in bytes; default fusion threshold.
-        zero_copy: `SMDDP_ZERO_COPY`; move the storages of tensors that recur in collectives into
-            memory that the ranks of a host share.
+        zero_copy: `SMDDP_ZERO_COPY`; which tensors of torch may lie in memory that the ranks of a
+            host share.
         deterministic: `SMDDP_DETERMINISTIC`; sums over several hosts have the same bits for any
             size. On one host they do anyway.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
@@ -105,7 +120,7 @@ class Settings:
     tls_key: str | None = dataclasses.field(default=None, repr=False)
     tls_ca: str | None = None
     bucket_cap_bytes: int = 25 * 1024 * 1024
-    zero_copy: bool = True
+    zero_copy: ZeroCopy = ZeroCopy.OWN
     deterministic: bool = False
     cpu_shim: str = "auto"
     tf_operations: str = "auto"
@@ -151,7 +166,7 @@ class Settings:
             tls_key=key,
             tls_ca=ca,
             bucket_cap_bytes=_read_bucket_cap(environ),
-            zero_copy=_read_bool(environ, "SMDDP_ZERO_COPY", default=True),
+            zero_copy=_read_zero_copy(environ),
             deterministic=_read_bool(environ, "SMDDP_DETERMINISTIC", default=False),
             cpu_shim=_read_choice(environ, "SMDDP_CPU_SHIM", CPU_SHIM_MODES, default="auto"),
             tf_operations=_read_choice(
@@ -345,6 +360,18 @@ def _read_trace(environ: Mapping[str, str]) -> str | None:
     if text is not None and (text.endswith("/") or Path(text).is_dir()):
         raise _error("SMDDP_TRACE", text, "the path of a file, such as runs/trace.json")
     return text
+
+
+def _read_zero_copy(environ: Mapping[str, str]) -> ZeroCopy:
+    text = read_text(environ, "SMDDP_ZERO_COPY")
+    word = ZeroCopy.OWN.value if text is None else text.lower()
+    if word in _TRUE:
+        return ZeroCopy.OWN
+    if word in _FALSE:
+        return ZeroCopy.OFF
+    if word == ZeroCopy.RECURRING.value:
+        return ZeroCopy.RECURRING
+    raise _error("SMDDP_ZERO_COPY", str(text), "0, 1 or recurring")
 
 
 def _read_ag_buffer(environ: Mapping[str, str], name: str, default: int) -> int:

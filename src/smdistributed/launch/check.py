@@ -17,7 +17,7 @@ from pathlib import Path
 
 from smdistributed._common.discovery import discover
 from smdistributed._common.errors import ConfigurationError
-from smdistributed._common.settings import Settings
+from smdistributed._common.settings import Settings, ZeroCopy
 from smdistributed._common.version import __version__
 from smdistributed.launch import environment
 from smdistributed.launch.output import Console
@@ -29,9 +29,13 @@ _PROBE_S = 60.0
 _SELF_TEST_RANKS = 2
 _SELF_TEST_MODULE = "smdistributed.collectives.selftest"
 _NATIVE_MODULE = "smdistributed.collectives._native"
-_ZERO_COPY_QUESTION = (
+_BUCKETS_QUESTION = (
+    "from smdistributed.dataparallel.torch.ddp_buckets import obstacle; "
+    "print(obstacle() or 'gradient buckets of torch are made in shared memory')"
+)
+_MOVING_QUESTION = (
     "from smdistributed.dataparallel.torch.adoption.adopter import obstacle; "
-    "print(obstacle() or 'torch can move tensors into shared memory')"
+    "print(obstacle() or 'tensors that recur move there (SMDDP_ZERO_COPY=recurring)')"
 )
 
 _PREFIXES = (
@@ -206,11 +210,15 @@ def _limit(kind: int) -> str:
 
 def _zero_copy(environ: Mapping[str, str]) -> str:
     try:
-        if not Settings.from_environ(environ).zero_copy:
-            return "off (SMDDP_ZERO_COPY)"
+        zero_copy = Settings.from_environ(environ).zero_copy
     except ConfigurationError:
         return "not known, see settings"
-    return _probe(_ZERO_COPY_QUESTION)
+    if zero_copy is ZeroCopy.OFF:
+        return "off (SMDDP_ZERO_COPY)"
+    buckets = _probe(_BUCKETS_QUESTION)
+    if zero_copy is ZeroCopy.OWN:
+        return buckets
+    return f"{buckets}; {_probe(_MOVING_QUESTION)}"
 
 
 def _gpus() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
-from smdistributed._common.settings import Settings
+from smdistributed._common.settings import Settings, ZeroCopy
 
 
 def test_defaults_are_those_of_the_specification() -> None:
@@ -19,7 +19,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert settings.ag_scratch_bytes == 16777216
     assert settings.ag_sort_bytes == 134217728
     assert (settings.cpu_transport, settings.cuda_transport) == ("auto", "auto")
-    assert settings.zero_copy
+    assert settings.zero_copy is ZeroCopy.OWN
     assert not settings.deterministic
     assert settings.cpu_shim == "auto"
 
@@ -51,7 +51,10 @@ def test_defaults_are_those_of_the_specification() -> None:
         ("SMDDP_TOKEN", "abc", "token", b"abc"),
         ("SMDDP_BUCKET_CAP_MB", "0.5", "bucket_cap_bytes", 2**19),
         ("SMDDP_BUCKET_CAP_MB", "1", "bucket_cap_bytes", 2**20),
-        ("SMDDP_ZERO_COPY", "0", "zero_copy", False),
+        ("SMDDP_ZERO_COPY", "0", "zero_copy", ZeroCopy.OFF),
+        ("SMDDP_ZERO_COPY", "no", "zero_copy", ZeroCopy.OFF),
+        ("SMDDP_ZERO_COPY", "1", "zero_copy", ZeroCopy.OWN),
+        ("SMDDP_ZERO_COPY", "Recurring", "zero_copy", ZeroCopy.RECURRING),
         ("SMDDP_DETERMINISTIC", "true", "deterministic", True),
         ("SMDDP_CPU_SHIM", "full", "cpu_shim", "full"),
         ("SMDDP_TRACE", "runs/trace.json", "trace", "runs/trace.json"),

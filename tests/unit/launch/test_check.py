@@ -52,11 +52,18 @@ def test_without_the_compiled_part_it_says_so(
 def test_zero_copy_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_probe", lambda code: f"asked: {code}")
     report = dict(check.collect_report({}))
-    assert "obstacle()" in report["zero copy"]
+    assert "ddp_buckets import obstacle" in report["zero copy"]
+    assert "adopter" not in report["zero copy"]
+    recurring = dict(check.collect_report({"SMDDP_ZERO_COPY": "recurring"}))["zero copy"]
+    assert "ddp_buckets import obstacle" in recurring
+    assert "adopter import obstacle" in recurring
     assert "address space" in report["shared memory limit"]
     assert "off" in dict(check.collect_report({"SMDDP_ZERO_COPY": "0"}))["zero copy"]
     assert "settings" in dict(check.collect_report({"SMDDP_ZERO_COPY": "?"}))["zero copy"]
 
 
 def test_this_torch_can_do_without_a_copy() -> None:
-    assert check._zero_copy({}) == "torch can move tensors into shared memory"
+    assert check._zero_copy({"SMDDP_ZERO_COPY": "recurring"}) == (
+        "gradient buckets of torch are made in shared memory; tensors that recur move there"
+        " (SMDDP_ZERO_COPY=recurring)"
+    )

@@ -4,20 +4,24 @@
 
 `import smdistributed.dataparallel.torch.torch_smddp` registers the backend `smddp`. Three functions
 here are the ones that the original's documentation mentions in passing: rank, world size and local
-rank of this process, after `torch.distributed.init_process_group`. `get_local_size` and
-`zero_copy_statistics` are ours.
+rank of this process, after `torch.distributed.init_process_group`. `empty_shared`, `get_local_size`
+and `zero_copy_statistics` are ours.
 
 Source: dataparallel specification, sections 1 and 5.1; docs/zero_copy.md.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from smdistributed.dataparallel.torch.adoption.statistics import ZeroCopyStatistics
 
 __all__ = [
+    "empty_shared",
     "get_local_rank",
     "get_local_size",
     "get_rank",
@@ -58,10 +62,27 @@ def get_local_size() -> int:
     return local_size()
 
 
-def zero_copy_statistics() -> ZeroCopyStatistics:
-    """What was moved into memory that the ranks share, in this process, and what was not and why.
+def empty_shared(
+    *size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None
+) -> torch.Tensor:
+    """An uninitialized tensor in memory that all ranks of the host reach.
 
-    Any time, any thread; without a group nothing has been moved. Source: docs/zero_copy.md.
+    Collectives need not copy it. `memory.empty_shared` is the same and says what holds for it.
+
+    Args:
+        size: as for `torch.empty`.
+        dtype: default: torch's default dtype.
+        group: the process group whose collectives it is for; default: the default group.
+    """
+    from smdistributed.dataparallel.torch import memory
+
+    return memory.empty_shared(*size, dtype=dtype, group=group)
+
+
+def zero_copy_statistics() -> ZeroCopyStatistics:
+    """Tensors of this process in memory that the ranks share, and those that are not, and why.
+
+    Any time, any thread; without a group there are none. Source: docs/zero_copy.md.
     """
     from smdistributed.dataparallel.torch.adoption.statistics import statistics
 

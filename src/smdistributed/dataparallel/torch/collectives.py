@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.dataparallel.torch import sparse
-from smdistributed.dataparallel.torch.adoption.adopter import Adopter
+from smdistributed.dataparallel.torch.adoption.observer import Observer
 from smdistributed.dataparallel.torch.calls import ANY_SOURCE, Calls
 from smdistributed.dataparallel.torch.coalescing import Runnable, coalesce
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
@@ -230,13 +230,13 @@ class DirectCollectives(Collectives):
     Args:
         engine: the group's `_native.Communicator`.
         rank, size: of this process in the group.
-        adopter: moves what recurs into shared memory.
+        observer: sees tensors that recur.
     """
 
-    def __init__(self, engine: Any, rank: int, size: int, adopter: Adopter) -> None:
+    def __init__(self, engine: Any, rank: int, size: int, observer: Observer) -> None:
         super().__init__(Calls(rank, size))
         self._engine = engine
-        self._adopter = adopter
+        self._observer = observer
 
     def _run(
         self,
@@ -253,8 +253,8 @@ class DirectCollectives(Collectives):
                 recurring = recurring or operation.outputs
             if len(recurring) == 1:
                 tensor = recurring[0]
-                if tensor.numel() >= self._adopter.from_elements:
-                    self._adopter.see(tensor)
+                if tensor.numel() >= self._observer.from_elements:
+                    self._observer.see(tensor, operation.kind)
         runnable = operations if len(operations) == 1 else coalesce(operations)
         if not is_async:
             for each in runnable:

@@ -19,10 +19,11 @@ from smdistributed._common.discovery import (
     host_identity,
 )
 from smdistributed._common.log import get_logger
-from smdistributed._common.settings import process_settings
+from smdistributed._common.settings import ZeroCopy, process_settings
 from smdistributed._common.version import __version__
 from smdistributed.collectives.rendezvous.mpi_host import host_of_rank_zero
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
+from smdistributed.dataparallel.torch.adoption.moving_group import MovingProcessGroup
 from smdistributed.dataparallel.torch.cuda.create import CudaRequest
 from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.meeting import require_one_job
@@ -67,7 +68,8 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         for device, name in backends.items()
         if name != BACKEND_NAME
     }
-    group = ProcessGroupSmddp(
+    kind = MovingProcessGroup if settings.zero_copy is ZeroCopy.RECURRING else ProcessGroupSmddp
+    group = kind(
         options.store,
         options.group_rank,
         options.group_size,

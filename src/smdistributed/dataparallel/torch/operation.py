@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from smdistributed.collectives import _native
+from smdistributed.dataparallel.torch.adoption.gate import gate
 from smdistributed.dataparallel.torch.tensors import movable
 from smdistributed.dataparallel.torch.work import EngineWork
 
@@ -80,7 +81,7 @@ class Operation:
 
     def copy_back(self) -> None:
         """Carry out `copies`."""
-        with torch.no_grad():
+        with gate.call(), torch.no_grad():  # maybe in `wait`, where no call of the group is at hand
             for target, source in self.copies:
                 target.copy_(source)
 

@@ -50,12 +50,12 @@ from torch._C._distributed_c10d import (
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed._common.discovery import host_identity
-from smdistributed._common.settings import process_settings
+from smdistributed._common.settings import ZeroCopy, process_settings
 from smdistributed.collectives import _native
 from smdistributed.collectives.network import tell_of_interfaces
 from smdistributed.collectives.trust import tell_of_weak_trust
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS
-from smdistributed.dataparallel.torch.adoption.adopter import Adopter
+from smdistributed.dataparallel.torch.adoption.observer import make_observer
 from smdistributed.dataparallel.torch.collectives import DirectCollectives
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.cuda.create import CudaPath, CudaRequest
@@ -67,7 +67,7 @@ from smdistributed.dataparallel.torch.exchange import (
 )
 from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
 from smdistributed.dataparallel.torch.process_group_identity import BACKEND_NAME, GroupIdentity
-from smdistributed.dataparallel.torch.shared_memory import allocate_shared
+from smdistributed.dataparallel.torch.shared_memory import SharedMemory
 from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, only_tensor, reduction
 from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 
@@ -91,7 +91,11 @@ class ProcessGroupSmddp(GroupIdentity):
         transport, interfaces: `SMDDP_TRANSPORT` and `SMDDP_INTERFACE`, for the engine.
         cuda: what is known about CUDA tensors; used if "cuda" is among `devices`.
         token, tls: `SMDDP_TOKEN` and the files of `SMDDP_TLS_*`, for the engine.
-        zero_copy: `SMDDP_ZERO_COPY`; move storages that recur into memory that the ranks share.
+        zero_copy: `SMDDP_ZERO_COPY`; which tensors may lie in memory that the ranks share. For
+            `RECURRING` make a `MovingProcessGroup`.
+
+    Attributes:
+        shared_memory: gives tensors in memory that the ranks share.
 
     Raises:
         SMDDPTimeoutError, SMDDPPeerLost: the ranks do not all meet.
@@ -117,7 +121,7 @@ class ProcessGroupSmddp(GroupIdentity):
         token: bytes | None = None,
         tls: tuple[str, str, str] | None = None,
         cuda: CudaRequest | None = None,
-        zero_copy: bool = True,
+        zero_copy: ZeroCopy = ZeroCopy.OWN,
     ) -> None:
         super().__init__(
             store, rank, size, timeout, group_name, devices, others or {}, global_ranks
@@ -139,8 +143,9 @@ class ProcessGroupSmddp(GroupIdentity):
         tell_of_interfaces(self._engine)
         tell_of_weak_trust(self._engine, token)
         self._zero_copy = zero_copy
-        self._adopter = Adopter(self._engine, zero_copy)
-        self._direct = DirectCollectives(self._engine, rank, size, self._adopter)
+        self.shared_memory = SharedMemory(self._engine, zero_copy)
+        self._observer = make_observer(self._engine, zero_copy)
+        self._direct = DirectCollectives(self._engine, rank, size, self._observer)
         # What handles the tensors of a device type, where that is not `_direct`.
         self._handlers: dict[str, Any] = dict(self._others)
         self._cuda: CudaPath | None = None
@@ -151,7 +156,7 @@ class ProcessGroupSmddp(GroupIdentity):
         # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
         self._all_reduce_ptr: Any = self._engine.all_reduce_ptr
         self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
-        self._adopt_from = self._adopter.from_elements
+        self._observe_from = self._observer.from_elements
         self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
 
     @property
@@ -210,8 +215,8 @@ class ProcessGroupSmddp(GroupIdentity):
         ):
             return self._by(tensor).allreduce(tensors, opts)
         count = tensor.numel()
-        if count >= self._adopt_from:
-            self._adopter.see(tensor)
+        if count >= self._observe_from:
+            self._observer.see(tensor, "all_reduce")
         code = hash(opts.reduceOp)  # torch's number of the operation; SUM is 0 there and with us
         factor = 1.0
         if code:
@@ -415,27 +420,26 @@ class ProcessGroupSmddp(GroupIdentity):
 
         Returns:
             uint8 of shape `[nbytes]`, on the CPU, 128-byte aligned, zeros; or None where there is
-            none to be had (one rank, several hosts, TCP, no room left): use ordinary memory then.
+            none to be had (one rank, several hosts, TCP, no room left, `SMDDP_ZERO_COPY=0`, 0
+            bytes): use ordinary memory then. `memory.empty_shared` does.
         """
-        return allocate_shared(self._engine, nbytes)
+        return self.shared_memory.allocate(nbytes)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` is worth asking; FSDP2 does.
 
         See `FSDPModule.set_allocate_memory_from_process_group_for_comm`.
         """
-        return device.type == "cpu" and self._adopter.is_possible
+        return device.type == "cpu" and self.shared_memory.is_available
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A tensor of shape `[size]` that collectives reach without a copy if there is room.
 
         Its memory goes back to the group with its last view, and is used for later ones.
         """
-        nbytes = size * dtype.itemsize
-        shared = allocate_shared(self._engine, nbytes, zeroed=False) if nbytes else None
-        if shared is None:
+        if device.type != "cpu":
             return torch.empty(size, dtype=dtype, device=device)
-        return shared.view(dtype)
+        return self.shared_memory.empty(size, dtype)
 
     # ---- settings, sub-groups, the end -----------------------------------------------------
 
@@ -467,7 +471,7 @@ class ProcessGroupSmddp(GroupIdentity):
         name = group_name or f"{self._name}:split:{self._splits}:{','.join(map(str, ranks))}"
         if self.rank() not in ranks:
             return None
-        group = ProcessGroupSmddp(
+        group = type(self)(
             PrefixStore(f"{name}/", self._store),
             ranks.index(self.rank()),
             len(ranks),

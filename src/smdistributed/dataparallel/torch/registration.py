@@ -7,6 +7,7 @@
     group_creation    makes the process groups that torch asks for
     torch_wrappers    around functions of torch, for what `Backend.register_backend` lacks
     meeting           looks whether ranks can meet, and whether they are of one job
+    ddp_buckets       a reducer for torch's DDP whose buckets lie in shared memory
     adoption.watch    notes which storages must not be moved into shared memory
     shims             let scripts that were written for GPUs run without
     casts             let `Compression` take torch tensors
@@ -26,6 +27,7 @@ from smdistributed._common.discovery import export_placement
 from smdistributed.dataparallel.torch import (
     background,
     casts,  # noqa: F401 -- for its effect: Compression takes torch tensors
+    ddp_buckets,
     meeting,
     shims,
     torch_wrappers,
@@ -58,6 +60,7 @@ def register() -> None:
         )
         torch_wrappers.install()
         meeting.install()
+        ddp_buckets.install()
         watch.install()
         atexit.register(background.leave)
         trace_session.start_from_environment()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["ADOPTED", "IN_PARTS", "REFUSED", "SEEN", "mark", "mark_of"]
+__all__ = ["IN_PARTS", "OURS", "REFUSED", "SEEN", "keep", "mark", "mark_of"]
 
 IN_PARTS: Final = "in parts"
 """Only parts of it were in collectives until now."""
@@ -24,17 +24,26 @@ SEEN: Final = "seen"
 """It was in a collective as a whole. If it comes again, it recurs."""
 REFUSED: Final = "refused"
 """It stays where it is, for good; the reason has been counted."""
-ADOPTED: Final = "adopted"
-"""Its memory is the group's; whoever asks again has nothing to do."""
+OURS: Final = "ours"
+"""Its memory is a group's, from the start or since it moved."""
 
 _ATTRIBUTE: Final = "_smddp_zero_copy"
+_KEPT: Final = "_smddp_zero_copy_before"
 
 
 def mark_of(storage: torch.UntypedStorage) -> Any:
-    """One of the above, None for a storage never seen, or a `Refusal` that was not told yet."""
+    """What was marked, None for a storage never seen.
+
+    One of the above, a `Refusal` that was not told yet, or a `notice.Recurrence`.
+    """
     return getattr(storage, _ATTRIBUTE, None)
 
 
 def mark(storage: torch.UntypedStorage, value: object) -> None:
     """Remember this until the storage is gone."""
     setattr(storage, _ATTRIBUTE, value)
+
+
+def keep(storage: torch.UntypedStorage, memory: object) -> None:
+    """Hold `memory` as long as the storage lives."""
+    setattr(storage, _KEPT, memory)

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the memory of a storage may be exchanged: if nobody has its address but torch.
 
-Views of the storage ask it for the address whenever they need it, so they follow. Whoever noted the
-address would read and write memory that is no longer there. torch knows about most of them: a
-storage whose memory somebody else owns, or on which `.numpy()` was ever called, is not
-`resizable()`, and torch does not move those itself. What it does not know is noted by `watch`, or
-asked of the engine.
+Whoever noted the address would go on to read old values, and to write what nobody reads. torch
+knows about most of them: a storage whose memory somebody else owns, or on which `.numpy()` was ever
+called, is not `resizable()`, and torch does not move those itself. What it does not know is noted
+by `watch`, or asked of the engine. A storage that several tensors view stays too: one of them may
+be a parameter, whose `.data` is a tensor like any other.
 
 Source: zero-copy trials, section 3, "When to move (all must hold)".
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from smdistributed.collectives import _native
 
-__all__ = ["MIN_BYTES", "Refusal", "covers", "find_refusal"]
+__all__ = ["MIN_BYTES", "Refusal", "covers", "find_refusal", "viewers"]
 
 MIN_BYTES: Final = 64 << 10
 """Smaller storages stay: what there is to win is less than the time to ask."""
@@ -33,7 +33,7 @@ class Refusal(enum.Enum):
     """Why a storage that recurs stays where it is. The value is what statistics and traces say."""
 
     SUBCLASS = "a subclass of Tensor"
-    PARAMETER = "a parameter that requires grad"
+    PARAMETER = "a parameter, or another leaf that requires grad"
     PART = "the tensor is a part of its storage"
     FOREIGN = "NumPy or another library has its memory"
     SHARED = "a mapped file, or shared between processes by torch"
@@ -42,6 +42,7 @@ class Refusal(enum.Enum):
     EXPORTED = "exported through DLPack"
     RESIZED = "its storage was resized"
     NO_ROOM = "no room in shared memory"
+    VIEWED = "several tensors view its memory"
     IN_USE = "an operation on it is under way"
     TRACED = "inside a trace or a dispatch mode"
     FORKED = "in a forked child"
@@ -52,12 +53,20 @@ class Refusal(enum.Enum):
         return self in _PASSING
 
 
-_PASSING: Final = frozenset((Refusal.PART, Refusal.IN_USE, Refusal.TRACED, Refusal.FORKED))
+_PASSING: Final = frozenset(
+    (Refusal.PART, Refusal.VIEWED, Refusal.IN_USE, Refusal.TRACED, Refusal.FORKED)
+)
 
 
 def covers(tensor: Tensor, storage: torch.UntypedStorage) -> bool:
     """Whether a dense tensor is all there is in its storage. What else is would be moved along."""
     return tensor.storage_offset() == 0 and tensor.nbytes == storage.nbytes()
+
+
+def viewers(storage: torch.UntypedStorage) -> int:
+    """How many tensors view a storage; those that autograd and C++ hold count."""
+    holders: int = torch._C._storage_Use_Count(storage._cdata)
+    return holders - 1  # the Python object at hand
 
 
 def find_refusal(tensor: Tensor, storage: torch.UntypedStorage) -> Refusal | None:
@@ -70,7 +79,7 @@ def find_refusal(tensor: Tensor, storage: torch.UntypedStorage) -> Refusal | Non
     if type(tensor) not in _PLAIN_TYPES:
         return Refusal.SUBCLASS
     # A user's own: who else has its address (an optimizer in C++, say) is anybody's guess.
-    if tensor.requires_grad and tensor.is_leaf:
+    if isinstance(tensor, torch.nn.Parameter) or (tensor.requires_grad and tensor.is_leaf):
         return Refusal.PARAMETER
     if storage.is_shared():
         return Refusal.SHARED
@@ -80,6 +89,8 @@ def find_refusal(tensor: Tensor, storage: torch.UntypedStorage) -> Refusal | Non
         return Refusal.PINNED
     if torch._C._is_cow_tensor(tensor):  # type: ignore[attr-defined]
         return Refusal.COPY_ON_WRITE
+    if viewers(storage) > 1:
+        return Refusal.VIEWED
     if _is_traced():
         return Refusal.TRACED
     if _native.is_in_use(tensor.data_ptr(), tensor.nbytes):

@@ -10,6 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from smdistributed.dataparallel.torch.adoption.adopter import Adopter
+from smdistributed.dataparallel.torch.adoption.gate import gate
+
+
+def see(adopter: Adopter, tensor: torch.Tensor) -> None:
+    """As a collective of the adopter's group does."""
+    with gate.call():
+        adopter.see(tensor, "all_reduce")
+
 
 class EngineWithArena:
     """What an `Adopter` asks an engine for.

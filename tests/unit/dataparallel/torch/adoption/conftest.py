@@ -22,7 +22,7 @@ def engine() -> EngineWithArena:
 
 @pytest.fixture
 def adopter(engine: EngineWithArena) -> Adopter:
-    return Adopter(engine, is_wanted=True)
+    return Adopter(engine)
 
 
 @pytest.fixture

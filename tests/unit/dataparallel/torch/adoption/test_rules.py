@@ -7,6 +7,7 @@ Source: zero-copy trials, section 3, "When to move (all must hold)"; docs/zero_c
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import os
@@ -23,7 +24,7 @@ from smdistributed.collectives import _native
 from smdistributed.dataparallel.torch.adoption.adopter import Adopter
 from smdistributed.dataparallel.torch.adoption.rules import MIN_BYTES, Refusal
 from smdistributed.dataparallel.torch.adoption.statistics import statistics
-from tests.unit.dataparallel.torch.adoption.arena_stand_in import EngineWithArena
+from tests.unit.dataparallel.torch.adoption.arena_stand_in import EngineWithArena, see
 
 _COUNT = MIN_BYTES // 4  # float32 elements of the smallest storage that moves
 
@@ -40,37 +41,40 @@ def _stays(adopter: Adopter, engine: EngineWithArena, tensor: Tensor, reason: Re
     """Seen three times, it stays where it is, and the reason is counted once."""
     before, address = _refused(reason), tensor.data_ptr()
     for _ in range(3):
-        adopter.see(tensor)
+        see(adopter, tensor)
     assert tensor.data_ptr() == address
     assert _refused(reason) == before + 1
     assert not engine.holds(tensor)
 
 
 def _moves(adopter: Adopter, engine: EngineWithArena, tensor: Tensor) -> None:
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert not engine.holds(tensor)
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert engine.holds(tensor)
 
 
-def test_it_moves_at_the_second_sighting_with_all_its_views(
+def test_it_moves_at_the_second_sighting_with_all_who_hold_it(
     adopter: Adopter, engine: EngineWithArena
 ) -> None:
     tensor = _filled()
-    row, flat = tensor.view(16, -1)[3], tensor.detach()
     saved_for_backward = torch.ones(_COUNT, requires_grad=True) * tensor
+    leaf = torch.zeros(_COUNT, requires_grad=True)
+    leaf.grad = tensor
     before = statistics()
     _moves(adopter, engine, tensor)
     assert torch.equal(tensor, _filled())
+    row, flat = tensor.view(16, -1)[3], tensor.detach()
     assert engine.holds(row)
     tensor.mul_(2)
     assert torch.equal(flat, 2 * _filled())
+    assert torch.equal(leaf.grad, flat)
     assert row[1] == 2 * (3 * _COUNT // 16 + 1)
     assert saved_for_backward[5] == 5
     after = statistics()
     assert after.adopted == before.adopted + 1
     assert after.adopted_bytes == before.adopted_bytes + MIN_BYTES
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert engine.sizes == [MIN_BYTES]
 
 
@@ -83,7 +87,7 @@ def test_any_dtype_moves_from_64_kib_on(
     _moves(adopter, engine, torch.ones(MIN_BYTES // dtype.itemsize, dtype=dtype))
     small = torch.ones(MIN_BYTES // dtype.itemsize - 1, dtype=dtype)
     for _ in range(3):
-        adopter.see(small)
+        see(adopter, small)
     assert not engine.holds(small)
     assert small.numel() >= adopter.from_elements or dtype.itemsize == 16
 
@@ -95,7 +99,7 @@ def test_fresh_storages_never_move(adopter: Adopter, engine: EngineWithArena) ->
         gradients = [_filled(_COUNT + 16 * i) for i in range(8)]
         addresses.update(g.data_ptr() for g in gradients)
         for gradient in gradients:
-            adopter.see(gradient)
+            see(adopter, gradient)
         assert not any(engine.holds(g) for g in gradients), step
         del gradients, gradient
     assert len(addresses) < 30 * 8, "no memory was used twice, so this showed nothing"
@@ -106,9 +110,9 @@ def test_the_mark_stays_while_nobody_in_python_holds_the_storage(
     adopter: Adopter, engine: EngineWithArena
 ) -> None:
     tensor = _filled()
-    adopter.see(tensor)
+    see(adopter, tensor)
     gc.collect()
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert engine.holds(tensor)
 
 
@@ -182,7 +186,7 @@ def test_copy_on_write_memory_stays(adopter: Adopter, engine: EngineWithArena) -
     clone = torch._lazy_clone(tensor)
     before = _refused(Refusal.COPY_ON_WRITE)
     for _ in range(3):
-        adopter.see(clone)
+        see(adopter, clone)
     assert torch._C._is_cow_tensor(clone)  # looking at its address would have copied it
     assert _refused(Refusal.COPY_ON_WRITE) == before + 1
     assert not engine.sizes
@@ -207,7 +211,7 @@ def test_memory_exported_through_dlpack_stays(
 ) -> None:
     tensor = _filled()
     if seen_before:
-        adopter.see(tensor)
+        see(adopter, tensor)
     exported = EXPORTS[export](tensor)
     _stays(adopter, engine, tensor, Refusal.EXPORTED)
     del exported
@@ -227,7 +231,7 @@ def test_an_export_after_the_move_shares_the_memory(
     tensor = _filled()
     _moves(adopter, engine, tensor)
     array = np.from_dlpack(tensor)
-    adopter.see(tensor)
+    see(adopter, tensor)
     tensor.fill_(7)
     assert array[-1] == 7
     del tensor
@@ -243,7 +247,7 @@ def test_a_storage_that_is_emptied_and_filled_stays(
     """As FSDP does; it could not, once the storage has moved."""
     tensor = _filled()
     if seen_before:
-        adopter.see(tensor)
+        see(adopter, tensor)
     tensor.untyped_storage().resize_(0)
     tensor.untyped_storage().resize_(MIN_BYTES)
     _stays(adopter, engine, tensor, Refusal.RESIZED)
@@ -264,14 +268,48 @@ def test_a_storage_that_moved_says_that_it_cannot_be_resized(
     assert torch.equal(tensor, _filled(10))
 
 
-def test_a_parameter_that_requires_grad_stays(adopter: Adopter, engine: EngineWithArena) -> None:
+def test_parameters_and_other_leaves_stay(adopter: Adopter, engine: EngineWithArena) -> None:
     _stays(adopter, engine, torch.nn.Parameter(_filled()), Refusal.PARAMETER)
+    _stays(adopter, engine, torch.nn.Parameter(_filled(), requires_grad=False), Refusal.PARAMETER)
     _stays(adopter, engine, _filled().requires_grad_(), Refusal.PARAMETER)
 
 
-def test_frozen_parameters_and_results_move(adopter: Adopter, engine: EngineWithArena) -> None:
-    _moves(adopter, engine, torch.nn.Parameter(_filled(), requires_grad=False))
+def test_results_move(adopter: Adopter, engine: EngineWithArena) -> None:
     _moves(adopter, engine, 2 * _filled().requires_grad_())
+
+
+OTHER_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    ".data": lambda tensor: tensor.data,
+    "detach()": lambda tensor: tensor.detach(),
+    "a view": lambda tensor: tensor.view(2, -1),
+    "a part": lambda tensor: tensor[3:5],
+    "set_": lambda tensor: torch.empty(0).set_(tensor.detach()),
+}
+
+
+@pytest.mark.parametrize("view", OTHER_VIEWS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_several_tensors_view_stays(
+    adopter: Adopter, engine: EngineWithArena, view: str, frozen: bool
+) -> None:
+    """`.data` and `.detach()` of a parameter once moved: only the tensor itself was looked at.
+
+    A call with the view of a parameter, or with a tensor of which there is a view.
+    """
+    parameter = torch.nn.Parameter(_filled(), requires_grad=not frozen)
+    address = parameter.data_ptr()
+    for _ in range(3):
+        with torch.no_grad():
+            see(adopter, OTHER_VIEWS[view](parameter))
+    assert parameter.data_ptr() == address
+
+    tensor = _filled()
+    other = OTHER_VIEWS[view](tensor)
+    see(adopter, tensor)
+    see(adopter, tensor)
+    assert not engine.holds(tensor)
+    del other
+    _waits_then_moves(adopter, engine, tensor, Refusal.VIEWED)
 
 
 class _Named(torch.Tensor):
@@ -288,7 +326,7 @@ def _waits_then_moves(
     """The second sighting came too early, the third does not."""
     assert not engine.holds(tensor)
     assert reason.passes
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert engine.holds(tensor)
 
 
@@ -303,9 +341,9 @@ def test_it_waits_for_operations_under_way(
         return len(asked) == 1
 
     monkeypatch.setattr(_native, "is_in_use", is_in_use)
-    adopter.see(tensor)
+    see(adopter, tensor)
     address = tensor.data_ptr()
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert asked == [(address, MIN_BYTES)]
     _waits_then_moves(adopter, engine, tensor, Refusal.IN_USE)
 
@@ -317,19 +355,19 @@ class _Watching(TorchDispatchMode):
 
 def test_nothing_moves_inside_a_dispatch_mode(adopter: Adopter, engine: EngineWithArena) -> None:
     tensor = _filled()
-    adopter.see(tensor)
+    see(adopter, tensor)
     with _Watching():
-        adopter.see(tensor)
+        see(adopter, tensor)
     _waits_then_moves(adopter, engine, tensor, Refusal.TRACED)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
 def test_nothing_moves_inside_torch_jit_trace(adopter: Adopter, engine: EngineWithArena) -> None:
     tensor = _filled()
-    adopter.see(tensor)
+    see(adopter, tensor)
 
     def shown(x: Tensor) -> Tensor:
-        adopter.see(tensor)
+        see(adopter, tensor)
         return x + 1
 
     torch.jit.trace(shown, (torch.ones(2),), check_trace=False)
@@ -340,19 +378,19 @@ def test_nothing_moves_while_torch_compiles(
     adopter: Adopter, engine: EngineWithArena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor = _filled()
-    adopter.see(tensor)
+    see(adopter, tensor)
     with monkeypatch.context() as context:
         context.setattr(torch.compiler, "is_compiling", lambda: True)
-        adopter.see(tensor)
+        see(adopter, tensor)
     _waits_then_moves(adopter, engine, tensor, Refusal.TRACED)
 
 
 def test_nothing_moves_in_a_forked_child(adopter: Adopter, engine: EngineWithArena) -> None:
     tensor = _filled()
-    adopter.see(tensor)
+    see(adopter, tensor)
     child = os.fork()
     if child == 0:
-        adopter.see(tensor)
+        see(adopter, tensor)
         os._exit(1 if engine.holds(tensor) or engine.sizes else 0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
@@ -361,7 +399,7 @@ def test_nothing_moves_in_a_forked_child(adopter: Adopter, engine: EngineWithAre
 
 def test_without_room_it_is_not_asked_for_again() -> None:
     engine = EngineWithArena(room_bytes=MIN_BYTES)
-    adopter = Adopter(engine, is_wanted=True)
+    adopter = Adopter(engine)
     large, fitting = _filled(2 * _COUNT), _filled()
     _stays(adopter, engine, large, Refusal.NO_ROOM)
     assert engine.sizes == [2 * MIN_BYTES]
@@ -372,11 +410,11 @@ def test_a_storage_of_two_groups_belongs_to_the_first(
     adopter: Adopter, engine: EngineWithArena
 ) -> None:
     other_engine = EngineWithArena()
-    other = Adopter(other_engine, is_wanted=True)
+    other = Adopter(other_engine)
     tensor = _filled()
     _moves(adopter, engine, tensor)
     for _ in range(3):
-        other.see(tensor)
+        see(other, tensor)
     assert engine.holds(tensor)
     assert not other_engine.sizes
 
@@ -413,7 +451,7 @@ def test_share_memory_takes_a_storage_out(adopter: Adopter, engine: EngineWithAr
     assert not engine.holds(tensor)
     assert not engine.in_use
     assert torch.equal(tensor, _filled())
-    adopter.see(tensor)
+    see(adopter, tensor)
     assert tensor.is_shared()
 
 
@@ -432,11 +470,21 @@ def test_the_memory_comes_back_with_the_last_view(
     assert not engine.in_use
 
 
-def test_the_old_memory_is_freed(adopter: Adopter, engine: EngineWithArena) -> None:
-    tensor = torch.zeros(64 << 20, dtype=torch.uint8)  # so large that malloc maps it by itself
+def test_the_old_memory_can_be_read_as_long_as_the_storage_lives(
+    adopter: Adopter, engine: EngineWithArena
+) -> None:
+    """Readers that nobody sees have noted its address. It was once freed at the move."""
+    tensor = torch.full((64 << 20,), 7, dtype=torch.uint8)  # malloc maps as much by itself
     old = tensor.data_ptr()
-    assert _is_mapped(old)
     _moves(adopter, engine, tensor)
+    view = tensor[-1:]
+    tensor.fill_(1)
+    del tensor
+    gc.collect()
+    assert ctypes.string_at(old, 64 << 20).count(7) == 64 << 20
+    assert view.item() == 1
+    del view
+    gc.collect()
     assert not _is_mapped(old)
 
 
