@@ -98,15 +98,16 @@ def is_oversubscribed(ranks: int) -> bool:
 LIBRARIES: Sequence[Library] = (
     Library(
         name="smddp-torch",
-        label="smddp (torch, recurring tensors)",
+        label="smddp (torch, empty_shared)",
         adapter="adapters.smddp_torch:SmddpTorchAdapter",
+        settings="defaults; tensors of empty_shared",
         own=True,
     ),
     Library(
-        name="smddp-torch-foreign",
-        label="smddp (torch, not adopted)",
-        adapter="adapters.smddp_torch:SmddpTorchForeignAdapter",
-        settings="defaults; tensors made by torch.from_numpy, whose memory stays where it is",
+        name="smddp-torch-plain",
+        label="smddp (torch, plain tensors)",
+        adapter="adapters.smddp_torch:SmddpTorchPlainAdapter",
+        settings="defaults; ordinary tensors",
         own=True,
     ),
     Library(

@@ -25,7 +25,7 @@ OWN = tuple(library.name for library in LIBRARIES if library.own)
 # One colour per library, distinct for colour-blind readers; ours are the strong ones.
 COLOURS = {
     "smddp-torch": "#d55e00",
-    "smddp-torch-foreign": "#f0a070",
+    "smddp-torch-plain": "#f0a070",
     "smddp-shared": "#8c2d04",
     "smddp-direct": "#e69f00",
     "gloo": "#0072b2",
@@ -40,6 +40,9 @@ COLOURS = {
     "floor-ideal": "#000000",
 }
 
+# As result files before the change of 2026-11-24 call it.
+_RENAMED = {"smddp-torch-foreign": "smddp-torch-plain"}
+
 Record = dict[str, Any]
 Row = dict[str, Record]  # library -> record, of one case
 
@@ -48,11 +51,15 @@ class Results:
     """One result file, by case."""
 
     def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
+        libraries = content["libraries"]
+        self.content = content | {
+            "libraries": {_RENAMED.get(name, name): about for name, about in libraries.items()}
+        }
         self.by_case: dict[tuple[str, str, int, int], Row] = {}
         for record in content["results"]:
             key = tuple(record[name] for name in ("collective", "dtype", "ranks", "size_bytes"))
-            self.by_case.setdefault(key, {})[record["library"]] = record
+            library = record["library"]
+            self.by_case.setdefault(key, {})[_RENAMED.get(library, library)] = record
 
     def sections(self, collective: str) -> list[tuple[str, int]]:
         """``(dtype, ranks)`` that were measured for ``collective``, in reading order."""

@@ -116,12 +116,12 @@ def _floor_targets() -> Iterator[Target]:
         case = _all_reduce(2, size)
         yield Target(case, "smddp-torch", "floor-ideal", 1.2, GRANTED_US)
         for floor in STAGED_FLOORS:
-            yield Target(case, "smddp-torch-foreign", floor, 1.2)
+            yield Target(case, "smddp-torch-plain", floor, 1.2)
     # Of 1 MiB a good part is torch's own way to the group, so once more beside what that takes.
     case = _all_reduce(2, MIB)
     yield Target(case, "smddp-torch", "floor-ideal", 1.2, granted="torch-noop")
     for floor in STAGED_FLOORS:
-        yield Target(case, "smddp-torch-foreign", floor, 1.2, granted="torch-noop")
+        yield Target(case, "smddp-torch-plain", floor, 1.2, granted="torch-noop")
 
 
 def _large_targets() -> Iterator[Target]:

@@ -39,7 +39,7 @@ BARS = {
     "smddp-torch": "#d55e00",
     "floor-staged_rs": "#888888",
     "smddp-direct": "#e69f00",
-    "smddp-torch-foreign": "#f0a070",
+    "smddp-torch-plain": "#f0a070",
     "openmpi": "#009e73",
     "mpich": "#cc79a7",
     "intelmpi": "#56b4e9",

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from operands import NUMPY_DTYPES, ArrayLike
+from operands import ArrayLike
 
-from adapters.torch_calls import DTYPES, TorchAdapter
+from adapters.torch_calls import DTYPES, TensorElements, TorchAdapter
 
 
-class SmddpTorchAdapter(TorchAdapter):
-    """Ordinary tensors that are used again and again, as gradients are."""
+class SmddpTorchPlainAdapter(TorchAdapter):
+    """Ordinary tensors, which the library copies through staging buffers."""
 
     backend = "smddp"
 
@@ -24,9 +23,11 @@ class SmddpTorchAdapter(TorchAdapter):
         return super().start()
 
 
-class SmddpTorchForeignAdapter(SmddpTorchAdapter):
-    """Tensors on NumPy's memory, which cannot be moved into shared memory."""
+class SmddpTorchAdapter(SmddpTorchPlainAdapter):
+    """Tensors of ``empty_shared``, which lie where all ranks reach them, as gradient buckets do."""
 
     def allocate(self, num_elements: int, dtype: str) -> tuple[Any, ArrayLike]:
-        array = np.empty(num_elements, NUMPY_DTYPES[dtype])
-        return torch.from_numpy(array).view(DTYPES[dtype]), array
+        from smdistributed.dataparallel.torch import empty_shared
+
+        tensor: torch.Tensor = empty_shared(num_elements, dtype=DTYPES[dtype])
+        return tensor, TensorElements(tensor)

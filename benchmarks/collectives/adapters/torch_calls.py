@@ -22,8 +22,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 class TensorElements:
     """A tensor for NumPy, element by element of its bits, without NumPy ever seeing its memory.
 
-    ``Tensor.numpy()`` would fix the tensor to its place, and smddp could not move it into shared
-    memory, as it does with those of a training script.
+    ``Tensor.numpy()`` would fix the tensor to its place, where a library may want to move it.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
