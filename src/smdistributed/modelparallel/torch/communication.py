@@ -31,6 +31,7 @@ from __future__ import annotations
 import enum
 import operator
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +96,18 @@ class _What(enum.IntEnum):
 
 
 _posting = threading.Lock()  # the parts of a message follow one another
+_SENT_WITHIN_S = 60.0  # what is under way at the end
+
+_under_way: list[Any] = []  # torch's works of parts that no receiver has taken yet
+
+
+class _EndOf:
+    """The job at whose end they are waited for."""
+
+    job: Job | None = None
+
+
+_end_of = _EndOf()
 _taking: dict[int, threading.Lock] = {}  # by sender
 
 
@@ -117,6 +130,9 @@ def broadcast(obj: Any, group: CommGroup) -> None:
 
 def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
     """Send an object to another rank, which calls `recv_from`.
+
+    Returns when the object has been copied: two ranks may both send first. What has not been taken
+    stays here; `smp.reset()` and the end of the process wait for that, a minute at most.
 
     Args:
         obj: anything that pickles, tensors on any device included.
@@ -310,18 +326,43 @@ def _send(job: Job, obj: Any, receivers: Sequence[int]) -> None:
     what, packed, failure = _try_to_pack(job, obj)
     opening = _opening(packed)
     head = _numbers(what, opening.numel(), len(packed.blocks))
-    parts = (head, opening, *packed.blocks)
+    # Copies: a long part is sent when its receiver asks for it, and that may be in the middle of
+    # sending something to us.
+    parts = (head, opening, *(block.clone() for block in packed.blocks))
     with _posting:
-        works = [
+        _forget_what_is_sent()
+        if _end_of.job is not job:
+            _end_of.job = job
+            state.call_at_reset(_wait_until_sent)
+        _under_way.extend(
             dist.isend(part, group_dst=receiver, group=job.message_group, tag=_TAG)
             for receiver in receivers
             for part in parts
-        ]
-    for work in works:
-        if work is not None:
-            work.wait()
+        )
     if failure is not None:
         raise failure
+
+
+def _forget_what_is_sent() -> None:
+    """Also raises what has kept a part from being sent, here and below."""
+    works = [work for work in _under_way if work is not None]
+    _under_way.clear()
+    for work in works:
+        if work.is_completed():
+            work.wait()
+        else:
+            _under_way.append(work)
+
+
+def _wait_until_sent() -> None:
+    deadline = time.monotonic() + _SENT_WITHIN_S
+    try:
+        while _under_way and time.monotonic() < deadline:
+            _forget_what_is_sent()
+            time.sleep(0.001)
+    finally:
+        _under_way.clear()
+        _end_of.job = None
 
 
 def _take(job: Job, source: int) -> tuple[int, Packed]:
