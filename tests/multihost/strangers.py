@@ -26,13 +26,13 @@ _WAIT_S = 120.0
 _ETH_P_IP = 0x0800
 # Sizes and order of what travels: native/transport/tcp/protocol.h.
 _MAGIC = b"SMDHELLO"
-_HELLO_BYTES, _CHALLENGE_BYTES, _PROOF_BYTES, _FRAME_HEADER_BYTES = 64, 32, 32, 56
+_HELLO_BYTES, _CHALLENGE_BYTES, _PROOF_BYTES, _FRAME_HEADER_BYTES = 64, 32, 32, 64
 
 
 def hello(rank: int, target: int, world_size: int) -> bytes:
     """One that is right in all it says."""
     return struct.pack(
-        "<8sIHHiii4x", _MAGIC, 0x01020304, 3, _FRAME_HEADER_BYTES, rank, world_size, target
+        "<8sIHHiii4x", _MAGIC, 0x01020304, 4, _FRAME_HEADER_BYTES, rank, world_size, target
     ) + os.urandom(32)
 
 

@@ -34,7 +34,7 @@ TOKEN = "f" * 64
 def _hello(rank: int, target: int) -> bytes:
     """A hello that is right in all it says, see native/transport/tcp/protocol.h."""
     return struct.pack(
-        "<8sIHHiii4x", b"SMDHELLO", 0x01020304, 3, 56, rank, WORLD_SIZE, target
+        "<8sIHHiii4x", b"SMDHELLO", 0x01020304, 4, 64, rank, WORLD_SIZE, target
     ) + os.urandom(32)
 
 
