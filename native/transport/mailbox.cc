@@ -222,7 +222,7 @@ void Mailbox::say(const Reply& reply) {
   }
 }
 
-// As many of the messages that were announced as there is room for, and one at least. Without locks.
+// As many of the announced messages as there is room for, and one at least. Without locks.
 void Mailbox::clearMessages() {
   for (;;) {
     Reply reply;

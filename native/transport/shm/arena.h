@@ -36,7 +36,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::shared_ptr<SharedBuffer> allocate(std::size_t bytes, Contents contents = Contents::kZeros);
 
   // Nothing is given out any more, and addresses that come back are not used again, but their pages
-  // go to the system: the group has failed, and a peer that has not noticed (a stopped process, say)
+  // go to the system: the group has failed, and a peer that has not noticed (one that is stopped)
   // may still write where a buffer was.
   void retire();
   // Of a retired arena: takes [data, data + bytes) of a buffer away from peers. See Region.
