@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states that wait until the model is partitioned: on all ranks alike, or an error.
+"""States that wait until the model is partitioned: on all ranks alike, or an error.
 
 Up to 2.0 ranks that had loaded different things waited for one another in the first step, or went
 on with a part of the states. Source: modelparallel specification, section 4.5.
@@ -173,6 +173,144 @@ def garbage_is_held_by_nobody(smp: Any, rank: int) -> None:
         gc.enable()
 
 
+def refused(smp: Any, rank: int) -> None:
+    """A load that torch refuses is not done later; what waited before it is."""
+    script = _Script(smp)
+    script.run(2)
+    whole = script.optimizer.state_dict()
+    wrong = {**whole, "param_groups": whole["param_groups"] * 2}
+    for loaded, count in (([], 1), ([whole], 3)):
+        script.drop()
+        script = _Script(smp)
+        for each in loaded:
+            script.optimizer.load_state_dict(each)
+        with pytest.raises(ValueError, match="different number of parameter groups"):
+            script.optimizer.load_state_dict(wrong)
+        script.run(1)
+        assert {each for counts in script.counts() for each in counts} == {count}
+
+
+def changed_afterwards(smp: Any, rank: int) -> None:
+    """What is loaded is what was in the dictionaries at the call."""
+    script = _Script(smp)
+    script.run(2)
+    (part,) = _saved(script)
+    model = copy.deepcopy(script.model.local_state_dict())
+    weights = script.model.state_dict()
+    script.drop()
+    script = _Script(smp)
+    script.optimizer.load_state_dict(part)
+    part["state"].clear()
+    script.optimizer.state_dict()["state"].clear()
+    script.model.load_state_dict(model)
+    for value in model.values():
+        if isinstance(value, torch.Tensor):
+            value.zero_()
+    model.clear()
+    script.forward()
+    for name, value in script.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    script.run(1)
+    assert script.counts() == [[3] * len(script.counts()[0])]
+    # Of all of it a model without data makes no copy, but finds out.
+    for is_changed in (True, False):
+        script.drop()
+        with smp.delay_param_initialization():
+            script = _Script(smp)
+        script.model.load_state_dict(weights)
+        if is_changed:
+            weights["0.weight"].mul_(2.0)
+            with pytest.raises(smp.exceptions.SMPError, match=r"0\.weight .* changed in place"):
+                script.forward()
+    script.forward()
+    for name, value in script.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+
+
+def several_fail(smp: Any, rank: int) -> None:
+    """All failures are told, whose they are, and hooks are called all the same."""
+    groups = [[0, 2], [4]]
+    script = _Script(smp, groups)
+    script.run(1)
+    saved = [each.state_dict() for each in script.optimizers]
+    model = dict(script.model.local_state_dict())
+    script.drop()
+    script = _Script(smp, groups)
+    if rank == 1:
+        model["old.x"] = torch.zeros(1)
+    script.model.load_state_dict(model, strict=rank == 0)
+    for optimizer, state in zip(script.optimizers, saved, strict=True):
+        optimizer.load_state_dict({**state, "state": None})
+    calls: list[Any] = []
+    script.model.register_post_partition_hook(lambda *_: calls.append(1))
+    with pytest.raises((RuntimeError, smp.exceptions.SMPError)) as told:
+        script.forward()
+    if rank == 1:
+        assert '"old.x"; expected' in str(told.value)
+    notes = "\n".join(told.value.__notes__)
+    for number in (1, 2):
+        assert f"loading what has waited (the state of optimizer {number}) failed" in notes
+    assert notes.count("Beside it: AttributeError") == 2
+    assert calls == [1]
+    script.run(1)
+
+
+def another_way(smp: Any, rank: int) -> None:
+    """`same_partition_load` on one rank only: the other would wait for its part."""
+    script = _Script(smp)
+    script.run(1)
+    model = copy.deepcopy(script.model.local_state_dict())
+    script.drop()
+    script = _Script(smp)
+    script.model.load_state_dict(model, same_partition_load=rank == 0)
+    with pytest.raises(smp.exceptions.SMPError, match="same_partition_load on rank 0 and a part"):
+        script.forward()
+
+
+def one_rank_has_made_more(smp: Any, rank: int) -> None:
+    """An optimizer of something else, and one that is gone: equal loads are done."""
+    script = _Script(smp)
+    script.run(2)
+    (part,) = _saved(script)
+    script.drop()
+    others = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(1 - rank)]
+    for each in others:
+        smp.DistributedOptimizer(each)
+    script = _Script(smp)
+    if rank == 0:
+        smp.DistributedOptimizer(torch.optim.SGD(script.network.parameters(), lr=0.1))
+    script.optimizers = [
+        smp.DistributedOptimizer(torch.optim.AdamW(script.network.parameters(), lr=0.02))
+    ]
+    script.optimizer.load_state_dict(part)
+    script.run(1)
+    assert script.counts() == [[3] * len(script.counts()[0])]
+
+
+def kept_over_reset(smp: Any, rank: int) -> None:
+    """A state that waits is loaded in the next job that takes the optimizer, or all are told."""
+    script = _Script(smp)
+    script.run(2)
+    whole = script.optimizer.state_dict()
+    for is_placed in (False, True):
+        script.drop()
+        script = _Script(smp)
+        script.optimizer.load_state_dict(whole)
+        script.model = None
+        smp.reset()
+        _start(smp, partitions=1 if is_placed else 2)
+        script.model = smp.DistributedModel(script.network)
+        for call in (script.optimizer.step, lambda kept=script: kept.optimizer.load_state_dict({})):
+            with pytest.raises(smp.exceptions.SMPError, match=r"of a job before smp\.reset"):
+                call()
+        if is_placed:
+            with pytest.raises(smp.exceptions.SMPError, match="state was dropped"):
+                smp.DistributedOptimizer(script.optimizer)
+        smp.DistributedOptimizer(script.optimizer)
+        script.run(1)
+        assert {each for counts in script.counts() for each in counts} == {1 if is_placed else 3}
+
+
 def in_16_bits(smp: Any, rank: int) -> None:
     script = _Script(smp)
     script.run(3)
@@ -183,7 +321,11 @@ def in_16_bits(smp: Any, rank: int) -> None:
     script = _Script(smp)
     model["of_an_older_version.weight"] = torch.zeros(1)
     script.model.load_state_dict(model)
-    script.optimizer.load_state_dict(part)
+    loaded = copy.deepcopy(part)
+    script.optimizer.load_state_dict(loaded)
+    for value in loaded["fp16_states"]["masters"].values():
+        value.zero_()
+    loaded["fp16_states"].clear()
     with pytest.raises((RuntimeError, smp.exceptions.SMPError), match="older_version"):
         script.forward()
     masters = script.optimizer.local_fp16_states()["masters"]
@@ -228,7 +370,17 @@ def of_an_earlier_job(smp: Any, rank: int, **options: Any) -> None:
 def run_all(rank: int, world_size: int) -> None:
     import smdistributed.modelparallel.torch as smp
 
-    for check in (one_rank_has_loaded, each_has_loaded_another, garbage_is_held_by_nobody):
+    for check in (
+        one_rank_has_loaded,
+        each_has_loaded_another,
+        garbage_is_held_by_nobody,
+        refused,
+        changed_afterwards,
+        several_fail,
+        another_way,
+        one_rank_has_made_more,
+        kept_over_reset,
+    ):
         _start(smp)
         check(smp, rank)
         smp.reset()
@@ -280,8 +432,9 @@ def loads_the_rest(rank: int, world_size: int) -> None:
     script.drop()
     script = _Script(smp, is_optimizer_first=True)
     script.optimizer.load_state_dict({**whole, "state": None})
-    with pytest.raises(AttributeError, match="None"):
+    with pytest.raises(AttributeError, match="None") as failure:
         smp.DistributedModel(script.network)
+    assert failure.tb is not None  # it holds the model
     assert script.optimizer.waiting_loads() == []
     masters = script.optimizer.state_dict()["fp16_states"]["masters"]
     for name, value in whole["fp16_states"]["masters"].items():

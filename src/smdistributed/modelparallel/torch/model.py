@@ -13,7 +13,7 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from smdistributed.modelparallel.torch.checkpointing.agreement import (
     load_all,
     load_together,
     together,
+    united,
 )
 from smdistributed.modelparallel.torch.delayed_initialization import (
     has_delayed,
@@ -78,6 +79,20 @@ _TRACE_DEVICES = ("cpu", "gpu")
 
 class Traced(BaseException):
     """Leaves the step's body once the model's first call has been watched."""
+
+
+class _DeferredLoad(NamedTuple):
+    """Arguments of a `load_state_dict` that waits until the model is partitioned.
+
+    Attributes:
+        lent: of a state that is not copied, its tensors, which must not be changed.
+    """
+
+    state: Mapping[str, Any]
+    strict: bool
+    is_partial: bool
+    is_same: bool
+    lent: state_dicts.LentTensors | None
 
 
 class DistributedModel(Wrapper):
@@ -159,7 +174,7 @@ class DistributedModel(Wrapper):
             gradient_as_bucket_view=gradient_as_bucket_view,
         )
         self._plain_backwards = PlainBackwards(module, job)
-        self._deferred_loads: list[tuple[Mapping[str, Any], bool, bool]] = []
+        self._deferred_loads: list[_DeferredLoad] = []
         self._partition_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
         state.model = weakref.proxy(self, _forget_model)
@@ -338,34 +353,38 @@ class DistributedModel(Wrapper):
             get_logger().info(
                 "Broadcasted parameters and buffers for partition %d", placement.pp_rank
             )
-        self._load_what_has_waited()
-        self._call_partition_hooks()
+        failures = self._load_what_has_waited()
+        try:
+            self._call_partition_hooks()  # the model is placed, whatever could not be loaded
+        except Exception as error:
+            failures.append(error)
+        if failures:
+            raise united(failures)
 
-    def _load_what_has_waited(self) -> None:
-        """Model states, then optimizer states. Collective where ranks have different parts."""
+    def _load_what_has_waited(self) -> list[Exception]:
+        """Model states, then optimizer states. Collective where ranks have different parts.
+
+        Returns: what failed.
+        """
         job = self._job
         if job.config.partitions == 1 and not is_sharded(job):
-            failures = [load_all(settle_optimizers(), load_waiting)]
-        else:
-            failures = [
-                load_together(
-                    job,
-                    "model states that have waited",
-                    self._waiting_loads,
-                    self._load_deferred,
-                    self._deferred_loads.clear,
-                ),
-                load_together(
-                    job,
-                    "optimizer states that have waited",
-                    settle_optimizers,
-                    load_waiting,
-                    forget_waiting,
-                ),
-            ]
-        for failure in failures:
-            if failure is not None:
-                raise failure
+            return load_all(settle_optimizers(), load_waiting)
+        return [
+            *load_together(
+                job,
+                "model states that have waited",
+                self._waiting_loads,
+                self._load_deferred,
+                self._deferred_loads.clear,
+            ),
+            *load_together(
+                job,
+                "optimizer states that have waited",
+                settle_optimizers,
+                load_waiting,
+                forget_waiting,
+            ),
+        ]
 
     def _call_partition_hooks(self) -> None:
         """Those that all ranks have are told of a failure one by one: hooks may be collective."""
@@ -387,14 +406,16 @@ class DistributedModel(Wrapper):
 
     def _waiting_loads(self) -> list[WaitingLoad]:
         return [
-            WaitingLoad("the model", "state", bool(loaded.get(state_dicts.IS_PARTIAL, False)))
-            for loaded, _, _ in self._deferred_loads
+            WaitingLoad("the model", "state", load.is_partial, load.is_partial and load.is_same)
+            for load in self._deferred_loads
         ]
 
     def _load_deferred(self) -> None:
         """Loads the first state that has waited."""
-        loaded, strict, is_same = self._deferred_loads.pop(0)
-        self.load_state_dict(loaded, strict=strict, same_partition_load=is_same)
+        load = self._deferred_loads.pop(0)
+        if load.lent is not None:
+            load.lent.check()
+        self.load_state_dict(load.state, strict=load.strict, same_partition_load=load.is_same)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -600,8 +621,10 @@ class DistributedModel(Wrapper):
         """Loads a whole model's, or this rank's part; what is partial is gathered first.
 
         Before the model is partitioned, a partial one waits until it is, and so does any for a
-        model without data, or without `strict` after such a one. In 16-bit training, fp32 copies
-        that differ from what is loaded follow.
+        model without data, or without `strict` after such a one. It waits with the values that it
+        has now. Only of all of it for a model without data no copy is made, as that may not fit
+        into memory: such tensors must not be changed until then, or the first step raises SMPError.
+        In 16-bit training, fp32 copies that differ from what is loaded follow.
         """
         self._model_device.leave_home()
         is_partial = state_dict.get(state_dicts.IS_PARTIAL, False)
@@ -609,7 +632,12 @@ class DistributedModel(Wrapper):
         is_after = bool(self._deferred_loads) and not strict
         waits = is_partial or is_after or has_delayed(self.get_module())
         if self._placement is None and waits:
-            self._deferred_loads.append((state_dict, strict, same_partition_load))
+            has_copies = bool(is_partial) or not has_delayed(self.get_module())
+            kept = state_dicts.snapshot(state_dict, has_copies)
+            lent = None if has_copies else state_dicts.LentTensors(kept)
+            self._deferred_loads.append(
+                _DeferredLoad(kept, strict, bool(is_partial), same_partition_load, lent)
+            )
             return nn.modules.module._IncompatibleKeys([], [])
         result = state_dicts.load_state_dict(
             self.get_module(), self._placement, self._job, state_dict, strict, same_partition_load

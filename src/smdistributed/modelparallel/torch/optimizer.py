@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from torch import Tensor
 from smdistributed._common.errors import UnsupportedError
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.config import Config
-from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.exceptions import ModelNotPartitionedError, SMPError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.checkpointing.agreement import WaitingLoad
 from smdistributed.modelparallel.torch.optimizer_sharding import (
@@ -55,12 +56,13 @@ from smdistributed.modelparallel.torch.optimizer_states import (
 )
 from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
+from smdistributed.modelparallel.torch.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.sixteen_bit.optimizer import (
     FP16_STATES,
     Bit16Optimizer,
     make_scaler,
 )
-from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
+from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL, snapshot
 from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["DistributedOptimizer", "forget_waiting", "load_waiting", "settle_optimizers"]
@@ -97,7 +99,8 @@ def DistributedOptimizer(  # noqa: N802 -- published
           the MP group, blocking. `local_state_dict`: of this rank, and `_smp_is_partial: True`.
         - `load_state_dict`: either of them. What is partial is merged over the MP group first, so
           all its ranks must call it. Until the model is partitioned the state waits; learning
-          rates and such are set at once.
+          rates and such are set at once. As with torch, its tensors stay the caller's, and its
+          dictionaries may be changed.
 
         Added are `orig_state_dict`, `param_name_to_index`, `_param_id_to_index`,
         `_param_index_to_param_local`, `redefined_params`, `_is_accelerate_prepared` and
@@ -110,6 +113,8 @@ def DistributedOptimizer(  # noqa: N802 -- published
         UnsupportedError: (a NotImplementedError) sharded parameters are configured; LBFGS with
             several partitions or a sharded state, or in 16 bits; the optimizer was used in a job
             before `smp.reset()` that has changed it.
+        SMPError: a state was loaded into it in a job before, and waits for a model that this job
+            has placed already; it is dropped.
     """
     job = state.require("smp.DistributedOptimizer()")
     _check(optimizer, job.config)
@@ -136,11 +141,11 @@ class _Known:
     """Of this job, on this rank."""
 
     optimizers: list[weakref.ref[_Parts | Bit16Optimizer]] = dataclasses.field(default_factory=list)
-    num_made: int = 0
+    is_used: bool = False
 
     def forget(self) -> None:
         self.optimizers.clear()
-        self.num_made = 0
+        self.is_used = False
 
 
 _known = _Known()
@@ -148,11 +153,10 @@ _known = _Known()
 
 def _note(parts: _Parts | Bit16Optimizer) -> None:
     """Until `smp.reset()`: one of an earlier job may still be there, on some ranks, as garbage."""
-    if _known.num_made == 0:
+    if not _known.is_used:
+        _known.is_used = True
         state.call_at_reset(_known.forget)
     if all(reference() is not parts for reference in _known.optimizers):
-        _known.num_made += 1
-        parts.number = _known.num_made
         _known.optimizers.append(weakref.ref(parts))
 
 
@@ -164,6 +168,7 @@ def settle_optimizers() -> list[WaitingLoad]:
     _settle_each()
     if _waiting():
         gc.collect()  # that of a model that is gone holds itself, and may be there on some ranks
+        _name_each()
     return [load for parts in _waiting() for load in parts.waiting_loads()]
 
 
@@ -175,6 +180,21 @@ def _settle_each() -> None:
             _known.optimizers.remove(reference)
         else:
             parts.settle()
+
+
+def _name_each() -> None:
+    """Ranks compare names: those of the model's optimizers depend on no others that a rank has."""
+    own = {id(parameter) for parameter in state.model.parameters()}
+    numbers, other_numbers = itertools.count(1), itertools.count(1)
+    for reference in _known.optimizers:
+        parts = reference()
+        if parts is None:
+            continue
+        optimizer = parts.optimizer if isinstance(parts, Bit16Optimizer) else parts.optimizer()
+        if any(id(model_parameter_of(each)) in own for each in parameters_of(optimizer)):
+            parts.name = f"optimizer {next(numbers)}"
+        else:
+            parts.name = f"optimizer {next(other_numbers)} of parameters that are not the model's"
 
 
 def load_waiting() -> None:
@@ -234,13 +254,14 @@ class _Parts:
 
     Attributes:
         waiting: a state that was loaded before the model was partitioned.
-        number: of the optimizer on this rank, counted from 1 in the order of their making; the
-            same on all ranks that run the same script.
+        optimizer: weakly; None once it is gone.
+        name: of the optimizer among those of the model, in the order of their making; the same on
+            all ranks that run the same script.
         shards: of a model that is placed, if states are spread over replicas.
     """
 
     def __init__(self, optimizer: Any, job: Job) -> None:
-        self._optimizer = weakref.ref(optimizer)
+        self.optimizer = weakref.ref(optimizer)
         self._job = job
         self._lacks_states = False
         self.step: Callable[..., Any] = optimizer.step
@@ -249,7 +270,7 @@ class _Parts:
         self.load: Callable[[Any], Any] | None = getattr(optimizer, "load_state_dict", None)
         self.waiting: Mapping[str, Any] | None = None
         self.shards: Shards | None = None
-        self.number = 0
+        self.name = "an optimizer"
         self._is_settled = False
 
     def enter(self, job: Job) -> bool:
@@ -257,10 +278,11 @@ class _Parts:
 
         Raises:
             UnsupportedError: a part of its states, or its parameters, went with the job before.
+            SMPError: a state waits for a model that is placed already; it is dropped.
         """
         if job is self._job:
             return False
-        is_16_bit = getattr(self._optimizer(), _SIXTEEN_BIT, None) is not None
+        is_16_bit = getattr(self.optimizer(), _SIXTEEN_BIT, None) is not None
         if self._lacks_states or self.shards is not None or is_16_bit:
             raise UnsupportedError(
                 "the optimizer was passed to smp.DistributedOptimizer in a job before smp.reset(),"
@@ -268,12 +290,35 @@ class _Parts:
                 " expected one that is new in this job. Make another of the model's parameters,"
                 " and load the state that you have saved."
             )
-        self._job, self.waiting, self._is_settled = job, None, False
+        if self.waiting is not None and current_placement() is not None:
+            self.waiting = None
+            raise SMPError(
+                "the optimizer was passed to smp.DistributedOptimizer with a state that was loaded"
+                " before smp.reset() and waits for a model, but this job's is in its place already;"
+                " expected it before the model is partitioned. The state was dropped: call"
+                " smp.DistributedOptimizer again, and load the state then."
+            )
+        self._job, self._is_settled = job, False
         return True
+
+    def check_job(self, what: str) -> Job:
+        """The job.
+
+        Raises:
+            SMPError: the optimizer is of one before: it does not know what is here, and what waits
+                in it would never be loaded.
+        """
+        job = state.require(what)
+        if job is not self._job:
+            raise SMPError(
+                f"{what} was called of an optimizer of a job before smp.reset(); expected one that"
+                " this job knows. Pass it to smp.DistributedOptimizer again, before it is used."
+            )
+        return job
 
     def replace(self) -> None:
         """Puts our methods into the object."""
-        optimizer = self._optimizer()
+        optimizer = self.optimizer()
         for name, method in (
             ("step", _step),
             ("zero_grad", _zero_grad),
@@ -297,11 +342,18 @@ class _Parts:
             setattr(optimizer, name, value)
 
     def wait_with(self, state_dict: Mapping[str, Any]) -> None:
-        """Keeps a state until the model is partitioned; the options of groups are set at once."""
-        self.waiting = dict(state_dict)
-        is_torchs = isinstance(self._optimizer(), torch.optim.Optimizer)
-        if is_torchs and "param_groups" in state_dict:
-            _load_original(self, {"state": {}, "param_groups": state_dict["param_groups"]})
+        """Keeps a state until the model is partitioned; the options of groups are set at once.
+
+        Tensors are kept without a copy, as by torch's optimizers, whose states they become.
+
+        Raises:
+            ValueError: torch's, of groups that do not fit; then it is as if it had not been called.
+        """
+        kept = snapshot(dict(state_dict), copies_tensors=False)
+        is_torchs = isinstance(self.optimizer(), torch.optim.Optimizer)
+        if is_torchs and "param_groups" in kept:
+            _load_original(self, {"state": {}, "param_groups": kept["param_groups"]})
+        self.waiting = kept
 
     def others(self) -> set[int]:
         """`id`s of parameters whose state is on other replicas."""
@@ -309,10 +361,10 @@ class _Parts:
 
     def waiting_loads(self) -> list[WaitingLoad]:
         """What `load_waiting` would load, one after the other."""
-        if self.waiting is None or self._optimizer() is None:
+        if self.waiting is None or self.optimizer() is None:
             return []
         is_partial = bool(self.waiting.get(IS_PARTIAL, False))
-        return [WaitingLoad(f"optimizer {self.number}", "state", is_partial)]
+        return [WaitingLoad(self.name, "state", is_partial)]
 
     def forget_waiting(self) -> None:
         """The state that waits is not loaded."""
@@ -320,7 +372,7 @@ class _Parts:
 
     def settle(self) -> None:
         """Once, when it is known what is here: drops the rest."""
-        optimizer, placement = self._optimizer(), current_placement()
+        optimizer, placement = self.optimizer(), current_placement()
         if self._is_settled or placement is None or optimizer is None:
             return
         self._is_settled = True
@@ -331,7 +383,7 @@ class _Parts:
 
     def load_waiting(self) -> None:
         """Loads a state that waits, now that it is known what is here; may be collective."""
-        optimizer = self._optimizer()
+        optimizer = self.optimizer()
         if self.waiting is not None and optimizer is not None and self._is_settled:
             waiting, self.waiting = self.waiting, None
             if isinstance(optimizer, torch.optim.Optimizer) and "param_groups" in waiting:
@@ -372,6 +424,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
 
     Raises:
         RuntimeError: inside of a step function.
+        SMPError: of an optimizer that this job does not know.
     """
     pipeline = current_pipeline("optimizer.step()")
     if pipeline.is_in_step or pipeline.is_tracing:
@@ -381,6 +434,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             " decorated with @smp.step."
         )
     parts = _parts_of(optimizer)
+    parts.check_job("optimizer.step()")
     parts.settle()
     _reduce_pending()
     if args and callable(args[0]):
@@ -445,8 +499,8 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
         UnsupportedError: the optimizer's own dictionary is not like torch's, or it was made from
             the local parameters of each rank; the state is spread over replicas.
     """
-    job = state.require("optimizer.state_dict()")
     parts = _parts_of(optimizer)
+    job = parts.check_job("optimizer.state_dict()")
     if _is_whole(job):
         return _original_state(parts)
     placement = current_placement()
@@ -455,7 +509,7 @@ def _state_dict(optimizer: Any) -> dict[str, Any]:
         if parts.waiting is None:
             return own
         return {
-            **parts.waiting,
+            **snapshot(parts.waiting, copies_tensors=False),
             **({"param_groups": own["param_groups"]} if is_like_torchs(own) else {}),
         }
     if is_sharded(job):
@@ -483,8 +537,8 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
     Raises:
         ModelNotPartitionedError: it is not decided yet which those are.
     """
-    job = state.require("optimizer.local_state_dict()")
     parts = _parts_of(optimizer)
+    job = parts.check_job("optimizer.local_state_dict()")
     if not _is_whole(job):
         if current_placement() is None:
             raise ModelNotPartitionedError(
@@ -518,9 +572,10 @@ def _load_state_dict(
     Raises:
         ValueError: torch's, of groups that do not fit; of the shards, some were given to no rank.
     """
+    parts = _parts_of(optimizer)
+    job = parts.check_job("optimizer.load_state_dict()")
     if not isinstance(state_dict, Mapping):
         state_dict = united_shards(state_dict)
-    job = state.require("optimizer.load_state_dict()")
     if FP16_STATES in state_dict:  # in 16-bit training the optimizer around has taken it
         get_logger().warning(
             "the optimizer state has fp32 weights, as of 16-bit training, and this training is in"
@@ -529,7 +584,6 @@ def _load_state_dict(
             " model.load_state_dict(state_dict['%s']['masters'], strict=False).",
             FP16_STATES,
         )
-    parts = _parts_of(optimizer)
     if _is_whole(job) or current_placement() is not None:
         parts.settle()
         _load_now(optimizer, state_dict)

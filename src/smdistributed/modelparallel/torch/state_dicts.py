@@ -20,6 +20,7 @@ Source: modelparallel specification, section 4.4.
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.gathering import gather
 from smdistributed.modelparallel.torch.placement import Placement
@@ -35,11 +37,13 @@ from smdistributed.modelparallel.torch.state_mod import Job
 
 __all__ = [
     "IS_PARTIAL",
+    "LentTensors",
     "bring_home",
     "full_state_dict",
     "load_state_dict",
     "local_state_dict",
     "partition_of_member",
+    "snapshot",
 ]
 
 IS_PARTIAL = "_smp_is_partial"
@@ -173,6 +177,69 @@ def bring_home(model: nn.Module, placement: Placement | None, job: Job) -> None:
 def partition_of_member(job: Job, member: int) -> int:
     """The partition that a rank of the MP group holds."""
     return job.topology.coordinates(job.members(GroupKind.MP)[member]).pp
+
+
+# ---- loads that wait ---------------------------------------------------------------------------
+
+
+def snapshot(value: Any, copies_tensors: bool, _copied: dict[Any, Tensor] | None = None) -> Any:
+    """What a state dictionary is now, whatever becomes of it: dictionaries and lists are copied.
+
+    Args:
+        copies_tensors: they too; those that share memory still do. Without it they stay the
+            caller's. Objects of other kinds always do.
+    """
+    copied = {} if _copied is None else _copied
+    if isinstance(value, Tensor):
+        return _copy_of(value, copied) if copies_tensors else value
+    if isinstance(value, Mapping):
+        # torch's dictionaries have versions of modules in an attribute.
+        result: Any = copy.copy(value) if isinstance(value, dict) else dict(value)
+        for key, each in value.items():
+            result[key] = snapshot(each, copies_tensors, copied)
+        if hasattr(result, "_metadata"):
+            result._metadata = snapshot(result._metadata, copies_tensors, copied)
+        return result
+    if type(value) in (list, tuple):
+        return type(value)(snapshot(each, copies_tensors, copied) for each in value)
+    return value
+
+
+def _copy_of(tensor: Tensor, copied: dict[Any, Tensor]) -> Tensor:
+    where = _where(tensor)
+    if where is None:
+        return tensor.detach().clone()
+    if where not in copied:
+        copied[where] = tensor.detach().clone()
+    return copied[where]
+
+
+class LentTensors:
+    """Those of a state that waits without copies; finds out whether they were changed in place.
+
+    Args:
+        loaded: of a model: tensors by name, and anything else.
+    """
+
+    def __init__(self, loaded: Mapping[str, Any]) -> None:
+        tensors = {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
+        # Those of torch.inference_mode() have no version, and are rarely changed.
+        self._versions = {
+            key: (tensor, tensor._version)
+            for key, tensor in tensors.items()
+            if not tensor.is_inference()
+        }
+
+    def check(self) -> None:
+        """Raises SMPError if one was changed."""
+        for key, (tensor, version) in self._versions.items():
+            if tensor._version != version:
+                raise SMPError(
+                    f"{key} of a state for model.load_state_dict() was changed in place before the"
+                    " model was partitioned; expected the tensors as they were, since of all the"
+                    " state of a model without data no copies are made. Change it after the first"
+                    " step, or pass a copy."
+                )
 
 
 # ---- keys ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,9 +16,12 @@ from smdistributed.modelparallel.torch.checkpointing.directory import MARK
 from smdistributed.modelparallel.torch.communication import CommGroup, allgather
 from smdistributed.modelparallel.torch.state_mod import Job
 
-__all__ = ["WaitingLoad", "agreed", "keeper_of", "load_all", "load_together", "together"]
+__all__ = ["WaitingLoad", "agreed", "keeper_of", "load_all", "load_together", "together", "united"]
 
 T = TypeVar("T")
+
+_END = ". \n"
+"""What errors' texts may end with, and is not followed by a semicolon."""
 
 
 class WaitingLoad(NamedTuple):
@@ -27,33 +31,64 @@ class WaitingLoad(NamedTuple):
         owner: whose it is, the same on all ranks: "the model", "optimizer 2".
         what: is loaded: "state" or "fp32 weights".
         is_partial: ranks have parts, which are merged.
+        is_same_partition: they have parts, which are not: `same_partition_load`.
     """
 
     owner: str
     what: str
     is_partial: bool
+    is_same_partition: bool = False
 
     def __str__(self) -> str:
         part = "a part of the " if self.is_partial else "the "
-        return f"{part}{self.what} of {self.owner}"
+        option = " with same_partition_load" if self.is_same_partition else ""
+        return f"{part}{self.what} of {self.owner}{option}"
+
+    @property
+    def doing(self) -> str:
+        """For messages."""
+        return f"loading what has waited ({self})"
 
 
-def load_all(waiting: Sequence[WaitingLoad], load: Callable[[], object]) -> Exception | None:
+def load_all(waiting: Sequence[WaitingLoad], load: Callable[[], object]) -> list[Exception]:
     """Loads what has waited, one after the other. What fails does not keep the rest from it.
 
     Args:
         waiting: on this rank.
         load: loads the first of those.
 
-    Returns: the first failure.
+    Returns: the failures, with notes that say of what.
     """
-    failure: Exception | None = None
-    for _ in waiting:
+
+    def load_one(which: WaitingLoad) -> None:
         try:
             load()
         except Exception as error:
-            failure = failure or error
-    return failure
+            error.add_note(f"{which.doing} failed.")
+            raise
+
+    return _failures(waiting, load_one)
+
+
+def _failures(
+    waiting: Sequence[WaitingLoad], load: Callable[[WaitingLoad], object]
+) -> list[Exception]:
+    failures: list[Exception] = []
+    for which in waiting:
+        try:
+            load(which)
+        except Exception as error:
+            failures.append(error)
+    return failures
+
+
+def united(failures: list[Exception]) -> Exception:
+    """The first failure, to be raised, with the others in its notes. Empties the list."""
+    first, *others = failures
+    failures.clear()  # the frame that holds it is in their tracebacks
+    for each in others:
+        first.add_note("Beside it: " + "".join(traceback.format_exception_only(each)).rstrip())
+    return first
 
 
 def load_together(
@@ -62,7 +97,7 @@ def load_together(
     waiting: Callable[[], Sequence[WaitingLoad]],
     load: Callable[[], object],
     forget: Callable[[], None],
-) -> Exception | None:
+) -> list[Exception]:
     """Loads what has waited on every rank, one after the other; nothing waits any more then.
 
     A collective of all ranks, blocking. What fails does not keep the rest from being loaded.
@@ -74,24 +109,27 @@ def load_together(
         load: loads the first of those; may be collective.
         forget: drops all of those.
 
-    Returns: the first failure, here or on another rank, of which nothing was loaded if ranks have
-        different things to load; an SMPError then.
+    Returns: the failures, here or on another rank; one SMPError if ranks have different things to
+        load, of which nothing was loaded then.
     """
     try:
         lists = together(job, f"loading {what}", waiting)
     except Exception as error:
         forget()
-        return error
+        return [error]
     for rank, those in enumerate(lists):
         if those != lists[0]:
             forget()
-            return SMPError(
-                f"{what} were to be loaded: {_listed(lists[0])} on rank 0 and {_listed(those)} on"
-                f" rank {rank}; expected the same on all ranks, which load together. None was"
-                " loaded. Load on all ranks what is loaded on one (a rank without a part of it:"
-                " {'_smp_is_partial': True}), and hold no optimizer of a model that is gone."
-            )
-    return load_all(lists[0], lambda: together(job, f"loading {what}", load))
+            return [
+                SMPError(
+                    f"{what} were to be loaded: {_listed(lists[0])} on rank 0 and"
+                    f" {_listed(those)} on rank {rank}; expected the same on all ranks, which load"
+                    " together. None was loaded. Load on all ranks what is loaded on one, in the"
+                    " same way (a rank without a part of it: {'_smp_is_partial': True}), and make"
+                    " the same optimizers of the model's parameters, in the same order, on all."
+                )
+            ]
+    return _failures(lists[0], lambda which: together(job, which.doing, load))
 
 
 def _listed(those: Sequence[WaitingLoad]) -> str:
@@ -135,7 +173,7 @@ def together(
             if undo is not None:
                 undo()
             raise SMPError(
-                f"{what} failed on rank {rank}: {reason.rstrip('.')}; expected it to succeed on"
+                f"{what} failed on rank {rank}: {reason.rstrip(_END)}; expected it to succeed on"
                 f" all ranks. Read the log of rank {rank}."
             )
     return [each for each, _ in answers]

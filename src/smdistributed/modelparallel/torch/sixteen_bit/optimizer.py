@@ -39,8 +39,8 @@ from smdistributed.modelparallel.torch.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.sixteen_bit.casting import dtype_of
 from smdistributed.modelparallel.torch.sixteen_bit.loss_scaler import LossScaler
 from smdistributed.modelparallel.torch.sixteen_bit.masters import Masters, model_parameter_of
-from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL
-from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.state_dicts import IS_PARTIAL, snapshot
+from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
 
@@ -59,11 +59,14 @@ class Inner(Protocol):
 
     Attributes:
         waiting: a state that was loaded before the model was partitioned.
-        number: of the optimizer, see `_Parts`.
+        name: of the optimizer, see `_Parts`.
     """
 
     waiting: Mapping[str, Any] | None
-    number: int
+    name: str
+
+    def check_job(self, what: str) -> Job:
+        """Raises SMPError if the optimizer is of a job before this one."""
 
     def settle(self) -> None:
         """Lets go of what is elsewhere, if the model is partitioned."""
@@ -384,7 +387,9 @@ class Bit16Optimizer(torch.optim.Optimizer):
         whole: dict[str, Any] = self.optimizer.state_dict()
         if current_placement() is None:
             has_none = self._waiting is None or self._waiting is _NO_STATES
-            return whole if has_none else {**whole, FP16_STATES: self._waiting}
+            if has_none:
+                return whole
+            return {**whole, FP16_STATES: snapshot(self._waiting, copies_tensors=True)}
         return {**whole, FP16_STATES: self._gathered_states()}
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
@@ -403,8 +408,9 @@ class Bit16Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Takes either, or several shards as a list; until the model is partitioned, it waits.
 
-        What is partial is merged over the MP group, or all ranks where states are spread over
-        replicas; a collective, blocking: a rank without a part passes `{"_smp_is_partial": True}`.
+        Masters wait with the values that they have at the call. What is partial is merged over the
+        MP group, or all ranks where states are spread over replicas; a collective, blocking: a rank
+        without a part passes `{"_smp_is_partial": True}`.
         Without `fp16_states`, as of an optimizer in fp32, masters and loss scale stay as they are.
 
         Raises:
@@ -416,10 +422,12 @@ class Bit16Optimizer(torch.optim.Optimizer):
         states = state_dict.get(FP16_STATES)
         if state_dict.get(IS_PARTIAL, False):  # each rank takes part in merging, also without any
             states = _NO_STATES if states is None else {**states, IS_PARTIAL: True}
+        self._inner.check_job("optimizer.load_state_dict()")
         if current_placement() is None:
-            self._inner.wait_with(rest)
-            if states is not None and (states is not _NO_STATES or self._waiting is None):
-                self._waiting = states
+            kept = states if states is _NO_STATES else snapshot(states, copies_tensors=True)
+            self._inner.wait_with(rest)  # first, as it may refuse
+            if kept is not None and (kept is not _NO_STATES or self._waiting is None):
+                self._waiting = kept
             return
         self.init_master_params()  # or torch would cast the state to the parameters' 16 bits
         # Merged before the rest is loaded, which may fail here alone.
@@ -440,15 +448,16 @@ class Bit16Optimizer(torch.optim.Optimizer):
     def load_fp16_states(self, states: Mapping[str, Any]) -> None:
         """Takes what `local_fp16_states` gave, or `fp16_states` of a state dictionary.
 
-        Until the model is partitioned it waits. What is partial is merged over the MP group, or all
-        ranks where states are spread over replicas, a collective, blocking: so it may have been
-        saved with another number of partitions.
+        Until the model is partitioned it waits, with the values that it has at the call. What is
+        partial is merged over the MP group, or all ranks where states are spread over replicas, a
+        collective, blocking: so it may have been saved with another number of partitions.
 
         Raises:
             ValueError: a 16-bit parameter of this rank is not in it, or has another shape.
         """
+        self._inner.check_job("optimizer.load_fp16_states()")
         if current_placement() is None:
-            self._waiting = states
+            self._waiting = snapshot(states, copies_tensors=True)
             return
         self.init_master_params()
         self._take(self._merged(states))
@@ -474,20 +483,20 @@ class Bit16Optimizer(torch.optim.Optimizer):
         self._inner.settle()
 
     @property
-    def number(self) -> int:
+    def name(self) -> str:
         """See `_Parts`."""
-        return self._inner.number
+        return self._inner.name
 
-    @number.setter
-    def number(self, number: int) -> None:
-        self._inner.number = number
+    @name.setter
+    def name(self, name: str) -> None:
+        self._inner.name = name
 
     def waiting_loads(self) -> list[WaitingLoad]:
         """What `load_waiting` would load, one after the other."""
         loads = self._inner.waiting_loads()
         if self._waiting is not None:
             is_partial = bool(self._waiting.get(IS_PARTIAL, False))
-            loads.append(WaitingLoad(f"optimizer {self.number}", "fp32 weights", is_partial))
+            loads.append(WaitingLoad(self.name, "fp32 weights", is_partial))
         return loads
 
     def forget_waiting(self) -> None:

@@ -423,7 +423,11 @@ def test_before_the_model_is_wrapped() -> None:
     saved["param_groups"][0]["lr"] = 0.5
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["lr"] == 0.5
-    assert optimizer.state_dict()["fp16_states"] is saved["fp16_states"]
+    waiting = optimizer.state_dict()["fp16_states"]
+    assert waiting.keys() == saved["fp16_states"].keys()
+    for name, value in saved["fp16_states"]["masters"].items():
+        assert torch.equal(waiting["masters"][name], value), name
+        waiting["masters"][name].zero_()  # a copy of what waits
     model = smp.DistributedModel(other)
     assert optimizer.master_params_created
     master = optimizer.fp32_from_fp16_groups[0][0]
