@@ -88,6 +88,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure() -> None:
+    if sys.flags.optimize:
+        pytest.exit(
+            "Python runs without its assert statements (python -O, or PYTHONOPTIMIZE), and tests"
+            " would pass whatever is wrong; expected it with them. Unset PYTHONOPTIMIZE.",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests with a limit of their own the time that the machine needs; leave slow ones out."""
     for item in items:
