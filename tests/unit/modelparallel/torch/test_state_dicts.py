@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
+from smdistributed.modelparallel.torch.state_dicts import snapshot
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -124,3 +125,17 @@ def test_what_the_package_exports() -> None:
     for name in smp.__all__:
         assert hasattr(smp, name), name
     assert smp.is_tracing() is False
+
+
+def test_a_snapshot_of_a_model_is_as_large_as_it() -> None:
+    """Tied weights stay one memory, and torch's versions of modules stay beside them."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    net[2].weight = net[0].weight
+    loaded = net.state_dict()
+    kept = snapshot(loaded, copies_tensors=True)
+    assert kept["0.weight"] is kept["2.weight"]
+    assert kept["0.weight"].data_ptr() != loaded["0.weight"].data_ptr()
+    assert kept._metadata == loaded._metadata
+    assert kept._metadata["1"] is not loaded._metadata["1"]
+    lent = snapshot({"a": ([net[0].weight], {1: 2})}, copies_tensors=False)
+    assert lent["a"][0][0] is net[0].weight
