@@ -58,12 +58,13 @@ bool AllArrived::isMet() {
   const std::uint64_t sequence = context_.signature.sequence;
   for (int peer = 0; peer < size; ++peer) {
     if (context_.memory->arrival(peer, sequence).signature == context_.signature) continue;
-    std::vector<std::pair<int, Signature>> signatures;
+    std::vector<Call> calls;
     for (int each = 0; each < size; ++each) {
-      signatures.emplace_back(context_.rankAt(each),
-                              context_.memory->arrival(each, sequence).signature);
+      const auto purpose = purposeOn(context_.memory->cells(each).flight);
+      calls.push_back({context_.rankAt(each), context_.memory->arrival(each, sequence).signature,
+                       purpose ? purpose->of(sequence) : ""});
     }
-    throw mismatchError(signatures);
+    throw mismatchError(calls);
   }
   if (context_.arrivedNs != nullptr && *context_.arrivedNs == 0) {
     *context_.arrivedNs = nanoseconds(Clock::now().time_since_epoch()).count();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace smd::algorithms {
@@ -11,6 +12,7 @@ namespace {
 
 struct Opinion {
   Signature signature;
+  std::string purpose;  // of the first of them
   std::vector<int> ranks;
 };
 
@@ -24,13 +26,19 @@ std::string ranksText(const std::vector<int>& ranks) {
   return text;
 }
 
-bool differInOrder(const Signature& a, const Signature& b) {
-  return a.kind == b.kind && a.count == b.count && a.detail != b.detail &&
+// Of what has a purpose the detail is a digest, which may look like anything.
+bool differInOrder(const Opinion& first, const Opinion& second) {
+  const Signature& a = first.signature;
+  const Signature& b = second.signature;
+  return first.purpose.empty() && second.purpose.empty() && a.kind == b.kind &&
+         a.count == b.count && a.detail != b.detail &&
          (a.detail == 0 || !describeStorageOrder(a.detail).empty()) &&
          (b.detail == 0 || !describeStorageOrder(b.detail).empty());
 }
 
-std::string advice(const Signature& a, const Signature& b) {
+std::string advice(const Opinion& first, const Opinion& second) {
+  const Signature& a = first.signature;
+  const Signature& b = second.signature;
   if (a.kind != b.kind) {
     return "all ranks must make the same calls in the same order. Look for a branch that depends "
            "on "
@@ -41,9 +49,15 @@ std::string advice(const Signature& a, const Signature& b) {
            "ranks "
            "make before this call.";
   }
-  if (differInOrder(a, b)) {
+  if (differInOrder(first, second)) {
     return "all ranks must pass one memory format. Convert the tensor on all ranks before this "
            "call, with .contiguous() or .to(memory_format=...).";
+  }
+  const bool hasPurpose = !first.purpose.empty() || !second.purpose.empty();
+  if (hasPurpose && (a.count != b.count || a.detail != b.detail)) {
+    return "all ranks must make the same calls, for tensors of the same shapes, in the same order. "
+           "Look for a branch, a set or a dictionary whose order depends on the rank, and for "
+           "variables that are made in another order.";
   }
   if (a.count != b.count || a.detail != b.detail) {
     return "all ranks must pass the same sizes. Look for data of uneven length, or for a branch "
@@ -66,39 +80,40 @@ Error opinionsError(std::vector<Opinion> opinions) {
     Signature signature = opinions[i].signature;
     signature.sequence = 0;
     text += ranksText(opinions[i].ranks) + " called " + describe(signature);
-    const Signature& other = opinions[i == 0 ? 1 : 0].signature;
-    if (differInOrder(signature, other)) {
+    if (!opinions[i].purpose.empty()) text += " for " + opinions[i].purpose;
+    if (differInOrder(opinions[i], opinions[i == 0 ? 1 : 0])) {
       text +=
           signature.detail == 0 ? " contiguous" : " with " + describeStorageOrder(signature.detail);
-    } else if (i > 0 && signature.count == opinions[0].signature.count &&
+    } else if (i > 0 && opinions[i].purpose == opinions[0].purpose &&
+               signature.count == opinions[0].signature.count &&
                signature.detail != opinions[0].signature.detail) {
-      text += " with another list of sizes or memory formats";
+      text += opinions[i].purpose.empty() ? " with another list of sizes or memory formats"
+                                          : ", of another name, or in another order";
     }
   }
-  text += ". Expected: " + advice(opinions[0].signature, opinions[1].signature);
+  text += ". Expected: " + advice(opinions[0], opinions[1]);
   return Error(ErrorKind::kMismatch, text);
 }
 
 }  // namespace
 
-Error mismatchError(std::span<const std::pair<int, Signature>> signatures) {
+Error mismatchError(std::span<const Call> calls) {
   std::vector<Opinion> opinions;
-  for (const auto& [rank, signature] : signatures) {
-    auto same = std::find_if(opinions.begin(), opinions.end(),
-                             [&signature = signature](const Opinion& opinion) {
-                               return opinion.signature == signature;
-                             });
+  for (const Call& call : calls) {
+    auto same = std::find_if(opinions.begin(), opinions.end(), [&call](const Opinion& opinion) {
+      return opinion.signature == call.signature;
+    });
     if (same == opinions.end()) {
-      opinions.push_back({signature, {}});
+      opinions.push_back({call.signature, call.purpose, {}});
       same = std::prev(opinions.end());
     }
-    same->ranks.push_back(rank);
+    same->ranks.push_back(call.rank);
   }
   return opinionsError(std::move(opinions));
 }
 
 Error mismatchError(int rankA, const Signature& a, int rankB, const Signature& b) {
-  std::vector<std::pair<int, Signature>> byRank{{rankA, a}, {rankB, b}};
+  std::vector<Call> byRank{{rankA, a, ""}, {rankB, b, ""}};
   if (rankB < rankA) std::swap(byRank[0], byRank[1]);
   return mismatchError(byRank);
 }

@@ -5,15 +5,22 @@
 #pragma once
 
 #include <span>
-#include <utility>
+#include <string>
 
 #include "common/error.h"
 #include "common/signature.h"
 
 namespace smd::algorithms {
 
+// What one rank called.
+struct Call {
+  int rank = 0;
+  Signature signature;
+  std::string purpose;  // empty: it has none, or it is not known
+};
+
 // Of those ranks that are known to have come, in order; at least two differ.
-Error mismatchError(std::span<const std::pair<int, Signature>> signatures);
+Error mismatchError(std::span<const Call> calls);
 // When only two ranks' views are known.
 Error mismatchError(int rankA, const Signature& a, int rankB, const Signature& b);
 // all_to_all, gather, scatter: `sender` offers another number of elements than `receiver` expects.

@@ -84,6 +84,7 @@ Signature signatureOf(const Request& request) {
     if (request.layout != 0) counts.push_back(request.layout);
     signature.detail = digest(counts);
   }
+  if (request.label != 0) signature.detail = digest({signature.detail, request.label});
   return signature;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "algorithms/exposed_buffer.h"
@@ -49,6 +50,10 @@ struct Request {
   // nothing. A caller that has packed several buffers gives one of their sizes; one whose buffer is
   // not in the usual order gives its storageOrder().
   std::uint64_t layout = 0;
+  // A digest of what the call is for (its name, its place in the program), which the ranks must
+  // agree on as well; 0 for nothing. `purpose` says it in words, to ranks that do not agree.
+  std::uint64_t label = 0;
+  std::string purpose;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::vector<const std::byte*> inputs;

@@ -247,6 +247,12 @@ class PyCommunicator {
 // Of calls whose ranks must agree on a layout too: a detail of the signature, 0 for nothing.
 #define SMD_LAYOUT_ARGS SMD_CALL_ARGS, nb::arg("layout") = 0
 #define SMD_CALL_ARGS SMD_ARRAY_ARGS, nb::arg("keep_alive") = nb::none()
+// What the ranks must agree on besides: see Request::label.
+#define SMD_LABEL_PARAMETERS std::uint64_t label, const std::string &purpose
+#define SMD_LABEL_ARGS nb::arg("label") = 0, nb::arg("purpose") = ""
+#define SMD_LABEL(request) \
+  request.label = label;   \
+  request.purpose = purpose
 
 // One call from Python instead of two: where ranks share cores, each call finds the interpreter's
 // code and data displaced from the caches by the others, and takes some 2 us.
@@ -417,28 +423,31 @@ void registerCommunicator(nb::module_& module) {
       .def(
           "broadcast_ptr",
           [](const PyCommunicator& self, std::uintptr_t ptr, std::uint64_t count, int dtype,
-             int root, SMD_CALL_PARAMETERS, std::uint64_t layout) {
+             int root, SMD_CALL_PARAMETERS, std::uint64_t layout, SMD_LABEL_PARAMETERS) {
             requireRank(self.engine().size(), root);
             Request request = inPlace(movement(OpKind::kBroadcast, dtype), {ptr, count, dtype});
             request.root = root;
             request.layout = layout;
+            SMD_LABEL(request);
             return self.collective(std::move(request), SMD_CALL);
           },
-          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("root"), SMD_LAYOUT_ARGS)
+          nb::arg("ptr"), nb::arg("count"), nb::arg("dtype"), nb::arg("root"), SMD_LAYOUT_ARGS,
+          SMD_LABEL_ARGS)
       .def(
           "all_gather_ptr",
           [](const PyCommunicator& self, std::uintptr_t inPtr, const Addresses& outPtrs,
-             const Counts& counts, int dtype, SMD_CALL_PARAMETERS) {
+             const Counts& counts, int dtype, SMD_CALL_PARAMETERS, SMD_LABEL_PARAMETERS) {
             requireLists(self.engine().size(), "all_gather", outPtrs.size(), counts.size());
             Request request = movement(OpKind::kAllGather, dtype);
             request.input = input(inPtr);
             request.outputs = outputs(outPtrs);
             request.outputCounts = counts;
             request.count = counts[static_cast<std::size_t>(self.engine().rank())];
+            SMD_LABEL(request);
             return self.collective(std::move(request), SMD_CALL);
           },
           nb::arg("in_ptr"), nb::arg("out_ptrs"), nb::arg("counts"), nb::arg("dtype"),
-          SMD_CALL_ARGS)
+          SMD_CALL_ARGS, SMD_LABEL_ARGS)
       .def(
           "all_gather_into_ptr",
           [](const PyCommunicator& self, std::uintptr_t inPtr, std::uintptr_t outPtr,
@@ -486,14 +495,16 @@ void registerCommunicator(nb::module_& module) {
           "coalesced_ptr",
           [](const PyCommunicator& self, const std::string& collective, const Addresses& inPtrs,
              const Addresses& outPtrs, const Counts& counts, int dtype, int op, double factor,
-             SMD_CALL_PARAMETERS, std::uint64_t layout) {
+             SMD_CALL_PARAMETERS, std::uint64_t layout, SMD_LABEL_PARAMETERS) {
             Request request = reduction(toCoalesced(collective), dtype, op, factor);
             request.pieces = pieces(inPtrs, outPtrs, counts);
             request.layout = layout;
+            SMD_LABEL(request);
             return self.collective(std::move(request), SMD_CALL);
           },
           nb::arg("collective"), nb::arg("in_ptrs"), nb::arg("out_ptrs"), nb::arg("counts"),
           nb::arg("dtype"), nb::arg("op") = 0, nb::arg("factor") = 1.0, SMD_LAYOUT_ARGS,
+          SMD_LABEL_ARGS,
           "all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a\n"
           "packed copy; bit for bit what one call for each would give. counts: elements of each\n"
           "buffer, or of its share for one rank on the side that has one for every rank. For\n"

@@ -3,6 +3,7 @@
 #include "common/flight_ring.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace smd {
 
@@ -38,6 +39,28 @@ std::vector<FlightEntry> FlightRing::read() const {
   std::sort(entries.begin(), entries.end(),
             [](const FlightEntry& a, const FlightEntry& b) { return a.number < b.number; });
   return entries;
+}
+
+FlightPurpose::FlightPurpose(std::uint64_t operation, std::string_view words)
+    : sequence(operation) {
+  std::size_t size = std::min(words.size(), sizeof text - 1);
+  // Whole characters of UTF-8.
+  while (size > 0 && size < words.size() &&
+         (static_cast<unsigned char>(words[size]) & 0xC0) == 0x80) {
+    --size;
+  }
+  words.copy(text, size);
+}
+
+std::string FlightPurpose::of(std::uint64_t operation) const {
+  if (sequence == 0 || sequence != operation) return "";
+  return {text, strnlen(text, sizeof text)};
+}
+
+std::optional<FlightPurpose> purposeOn(const FlightBoard& board) {
+  const auto words = board.purpose.read();
+  if (!words) return std::nullopt;
+  return std::bit_cast<FlightPurpose>(*words);
 }
 
 }  // namespace smd

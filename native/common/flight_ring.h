@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -158,12 +160,28 @@ struct FlightNote {
 };
 static_assert(sizeof(FlightNote) == 72);
 
+// What the operation that a rank entered last is for, in its caller's words (their beginning): only
+// of operations that have a label.
+struct FlightPurpose {
+  std::uint64_t sequence = 0;
+  char text[120] = {};
+
+  FlightPurpose() = default;
+  FlightPurpose(std::uint64_t operation, std::string_view words);
+  // Empty: it is of another operation.
+  std::string of(std::uint64_t operation) const;
+};
+static_assert(sizeof(FlightPurpose) == 128);
+
 // All that a rank shows of itself in one group. Written by this rank alone.
 struct FlightBoard {
   alignas(64) std::atomic<std::uint64_t> numCalled{0};  // collectives, those in the queue included
   FlightRing collectives;  // those that have reached the head of the queue
   FlightRing messages;     // sends and receives
   PublishedWords<sizeof(FlightNote) / 8> elsewhere;
+  PublishedWords<sizeof(FlightPurpose) / 8> purpose;
 };
+
+std::optional<FlightPurpose> purposeOn(const FlightBoard& board);
 
 }  // namespace smd

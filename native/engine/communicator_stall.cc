@@ -52,6 +52,12 @@ void Communicator::noteBegin(Work& work) {
     work.flight = board().messages.begin(work.signature(), queuedNs, queuedNs);
     return;
   }
+  const algorithms::Request& request = work.context.request;
+  if (request.label != 0) {
+    const FlightPurpose purpose(work.signature().sequence, request.purpose);
+    board().purpose.publish(
+        std::bit_cast<PublishedWords<sizeof(FlightPurpose) / 8>::Words>(purpose));
+  }
   const std::int64_t startedNs = work.wasQueued ? toNs(Clock::now()) : queuedNs;
   work.flight = board().collectives.begin(work.signature(), queuedNs, startedNs);
 }
@@ -212,7 +218,11 @@ std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
     if (views.empty() || !views.front().position) continue;
     const auto theirs = views.front().position->signatureOf(sequence);
     if (theirs && !(*theirs == work.signature())) {
-      return algorithms::mismatchError(rank_, work.signature(), peer, *theirs);
+      std::vector<algorithms::Call> calls{
+          {rank_, work.signature(), work.context.request.purpose},
+          {peer, *theirs, views.front().position->purposeOf(sequence)}};
+      if (peer < rank_) std::swap(calls[0], calls[1]);
+      return algorithms::mismatchError(calls);
     }
   }
   if (todo.report && isFirstWaitingHere(work)) reportStall(work, now, missing);
@@ -277,17 +287,18 @@ bool Communicator::suspect(Work& work, const Error& error) {
 std::optional<Error> Communicator::settleSuspicion(Work& work) {
   mailbox_->poll();
   const std::uint64_t sequence = work.signature().sequence;
-  std::vector<std::pair<int, Signature>> known;
+  std::vector<algorithms::Call> known;
   std::vector<int> unknown;
   for (int rank = 0; rank < size_; ++rank) {
-    std::optional<Signature> theirs;
+    std::optional<Position> position;
     if (const FlightBoard* board = boardOf(rank)) {
-      theirs = positionOn(*board, 0).signatureOf(sequence);
-    } else if (const auto answer = positions_.of(rank); answer && answer->position) {
-      theirs = answer->position->signatureOf(sequence);
+      position = positionOn(*board, 0);
+    } else if (const auto answer = positions_.of(rank)) {
+      position = answer->position;
     }
+    const auto theirs = position ? position->signatureOf(sequence) : std::nullopt;
     if (theirs) {
-      known.emplace_back(rank, *theirs);
+      known.push_back({rank, *theirs, position->purposeOf(sequence)});
     } else {
       unknown.push_back(rank);
     }
@@ -301,7 +312,7 @@ std::optional<Error> Communicator::settleSuspicion(Work& work) {
     return std::nullopt;
   }
   const bool areSame = std::all_of(known.begin(), known.end(), [&known](const auto& one) {
-    return one.second == known.front().second;
+    return one.signature == known.front().signature;
   });
   // The same call, yet what one sends is not what another expects: that is about two ranks.
   return withHistory(work, areSame ? *work.suspicion : algorithms::mismatchError(known));

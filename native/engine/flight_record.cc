@@ -21,10 +21,11 @@ struct WirePosition {
   std::uint32_t numCollectives = 0;
   std::uint32_t numMessages = 0;
   std::uint32_t hasElsewhere = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t hasPurpose = 0;
   FlightEntry collectives[kEntriesOnWire];
   FlightEntry messages[kEntriesOnWire];
   FlightNote elsewhere;
+  FlightPurpose purpose;
 };
 static_assert(std::is_trivially_copyable_v<WirePosition>);
 
@@ -117,6 +118,10 @@ std::optional<Signature> Position::signatureOf(std::uint64_t sequence) const {
   return std::nullopt;
 }
 
+std::string Position::purposeOf(std::uint64_t sequence) const {
+  return purpose ? purpose->of(sequence) : "";
+}
+
 const FlightEntry* Position::underWay() const {
   const FlightEntry* collective = firstUnderWay(collectives);
   const FlightEntry* message = firstUnderWay(messages);
@@ -134,6 +139,7 @@ Position positionOn(const FlightBoard& board, std::int64_t nowNs) {
     const auto note = std::bit_cast<FlightNote>(*words);
     if (note.sinceNs != 0) position.elsewhere = note;
   }
+  position.purpose = purposeOn(board);
   return position;
 }
 
@@ -145,6 +151,8 @@ std::vector<std::byte> encodePosition(const Position& position, std::uint64_t se
   copyLast(position.messages, wire.messages, wire.numMessages, 0);
   wire.hasElsewhere = position.elsewhere.has_value() ? 1 : 0;
   if (position.elsewhere) wire.elsewhere = *position.elsewhere;
+  wire.hasPurpose = position.purpose.has_value() ? 1 : 0;
+  if (position.purpose) wire.purpose = *position.purpose;
   const auto bytes = std::as_bytes(std::span(&wire, 1));
   return {bytes.begin(), bytes.end()};
 }
@@ -162,6 +170,7 @@ std::optional<Position> decodePosition(std::span<const std::byte> bytes) {
   position.collectives = takeEntries(wire.collectives, wire.numCollectives);
   position.messages = takeEntries(wire.messages, wire.numMessages);
   if (wire.hasElsewhere != 0) position.elsewhere = wire.elsewhere;
+  if (wire.hasPurpose != 0) position.purpose = wire.purpose;
   return position;
 }
 

@@ -22,8 +22,11 @@ struct Position {
   std::vector<FlightEntry> collectives;  // oldest first
   std::vector<FlightEntry> messages;
   std::optional<FlightNote> elsewhere;
+  std::optional<FlightPurpose> purpose;
   // How it entered collective `sequence`, if it has not been overwritten.
   std::optional<Signature> signatureOf(std::uint64_t sequence) const;
+  // What that one is for; empty: it has not said so, or it has been overwritten.
+  std::string purposeOf(std::uint64_t sequence) const;
   // The collective or message under way that began first; null if there is none.
   const FlightEntry* underWay() const;
 };

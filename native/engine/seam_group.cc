@@ -21,13 +21,13 @@ class SeamGroup final : public seam::Group {
   int size() const noexcept override { return communicator_->size(); }
 
   void allReduce(Fragments input, std::byte* output, std::uint64_t count, DType dtype, ReduceOp op,
-                 std::uint64_t layout, seam::Completion completion) noexcept override {
+                 seam::Agreement agreement, seam::Completion completion) noexcept override {
     Request request;
     request.kind = OpKind::kAllReduce;
     request.dtype = dtype;
     request.op = op;
     request.count = count;
-    request.layout = layout;
+    agree(request, std::move(agreement));
     request.output = output;
     if (count == 0) {
       request.input = output;
@@ -39,24 +39,25 @@ class SeamGroup final : public seam::Group {
     submit(std::move(request), std::move(completion));
   }
 
-  void broadcast(std::byte* data, std::uint64_t count, DType dtype, int root, std::uint64_t layout,
-                 seam::Completion completion) noexcept override {
+  void broadcast(std::byte* data, std::uint64_t count, DType dtype, int root,
+                 seam::Agreement agreement, seam::Completion completion) noexcept override {
     Request request;
     request.kind = OpKind::kBroadcast;
     request.dtype = dtype;
     request.root = root;
     request.count = count;
-    request.layout = layout;
+    agree(request, std::move(agreement));
     request.input = request.output = data;
     submit(std::move(request), std::move(completion));
   }
 
   void allGather(const std::byte* input, std::vector<std::byte*> outputs,
-                 std::vector<std::uint64_t> counts, DType dtype,
+                 std::vector<std::uint64_t> counts, DType dtype, seam::Agreement agreement,
                  seam::Completion completion) noexcept override {
     Request request;
     request.kind = OpKind::kAllGather;
     request.dtype = dtype;
+    agree(request, std::move(agreement));
     request.input = input;
     request.count = counts[static_cast<std::size_t>(rank())];
     request.outputs = std::move(outputs);
@@ -76,6 +77,12 @@ class SeamGroup final : public seam::Group {
   }
 
  private:
+  static void agree(Request& request, seam::Agreement agreement) {
+    request.layout = agreement.layout;
+    request.label = agreement.label;
+    request.purpose = std::move(agreement.purpose);
+  }
+
   void submit(Request request, seam::Completion completion) noexcept {
     std::shared_ptr<Work> work;
     try {

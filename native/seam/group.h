@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/error.h"
@@ -25,6 +26,13 @@ namespace smd::seam {
 // that ends it: the progress thread, or the one that asks for the operation, before that returns.
 using Completion = std::function<void(const Error* error)>;
 
+// What the ranks must agree on besides elements and type.
+struct Agreement {
+  std::uint64_t layout = 0;  // a digest of shapes; 0: nothing
+  std::uint64_t label = 0;   // a digest of what the operation is for; 0: nothing
+  std::string purpose;       // both in words, for ranks that do not agree; unused without a label
+};
+
 // Operations are asynchronous, and start in the order of the calls, which is the same on all ranks.
 // Memory stays valid until the completion is called. Any thread, completions too.
 class Group {
@@ -34,16 +42,16 @@ class Group {
   virtual int size() const noexcept = 0;
 
   // `input` in whole elements, one fragment at least unless `count` is 0. It may be `output` (one
-  // fragment, which is all of it), and does not overlap that otherwise. `layout`: a digest of what
-  // else the ranks must agree on besides `count` elements.
+  // fragment, which is all of it), and does not overlap that otherwise.
   virtual void allReduce(Fragments input, std::byte* output, std::uint64_t count, DType dtype,
-                         ReduceOp op, std::uint64_t layout, Completion completion) noexcept = 0;
+                         ReduceOp op, Agreement agreement, Completion completion) noexcept = 0;
   // From the root's `data`, which is only read, into the others'.
   virtual void broadcast(std::byte* data, std::uint64_t count, DType dtype, int root,
-                         std::uint64_t layout, Completion completion) noexcept = 0;
-  // `outputs` and `counts` by rank; this rank's input has counts[rank()] elements.
+                         Agreement agreement, Completion completion) noexcept = 0;
+  // `outputs` and `counts` by rank; this rank's input has counts[rank()] elements. Of the agreement
+  // the layout is not used: the counts are compared.
   virtual void allGather(const std::byte* input, std::vector<std::byte*> outputs,
-                         std::vector<std::uint64_t> counts, DType dtype,
+                         std::vector<std::uint64_t> counts, DType dtype, Agreement agreement,
                          Completion completion) noexcept = 0;
 
   // Memory that all ranks can reach, on a page boundary, with whatever lies there: operations on it
@@ -54,7 +62,7 @@ class Group {
 // What an address that passes through Python points to. `version` first, for ever: libraries of
 // different builds must find out before they call each other.
 struct Handle {
-  static constexpr std::uint64_t kVersion = 0x5345414d'00000003;  // change it with the interfaces
+  static constexpr std::uint64_t kVersion = 0x5345414d'00000004;  // change it with the interfaces
   std::uint64_t version = kVersion;
   std::shared_ptr<Group> group;
 };

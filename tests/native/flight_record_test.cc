@@ -137,6 +137,21 @@ TEST(FlightPosition, CrossesTheNetworkWithWhatMatters) {
   EXPECT_FALSE(decodePosition({}).has_value());
 }
 
+TEST(FlightPosition, WhatACallIsForCrossesTheNetworkInWholeCharacters) {
+  FlightBoard board;
+  const auto isTold = [&board](const std::string& purpose) {
+    board.purpose.publish(
+        std::bit_cast<PublishedWords<sizeof(FlightPurpose) / 8>::Words>(FlightPurpose(5, purpose)));
+    const auto position = decodePosition(encodePosition(positionOn(board, kSecond), 0));
+    EXPECT_EQ(position->purposeOf(4), "") << "it is of another operation";
+    return position->purposeOf(5);
+  };
+  EXPECT_EQ(decodePosition(encodePosition(positionOn(board, kSecond), 0))->purposeOf(5), "");
+  EXPECT_EQ(isTold("gradients 1 of 3"), "gradients 1 of 3");
+  EXPECT_EQ(isTold(std::string(200, 'x')), std::string(119, 'x'));
+  EXPECT_EQ(isTold(std::string(118, 'x') + "\u00e9"), std::string(118, 'x'));
+}
+
 TEST(FlightPosition, CountsBeyondWhatFitsAreRefused) {
   auto bytes = encodePosition(positionOn(FlightBoard{}, kSecond), 0);
   bytes[16] = std::byte{0xFF};  // numCollectives

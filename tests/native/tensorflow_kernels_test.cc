@@ -431,6 +431,39 @@ TEST(KernelsErrors, WhatCannotBeReducedIsUnimplemented) {
   }
 }
 
+TEST(KernelsErrors, LabelsThatDifferAreToldOnAllRanks) {
+  const std::vector<std::pair<std::string, std::string>> operations{
+      {"SmddpAllReduce", "op"}, {"SmddpBroadcast", "root"}, {"SmddpAllGather", "unused"}};
+  for (const auto& [name, attribute] : operations) {
+    for (const std::int64_t length : {6, 100000}) {
+      Ranks ranks(2);
+      std::vector<std::unique_ptr<OpRun>> running;
+      for (int rank = 0; rank < 2; ++rank) {
+        running.push_back(
+            start(name, rank, {makeFloats({length}, 1)}, {{attribute, 0}, {"label", rank + 1}}));
+      }
+      for (const auto& run : running) {
+        EXPECT_EQ(run->wait().code, TfCode::kInvalidArgument);
+        const std::string& text = run->wait().text;
+        EXPECT_TRUE(text.starts_with("SMDDPMismatch: ")) << text;
+        const std::string purpose = " for a test, shape [" + std::to_string(length) + "]";
+        EXPECT_NE(text.find(purpose + "; rank 1 called"), std::string::npos) << text;
+        EXPECT_NE(text.find("of another name, or in another order"), std::string::npos) << text;
+      }
+    }
+  }
+}
+
+TEST(KernelsErrors, LabelsThatAreTheSameChangeNothing) {
+  Ranks ranks(2);
+  std::vector<std::unique_ptr<OpRun>> running;
+  for (int rank = 0; rank < 2; ++rank) {
+    running.push_back(
+        start("SmddpAllReduce", rank, {makeFloats({5}, 1)}, {{"op", 0}, {"label", 7}}));
+  }
+  for (const auto& run : running) EXPECT_EQ(floatsOf(run->outputs()[0]), std::vector<float>(5, 2));
+}
+
 TEST(KernelsErrors, AnAbortEndsWhatIsUnderWay) {
   Ranks ranks(2);
   std::vector<std::unique_ptr<OpRun>> running;
@@ -440,7 +473,7 @@ TEST(KernelsErrors, AnAbortEndsWhatIsUnderWay) {
   running.push_back(startAllGather(0, makeFloats({3}, 1)));
   ranks.world.of(1).abort("the test wants it");
   for (const auto& run : running) {
-    EXPECT_EQ(run->wait().code, TfCode::kUnavailable);
+    EXPECT_EQ(run->wait().code, TfCode::kAborted);
     const std::string& text = run->wait().text;
     EXPECT_TRUE(text.starts_with("SMDDPPeerLost: ")) << text;
     EXPECT_NE(text.find("the test wants it"), std::string::npos) << text;

@@ -25,6 +25,7 @@ TEST_F(Registration, EachOperationRunsForItsEffectAndTakesTheOrderTokenFirst) {
     EXPECT_EQ(operation.inputs[0], "token: resource") << name;
     EXPECT_TRUE(has(operation.attributes, "key: string")) << name;
     EXPECT_TRUE(has(operation.attributes, "group: int = 0")) << name;
+    EXPECT_TRUE(has(operation.attributes, "label: int = 0")) << name;
     EXPECT_EQ(registry().kernels.at(name).device, "CPU") << name;
   }
   EXPECT_TRUE(has(registry().operations.at("SmddpAllReduce").attributes, "op: int"));

@@ -36,6 +36,7 @@ struct Gathering {
   Shape own;
   std::vector<Shape> shapes;  // by rank
   TensorView output;
+  seam::Agreement agreement;
 };
 
 std::string describe(const Shape& shape) {
@@ -93,7 +94,7 @@ void gatherRows(Gathering& state, const InvocationPtr& invocation) {
   }
   const OpenGroupPtr open = state.open;  // the state may be gone before the call returns
   open->group->allGather(state.input.data, std::move(outputs), std::move(counts), state.dtype,
-                         [invocation](const Error* error) {
+                         state.agreement, [invocation](const Error* error) {
                            if (error != nullptr) return invocation->fail(*error);
                            invocation->finish();
                          });
@@ -101,11 +102,13 @@ void gatherRows(Gathering& state, const InvocationPtr& invocation) {
 
 }  // namespace
 
-void allGather(const Kernel&, const OpenGroupPtr& open, const InvocationPtr& invocation) {
+void allGather(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation) {
   auto& state = invocation->keep<Gathering>();
   state.open = open;
   std::vector<TensorView> inputs = tensorsOf(*invocation);
-  state.dtype = layOut(inputs).dtype;
+  const Layout layout = layOut(inputs);
+  state.dtype = layout.dtype;
+  state.agreement = agreementOf(kernel, layout, inputs);
   state.input = std::move(inputs.front());
   state.own.dtype = static_cast<std::uint64_t>(state.dtype);
   state.own.numDims = state.input.dims.size();
@@ -117,7 +120,7 @@ void allGather(const Kernel&, const OpenGroupPtr& open, const InvocationPtr& inv
   std::vector<std::byte*> outputs;
   for (Shape& shape : state.shapes) outputs.push_back(reinterpret_cast<std::byte*>(&shape));
   open->group->allGather(reinterpret_cast<const std::byte*>(&state.own), std::move(outputs),
-                         std::vector<std::uint64_t>(size, kWords), DType::kUInt64,
+                         std::vector<std::uint64_t>(size, kWords), DType::kUInt64, state.agreement,
                          [&state, invocation](const Error* error) {
                            if (error != nullptr) return invocation->fail(*error);
                            runGuarded(*invocation, [&] { gatherRows(state, invocation); });

@@ -33,11 +33,12 @@ void reduceSmall(const Kernel& kernel, const OpenGroupPtr& open, const Invocatio
     data = state.packed.data();
   }
   pack(layout, inputs, data);
+  seam::Agreement agreement = agreementOf(kernel, layout, inputs);
   inputs.clear();
   state.layout = std::move(layout);
   open->group->allReduce(
       {{data, 0, state.layout.bytes}}, data, state.layout.count(), state.layout.dtype, kernel.op,
-      state.layout.digest, [&state, invocation](const Error* error) {
+      std::move(agreement), [&state, invocation](const Error* error) {
         if (error != nullptr) return invocation->fail(*error);
         for (std::size_t i = 0; state.outputs.size() > 1 && i < state.outputs.size(); ++i) {
           const TensorView& output = state.outputs[i];
@@ -97,18 +98,18 @@ void reduceLarge(const Kernel& kernel, const OpenGroupPtr& open, const Invocatio
   state.memory = open->memory->take(layout.bytes);
   state.layout = std::move(layout);
   state.inputs = std::move(inputs);
-  open->group->allReduce(fragmentsOf(state), state.memory->data(), state.layout.count(),
-                         state.layout.dtype, kernel.op, state.layout.digest,
-                         [&state, invocation](const Error* error) {
-                           if (error != nullptr) {
-                             state.memory->discard();
-                             return invocation->fail(*error);
-                           }
-                           runGuarded(*invocation, [&] {
-                             giveOut(state, *invocation);
-                             invocation->finish();
-                           });
-                         });
+  open->group->allReduce(
+      fragmentsOf(state), state.memory->data(), state.layout.count(), state.layout.dtype, kernel.op,
+      agreementOf(kernel, state.layout, state.inputs), [&state, invocation](const Error* error) {
+        if (error != nullptr) {
+          state.memory->discard();
+          return invocation->fail(*error);
+        }
+        runGuarded(*invocation, [&] {
+          giveOut(state, *invocation);
+          invocation->finish();
+        });
+      });
 }
 
 }  // namespace

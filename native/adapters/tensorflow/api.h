@@ -32,9 +32,9 @@ enum class TfCode : int {
   kDeadlineExceeded = 4,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
+  kAborted = 10,
   kUnimplemented = 12,
   kInternal = 13,
-  kUnavailable = 14,
 };
 
 // TF_DataType

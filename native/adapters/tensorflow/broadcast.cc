@@ -66,7 +66,8 @@ void broadcast(const Kernel& kernel, const OpenGroupPtr& open, const InvocationP
     for (TensorView& each : state.tensors) each.tensor.reset();
   }
   group.broadcast(data, state.layout.count(), state.layout.dtype, static_cast<int>(kernel.root),
-                  state.layout.digest, [&state, invocation](const Error* error) {
+                  agreementOf(kernel, state.layout, state.tensors),
+                  [&state, invocation](const Error* error) {
                     if (error != nullptr) {
                       if (state.memory != nullptr) state.memory->discard();
                       return invocation->fail(*error);

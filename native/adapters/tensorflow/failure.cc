@@ -19,9 +19,8 @@ Meaning meaningOf(ErrorKind kind) {
     case ErrorKind::kMismatch:
       return {TfCode::kInvalidArgument, "SMDDPMismatch"};
     case ErrorKind::kPeerLost:
-      // In graphs TensorFlow makes an INTERNAL of it and says so below our text: operations that
-      // communicate may have it, and only C++ can declare them.
-      return {TfCode::kUnavailable, "SMDDPPeerLost"};
+      // Not UNAVAILABLE: in graphs TensorFlow makes an INTERNAL of that, and says so below.
+      return {TfCode::kAborted, "SMDDPPeerLost"};
     case ErrorKind::kTimeout:
       return {TfCode::kDeadlineExceeded, "SMDDPTimeoutError"};
     case ErrorKind::kUnsupported:

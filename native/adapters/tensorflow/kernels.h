@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "adapters/tensorflow/bucket.h"
 #include "adapters/tensorflow/groups.h"
 #include "adapters/tensorflow/invocation.h"
 #include "common/types.h"
@@ -17,11 +18,16 @@ namespace smd::tensorflow {
 
 // The attributes of an operation.
 struct Kernel {
-  std::string key;
+  std::string key;          // what for, in words
+  std::uint64_t label = 0;  // a digest of what the ranks must agree on besides shapes; 0: nothing
   std::int64_t group = 0;
   ReduceOp op = ReduceOp::kSum;  // of all_reduce
   std::int64_t root = -1;        // of broadcast
 };
+
+// What the ranks must agree on for this operation on these tensors.
+seam::Agreement agreementOf(const Kernel& kernel, const Layout& layout,
+                            const std::vector<TensorView>& tensors);
 
 using OpenGroupPtr = std::shared_ptr<const OpenGroup>;
 using InvocationPtr = std::shared_ptr<Invocation>;

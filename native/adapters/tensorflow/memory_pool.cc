@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/tensorflow/memory_pool.h"
 
+#include <exception>
 #include <iterator>
 #include <new>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 namespace smd::tensorflow {
@@ -57,13 +59,50 @@ MemoryPool::Block MemoryPool::allocate(std::size_t bytes) {
 
 void MemoryPool::giveBack(Blocks&& one) noexcept {
   if (isForkedChild(generation_)) return;
-  Blocks expired;
+  Blocks expired;  // freed without the lock
+  bool needsThread = false;
+  {
+    const ForkGuard lock;
+    if (isClosed_) return;
+    const TimePoint now = Clock::now();
+    one.front().since = now;
+    kept_.splice(kept_.begin(), one);
+    expire(now, expired);
+    needsThread = !std::exchange(hasThread_, true);
+  }
+  if (needsThread) expireLater(weak_from_this());
+}
+
+// Nobody else may ever come by again: the last step has been made, and the process goes on.
+void MemoryPool::expireLater(const std::weak_ptr<MemoryPool>& pool) noexcept {
+  try {
+    std::thread([pool] {
+      nanoseconds pause{0};
+      while (true) {
+        std::this_thread::sleep_for(pause);
+        const auto self = pool.lock();
+        const auto next = self == nullptr ? std::nullopt : self->expireNow();
+        if (!next) return;
+        pause = *next;
+      }
+    }).detach();
+  } catch (const std::exception&) {  // no room for a thread: operations still give back
+    if (const auto self = pool.lock()) {
+      const ForkGuard lock;
+      self->hasThread_ = false;
+    }
+  }
+}
+
+// Until when nothing else is to be given back; nothing: there is no more, and the thread ends.
+std::optional<nanoseconds> MemoryPool::expireNow() noexcept {
+  Blocks expired;  // freed without the lock
   const ForkGuard lock;
-  if (isClosed_) return;
   const TimePoint now = Clock::now();
-  one.front().since = now;
-  kept_.splice(kept_.begin(), one);
   expire(now, expired);
+  if (!kept_.empty()) return kept_.back().since + idleTime_ - now;
+  hasThread_ = false;
+  return std::nullopt;
 }
 
 // Caller holds the lock.

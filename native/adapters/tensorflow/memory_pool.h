@@ -4,13 +4,14 @@
 // Where tensors lie side by side as one bucket: in memory that all ranks share where there is such
 // memory, else in ordinary memory. Fresh pages for 25 MiB cost more than to reduce them, and steps
 // of a training loop ask for the same sizes again and again: what comes back is kept, until no step
-// has needed it for a while.
+// has needed it for a while. A thread gives it back then; it is there only while something is kept.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "common/clock.h"
 #include "common/fork.h"
@@ -47,6 +48,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   Block allocate(std::size_t bytes);
   void giveBack(Blocks&& one) noexcept;
   void expire(TimePoint now, Blocks& expired) noexcept;
+  static void expireLater(const std::weak_ptr<MemoryPool>& pool) noexcept;
+  std::optional<nanoseconds> expireNow() noexcept;
 
   const std::shared_ptr<seam::Group> group_;
   const nanoseconds idleTime_;
@@ -55,6 +58,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   Blocks kept_;             // the one that came back last first
   bool hasShared_ = false;  // some memory of the group was to be had
   bool isClosed_ = false;
+  bool hasThread_ = false;  // one that gives back what is no longer needed
 };
 
 // Goes back when the last reference goes, on any thread.

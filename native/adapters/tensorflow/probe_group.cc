@@ -18,19 +18,19 @@ class ProbeGroup final : public seam::Group {
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 1; }
 
-  void allReduce(Fragments input, std::byte* output, std::uint64_t, DType, ReduceOp, std::uint64_t,
-                 seam::Completion completion) noexcept override {
+  void allReduce(Fragments input, std::byte* output, std::uint64_t, DType, ReduceOp,
+                 seam::Agreement, seam::Completion completion) noexcept override {
     for (const Fragment& each : input) {
       if (each.data != output) std::memcpy(output + each.offset, each.data, each.bytes);
     }
     endLater(std::move(completion));
   }
-  void broadcast(std::byte*, std::uint64_t, DType, int, std::uint64_t,
+  void broadcast(std::byte*, std::uint64_t, DType, int, seam::Agreement,
                  seam::Completion completion) noexcept override {
     endLater(std::move(completion));
   }
   void allGather(const std::byte* input, std::vector<std::byte*> outputs,
-                 std::vector<std::uint64_t> counts, DType dtype,
+                 std::vector<std::uint64_t> counts, DType dtype, seam::Agreement,
                  seam::Completion completion) noexcept override {
     if (counts[0] != 0) std::memcpy(outputs[0], input, counts[0] * elementSize(dtype));
     endLater(std::move(completion));

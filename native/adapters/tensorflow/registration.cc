@@ -42,8 +42,9 @@ template <Extra kExtra>
 void* create(TfConstruction* construction) {
   const StatusPtr status = makeStatus();
   auto kernel = std::make_unique<Kernel>();
-  std::int64_t op = 0;
+  std::int64_t op = 0, label = 0;
   bool isGood = readKey(construction, kernel->key, status) &&
+                readInteger(construction, "label", label, status) &&
                 readInteger(construction, "group", kernel->group, status);
   if (isGood && kExtra == Extra::kOp) isGood = readInteger(construction, "op", op, status);
   if (isGood && kExtra == Extra::kRoot) {
@@ -59,6 +60,7 @@ void* create(TfConstruction* construction) {
     api().OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
   }
+  kernel->label = static_cast<std::uint64_t>(label);
   kernel->op = static_cast<ReduceOp>(op);
   return kernel.release();
 }
@@ -73,6 +75,30 @@ void compute(void* opaque, TfContext* context, TfDone* done) {
   if (open == nullptr) return invocation->failWithoutGroup();
   runGuarded(*invocation, [&] { kStart(kernel, open, invocation); });
 }
+
+}  // namespace
+
+seam::Agreement agreementOf(const Kernel& kernel, const Layout& layout,
+                            const std::vector<TensorView>& tensors) {
+  constexpr std::size_t kMostShapes = 3;
+  seam::Agreement agreement{layout.digest, kernel.label, ""};
+  if (kernel.label == 0) return agreement;
+  agreement.purpose = kernel.key + (tensors.size() == 1 ? ", shape" : ", shapes");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (i == kMostShapes) {
+      agreement.purpose += ", ...";
+      break;
+    }
+    agreement.purpose += i == 0 ? " [" : ", [";
+    for (std::size_t axis = 0; axis < tensors[i].dims.size(); ++axis) {
+      agreement.purpose += (axis == 0 ? "" : ", ") + std::to_string(tensors[i].dims[axis]);
+    }
+    agreement.purpose += ']';
+  }
+  return agreement;
+}
+
+namespace {
 
 // --- shapes --------------------------------------------------------------------------------------
 
@@ -151,6 +177,7 @@ void define(const Definition& definition, const StatusPtr& status) {
   api().OpDefinitionBuilderAddAttr(builder, kTypes);
   if (definition.extra != nullptr) api().OpDefinitionBuilderAddAttr(builder, definition.extra);
   api().OpDefinitionBuilderAddAttr(builder, "key: string");
+  api().OpDefinitionBuilderAddAttr(builder, "label: int = 0");
   api().OpDefinitionBuilderAddAttr(builder, "group: int = 0");
   api().OpDefinitionBuilderSetIsStateful(builder, true);
   api().OpDefinitionBuilderSetShapeInferenceFunction(builder, definition.shape);

@@ -250,9 +250,9 @@ class Communicator:
         What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
         """
 
-    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None: ...
+    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0, label: int = 0, purpose: str = '') -> Work | None: ...
 
-    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
+    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, label: int = 0, purpose: str = '') -> Work | None: ...
 
     def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
@@ -260,7 +260,7 @@ class Communicator:
 
     def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
-    def coalesced_ptr(self, collective: str, in_ptrs: Sequence[int], out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, op: int = 0, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None:
+    def coalesced_ptr(self, collective: str, in_ptrs: Sequence[int], out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, op: int = 0, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0, label: int = 0, purpose: str = '') -> Work | None:
         """
         all_reduce, all_gather or reduce_scatter of many small buffers, as one operation on a
         packed copy; bit for bit what one call for each would give. counts: elements of each

@@ -136,7 +136,7 @@ def fault_killed_eagerly(rank: int, scratch: Path) -> Any:
 # --- ranks that disagree -------------------------------------------------------------------------
 
 
-def _disagree(rank: int, usual: str, odd: str) -> Any:
+def _disagree(rank: int, usual: str, odd: str, *, is_eager: bool = False) -> Any:
     """Rank 1 makes the odd call: in a function, where its place in the program says when."""
     tf, sdp = _start()
     calls: dict[str, Callable[[], Any]] = {
@@ -149,10 +149,29 @@ def _disagree(rank: int, usual: str, odd: str) -> Any:
         "max of 4": lambda: sdp.oob_allreduce(tf.ones([4]), op=sdp.ReduceOp.MAX),
         "broadcast of 4 from 0": lambda: sdp.broadcast(tf.ones([4]), 0),
         "broadcast of 4 from 1": lambda: sdp.broadcast(tf.ones([4]), 1),
+        "sum named a": lambda: sdp.oob_allreduce(tf.ones([4]), name="a"),
+        "sum named b": lambda: sdp.oob_allreduce(tf.ones([4]), name="b"),
+        "broadcast named a": lambda: sdp.broadcast(tf.ones([4]), 0, name="a"),
+        "broadcast named b": lambda: sdp.broadcast(tf.ones([4]), 0, name="b"),
+        "gradient named a": lambda: sdp.allreduce(tf.ones([4]), 0, 2, name="a"),
+        "gradient named b": lambda: sdp.allreduce(tf.ones([4]), 1, 2, name="b"),
+        "gradients of a, b": lambda: _gradients(tf, sdp, "ab"),
+        "gradients of b, a": lambda: _gradients(tf, sdp, "ba"),
+        "variables a, b": lambda: sdp.broadcast_variables([made["a"], made["b"]], 0),
+        "variables b, a": lambda: sdp.broadcast_variables([made["b"], made["a"]], 0),
     }
+    made = {name: tf.Variable([1.0, 1.0]) for name in "ab"}
     call = calls[odd if rank == VICTIM else usual]
     sdp.oob_allreduce(0.0)
-    return told_by(tf.function(call, autograph=False))
+    told = told_by(call if is_eager else tf.function(call, autograph=False))
+    return told, told_by(sdp.shutdown)
+
+
+def _gradients(tf: Any, sdp: Any, order: str) -> Any:
+    made = {name: tf.Variable([1.0, 1.0]) for name in "ab"}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(made["a"] * made["a"] + 5.0 * made["b"])
+    return sdp.DistributedGradientTape(tape).gradient(loss, [made[name] for name in order])
 
 
 def fault_disagree_in_size(rank: int, scratch: Path) -> Any:
@@ -183,6 +202,27 @@ def fault_disagree_in_root(rank: int, scratch: Path) -> Any:
 
 def fault_disagree_in_collective(rank: int, scratch: Path) -> Any:
     return _disagree(rank, "sum of 4", "broadcast of 4 from 0")
+
+
+def fault_disagree_in_name(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "sum named a", "sum named b")
+
+
+def fault_disagree_in_name_of_gradient(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "gradient named a", "gradient named b")
+
+
+def fault_disagree_in_name_of_broadcast(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "broadcast named a", "broadcast named b")
+
+
+def fault_disagree_in_order_of_gradients(rank: int, scratch: Path) -> Any:
+    """Of variables that have one shape and one name."""
+    return _disagree(rank, "gradients of a, b", "gradients of b, a", is_eager=True)
+
+
+def fault_disagree_in_order_of_variables(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "variables a, b", "variables b, a")
 
 
 # --- ranks that do not come ----------------------------------------------------------------------

@@ -47,9 +47,9 @@ class Calls:
         self.keys: list[str] = []
         self._original = operations.all_reduce
 
-        def count(tensors: Any, op: Any, key: str) -> Any:
+        def count(tensors: Any, op: Any, key: str, label: int) -> Any:
             self.keys.append(key)
-            return self._original(tensors, op, key)
+            return self._original(tensors, op, key, label)
 
         operations.all_reduce = count
         return self

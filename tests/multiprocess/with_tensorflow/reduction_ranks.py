@@ -7,6 +7,7 @@ Every check runs on all ranks, for any number of them, and computes by NumPy wha
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -396,6 +397,43 @@ def check_sessions(rank: int, size: int) -> None:
                 equal(session.run(first), np.float32([1.0]))
 
 
+def check_a_session_runs_collectives_in_the_order_of_their_making(rank: int, size: int) -> None:
+    """Of one shape and of several. At first each rank ran them in an order of its own."""
+    for shapes in ([[4]] * 12, [[17] * (1 + number % 3) + [1 + number] for number in range(12)]):
+        with tf.Graph().as_default():
+            mine = [
+                tf.random.stateless_uniform(shape, [number, rank])
+                for number, shape in enumerate(shapes)
+            ]
+            sums = [sdp.allreduce(each, 0, 1, op=sdp.ReduceOp.SUM) for each in mine]
+            wanted = [
+                sum(tf.random.stateless_uniform(shape, [number, other]) for other in range(size))
+                for number, shape in enumerate(shapes)
+            ]
+            with tf.compat.v1.Session() as session:
+                for _ in range(5):
+                    for found, value in zip(*session.run([sums, wanted]), strict=True):
+                        np.testing.assert_allclose(found, value, rtol=1e-5)
+
+
+def check_a_session_brings_along_no_data_of_others(rank: int, size: int) -> None:
+    """An earlier collective that needs what is not fed here is not run with a later one."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        trained = v1.placeholder(tf.float32, [2])
+        batches = v1.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
+        evaluated = tf.cast(batches, tf.float32) + rank
+        first = sdp.oob_allreduce(trained + rank)
+        second = sdp.oob_allreduce(evaluated, name="evaluated")
+        both = sdp.oob_allreduce(tf.reduce_sum(trained) + evaluated)
+        with v1.Session() as session:
+            mean = (size - 1) / 2
+            equal(session.run(second), np.float32(mean))
+            equal(session.run(first, {trained: [1.0, 2.0]}), np.float32([1 + mean, 2 + mean]))
+            equal(session.run(second), np.float32(1 + mean))  # no batch was taken meanwhile
+            equal(session.run(both, {trained: [1.0, 2.0]}), np.float32(3 + 2 + mean))
+
+
 def check_the_hook(rank: int, size: int) -> None:
     v1 = tf.compat.v1
     with tf.Graph().as_default():
@@ -407,6 +445,44 @@ def check_the_hook(rank: int, size: int) -> None:
         with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
             equal(session.run(weight), np.float32([size - 1]))
             equal(session.run(average), np.float32([1.5 * (size - 1)]))
+
+
+def check_variables_travel_in_buckets(rank: int, size: int) -> None:
+    """The call's memory. At first it was three times that of the variables, on every rank."""
+    number, mib = 24, 4
+    variables = [tf.Variable(tf.fill([mib << 18], 1.0 * rank + index)) for index in range(number)]
+    sdp.oob_allreduce(1.0)
+    for as_function in (False, True):
+        call = tf.function(sdp.broadcast_variables) if as_function else sdp.broadcast_variables
+        if as_function:
+            call.get_concrete_function(variables, 0)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = memory_mib("VmRSS")
+        call(variables, 0)
+        # Buckets of 25 MiB: this rank's, that of the root, and what it becomes.
+        if size > 1:
+            assert memory_mib("VmHWM") - before < 84
+        for index, variable in enumerate(variables):
+            assert float(variable[0]) == float(variable[-1]) == index
+            variable.assign(tf.fill([mib << 18], 1.0 * rank + index))
+
+
+def memory_mib(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(name)
+
+
+def check_calls_that_do_not_fit_are_taught(rank: int, size: int) -> None:
+    x = tf.constant([1.0])
+    text = raised(TypeError, sdp.allreduce, x)
+    assert "'param_index'" in text, text
+    assert "Horovod's allreduce(tensor), call oob_allreduce(tensor)" in text
+    assert "expected broadcast(tensor, root_rank, name=)" in raised(TypeError, sdp.broadcast, x)
+    assert "process_set" in raised(TypeError, sdp.oob_allreduce, x, process_set=1)
+    text = raised(TypeError, tf.function(lambda: sdp.allreduce(x)))
+    assert "call oob_allreduce(tensor)" in text, text
 
 
 def check_no_global_variables_eagerly(rank: int, size: int) -> None:

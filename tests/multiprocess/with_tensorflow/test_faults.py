@@ -41,6 +41,14 @@ DISAGREEMENTS = {
     "root": ("root 0", "root 1"),
     "collective": ("all_reduce (SUM, float32 x 4)", "broadcast (float32 x 4, root 0)"),
 }
+# Of calls of one shape and dtype: what all ranks read of both.
+MIXED_UP = {
+    "name": ("oob_allreduce 'a'", "oob_allreduce 'b'"),
+    "name_of_gradient": ("allreduce of parameter 0 'a'", "allreduce of parameter 1 'b'"),
+    "name_of_broadcast": ("tensors 'a'", "tensors 'b'"),
+    "order_of_gradients": ("agreement on which of 2 gradients",),
+    "order_of_variables": ("variables, 1 of 1",),
+}
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -110,21 +118,32 @@ def test_a_killed_rank_is_named_eagerly(backend: str) -> None:
 def test_ranks_that_disagree_all_hear_of_it(what: str, backend: str) -> None:
     values = _returned(backend, f"disagree_in_{what}")
     usual, odd = DISAGREEMENTS[what]
-    for rank, told in values.items():
+    for rank, (told, at_the_end) in values.items():
         _require(told, "SMDDPMismatch", "ranks 0, 2 called", "rank 1 called", usual, odd)
+        assert at_the_end is None, at_the_end
         is_broadcast = what == "root" or (what == "collective" and rank == VICTIM)
         assert ("broadcast of 1" if is_broadcast else "in oob_allreduce") in told["text"], told
 
 
 @both_backends
 def test_tensors_of_one_bucket_in_another_order(backend: str) -> None:
-    for told in _returned(backend, "disagree_in_layout").values():
+    for told, _ in _returned(backend, "disagree_in_layout").values():
         _require(told, "SMDDPMismatch", "rank 1 called")
 
 
-def test_shapes_of_one_size() -> None:
-    for rank, told in _returned("kernels", "disagree_in_shape").items():
-        _require(told, "SMDDPMismatch", "(2, 2)" if rank == VICTIM else "(4,)")
+@both_backends
+def test_shapes_of_one_size(backend: str) -> None:
+    for told, _ in _returned(backend, "disagree_in_shape").values():
+        _require(told, "SMDDPMismatch", "shape [4]; rank 1 called", "shape [2, 2]")
+
+
+@both_backends
+@pytest.mark.parametrize("what", MIXED_UP)
+def test_calls_of_one_shape_in_another_order(what: str, backend: str) -> None:
+    """Before calls had labels, sums of one shape were mixed up without a word."""
+    for told, at_the_end in _returned(backend, f"disagree_in_{what}").values():
+        _require(told, "SMDDPMismatch", *MIXED_UP[what], "in the same order")
+        assert at_the_end is None, "shutdown() raised what had been raised"
 
 
 @both_backends
@@ -207,6 +226,7 @@ def test_a_script_ends_by_itself_and_leaves_nothing(
         last = outcome.output.rpartition("Traceback (most recent call last)")[2]
         assert "SMDDPPeerLost" in last, outcome.output
         assert "rank 1 (host" in last, outcome.output
+        assert "exceptions.SMDDPPeerLost: " in outcome.output.rstrip().rpartition("\n")[2]
     victim = outcomes[VICTIM]
     words = {"raises": "ZeroDivisionError", "interrupted": "KeyboardInterrupt"}.get(fault, "")
     assert words in victim.output

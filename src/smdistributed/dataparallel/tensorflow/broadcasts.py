@@ -13,11 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPError
+from smdistributed.dataparallel.tensorflow import operations
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable, to_tensor
-from smdistributed.dataparallel.tensorflow.fused import broadcast_fused
+from smdistributed.dataparallel.tensorflow.fused import broadcast_fused, chunks_of, num_bytes
 from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of, label_of_variables
+from smdistributed.dataparallel.tensorflow.teaching import teaching
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -29,13 +33,15 @@ __all__ = [
 
 
 @not_converted
-def broadcast(tensor: Any, root_rank: int) -> Any:
+@teaching("expected broadcast(tensor, root_rank, name=): the tensor, and whose value all ranks get")
+def broadcast(tensor: Any, root_rank: int, *, name: str | None = None) -> Any:
     """The tensor of one rank, on all of them. Starts when all ranks have come.
 
     Args:
         tensor: as for `allreduce`, of the same shape and dtype on all ranks; of the other ranks
             only these matter.
         root_rank: whose; 0 to `size() - 1`.
+        name: of this call, the same on all ranks; as for `allreduce`.
 
     Returns:
         A new tensor; for a list, a list.
@@ -44,7 +50,7 @@ def broadcast(tensor: Any, root_rank: int) -> Any:
         SMDDPNotInitialized: before `init()`.
         SMDDPConfigInvalid: (a ValueError) no such rank; not a tensor.
         SMDDPUnsupported: a dtype that cannot be sent, such as text.
-        SMDDPMismatch: on all ranks, where their shapes or dtypes differ.
+        SMDDPMismatch: on all ranks, where their names, shapes or dtypes differ.
 
     Source: specification, section 7.5.
     """
@@ -55,11 +61,13 @@ def broadcast(tensor: Any, root_rank: int) -> Any:
     for each in tensors:
         require_transportable(each.dtype, caller)
     if world_size > 1 and tensors:
-        tensors = broadcast_fused(tensors, root, "tensors")
+        what = f"tensors '{name}'" if name else "tensors"
+        tensors = broadcast_fused(tensors, root, what, label_of("broadcast", name or ""))
     return tf.nest.pack_sequence_as(tensor, tensors)
 
 
 @not_converted
+@teaching("expected broadcast_variables(variables, root_rank)")
 def broadcast_variables(variables: Any, root_rank: int) -> Any:
     """Sets variables to what they are on one rank, so that all ranks begin alike.
 
@@ -70,7 +78,9 @@ def broadcast_variables(variables: Any, root_rank: int) -> Any:
             broadcast_variables(optimizer.variables, root_rank=0)
 
     Eagerly, and in `tf.function` under a Python bool or a tensor; whether it runs must be the same
-    on all ranks. One collective for each dtype.
+    on all ranks. Variables of one dtype travel together, a bucket (`SMDDP_BUCKET_CAP_MB`) at a
+    time, and are set before the next ones are read: the call needs memory for two buckets beside
+    the variables, or for the largest variable if that is more.
 
     Args:
         variables: any iterable of `tf.Variable` or variables of Keras, nested or not, in the same
@@ -84,7 +94,8 @@ def broadcast_variables(variables: Any, root_rank: int) -> Any:
         SMDDPNotInitialized: before `init()`.
         SMDDPConfigInvalid: (a ValueError) no such rank; not a variable, or one without a value.
         SMDDPUnsupported: a dtype that cannot be sent, such as text.
-        SMDDPMismatch: on all ranks, where they have other variables.
+        SMDDPMismatch: on all ranks, where they have other variables, or the same ones in another
+            order.
 
     Source: specification, section 7.5.
     """
@@ -92,12 +103,9 @@ def broadcast_variables(variables: Any, root_rank: int) -> Any:
     world_size = communicator(caller).world_size
     root = _require_rank(root_rank, world_size, caller)
     targets = list(_flatten(variables, caller))
-    values = [_value_of(variable, caller) for variable in targets]
-    assignments: list[Any] = []
-    if world_size > 1 and values:
-        received = broadcast_fused(values, root, "variables")
-        for variable, value in zip(targets, received, strict=True):
-            assignments.append(variable.assign(value))
+    for variable in targets:
+        _require_value(variable, caller)
+    assignments = _broadcast_in_chunks(targets, root) if world_size > 1 else []
     if _in_tf1_graph():
         return tf.group(*assignments, name="broadcast_variables")
     return None
@@ -213,9 +221,54 @@ def _is_variable(value: Any) -> bool:
     return isinstance(value, tf.Variable) or (hasattr(value, "assign") and hasattr(value, "value"))
 
 
-def _value_of(variable: Any, caller: str) -> Any:
-    name = getattr(variable, "path", None) or variable.name
-    inner = variable if isinstance(variable, tf.Variable) else variable.value
+def _broadcast_in_chunks(variables: list[Any], root: int) -> list[Any]:
+    """Sets variables, chunk by chunk; returns the assignments.
+
+    Nothing of a chunk is kept when the next one begins: its values are read, sent and assigned, and
+    in graphs the next one waits for the assignments.
+    """
+    inner = [_inner(variable) for variable in variables]
+    label = label_of("variables", label_of_variables(variables, list(map(_name_of, variables))))
+    dtypes = [tf.as_dtype(each.dtype).base_dtype for each in inner]
+    sizes = [num_bytes(each.shape, dtype) for each, dtype in zip(inner, dtypes, strict=True)]
+    chunks = chunks_of(dtypes, sizes, process_settings().bucket_cap_bytes)
+    assignments: list[Any] = []
+    done: list[Any] = []
+    for number, indices in enumerate(chunks, start=1):
+        with tf.control_dependencies([] if tf.executing_eagerly() else done):
+            done = [
+                variables[index].assign(value)
+                for index, value in zip(
+                    indices,
+                    operations.broadcast(
+                        [tf.convert_to_tensor(inner[index]) for index in indices],
+                        root,
+                        f"broadcast of {len(indices)} {dtypes[indices[0]].name} variables, {number}"
+                        f" of {len(chunks)}",
+                        label_of(label, number, len(chunks)),
+                        is_alone=True,
+                    ),
+                    strict=True,
+                )
+            ]
+        if not tf.executing_eagerly():
+            assignments += done
+    return assignments
+
+
+def _inner(variable: Any) -> Any:
+    """TensorFlow's own, of one of Keras."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _name_of(variable: Any) -> str:
+    """Keras has the longer name in `path`."""
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+def _require_value(variable: Any, caller: str) -> None:
+    name = _name_of(variable)
+    inner = _inner(variable)
     is_initialized = getattr(inner, "is_initialized", None)
     if tf.executing_eagerly() and is_initialized is not None and not is_initialized():
         raise SMDDPConfigInvalid(
@@ -223,4 +276,3 @@ def _value_of(variable: Any, caller: str) -> Any:
             " replace. Call it after the first step, or build the model and the optimizer first."
         )
     require_transportable(tf.as_dtype(inner.dtype).base_dtype, f"{caller} for the variable {name}")
-    return tf.convert_to_tensor(inner)

@@ -17,8 +17,9 @@ from smdistributed import collectives
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.fusion import TensorSpec, plan_buckets
 from smdistributed.dataparallel.tensorflow import operations
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
-__all__ = ["InSequence", "all_reduce_fused", "broadcast_fused", "num_bytes"]
+__all__ = ["InSequence", "all_reduce_fused", "broadcast_fused", "chunks_of", "num_bytes"]
 
 
 class InSequence:
@@ -58,7 +59,8 @@ def num_bytes(shape: Any, dtype: Any) -> int:
 def all_reduce_fused(
     tensors: Sequence[Any],
     op: collectives.ReduceOp,
-    label: Callable[[int, int], str],
+    key: Callable[[int, int], str],
+    label: int,
     *,
     sizes: Sequence[int],
     num_shares: int,
@@ -73,7 +75,8 @@ def all_reduce_fused(
     Args:
         tensors: in the order in which they become ready, the same on all ranks.
         op: what the engine is to do.
-        label: for messages: what to call a bucket, by its number, from 1, and their count.
+        key: for messages: what to call a bucket, by its number, from 1, and their count.
+        label: what for, as the ranks compare it; with the bucket's number.
         sizes: bytes of each, to plan with; the same on all ranks.
         num_shares: number of ranks.
         bucket_cap_bytes: default: `SMDDP_BUCKET_CAP_MB`.
@@ -94,7 +97,10 @@ def all_reduce_fused(
         indices = [placement.index for placement in bucket.placements]
         with sequence:
             reduced = operations.all_reduce(
-                [tensors[index] for index in indices], op, label(number, len(buckets))
+                [tensors[index] for index in indices],
+                op,
+                key(number, len(buckets)),
+                label_of(label, number, len(buckets)),
             )
         sequence.last = reduced
         for index, result in zip(indices, reduced, strict=True):
@@ -103,28 +109,47 @@ def all_reduce_fused(
     return results
 
 
-def broadcast_fused(tensors: Sequence[Any], root: int, what: str) -> list[Any]:
-    """Gives all ranks the tensors of one of them, by one collective for each dtype.
+def chunks_of(dtypes: Sequence[Any], sizes: Sequence[int], cap: int) -> list[list[int]]:
+    """Which tensors travel together: of one dtype, in their order, up to so many bytes.
+
+    A larger one travels alone.
+    """
+    chunks: list[list[int]] = []
+    filling: dict[Any, tuple[list[int], int]] = {}
+    for index, (dtype, size) in enumerate(zip(dtypes, sizes, strict=True)):
+        chunk, filled = filling.get(dtype, ([], 0))
+        if not chunk or filled + size > cap:
+            chunk, filled = [], 0
+            chunks.append(chunk)
+        chunk.append(index)
+        filling[dtype] = (chunk, filled + size)
+    return chunks
+
+
+def broadcast_fused(tensors: Sequence[Any], root: int, what: str, label: int) -> list[Any]:
+    """Gives all ranks the tensors of one of them, by one collective for each bucket of one dtype.
 
     Args:
         tensors: of any dtypes; the same on all ranks but for their values.
         root: whose.
-        what: for messages: "variables" makes "broadcast of 12 float32 variables".
+        what: for messages: "tensors" makes "broadcast of 12 float32 tensors".
+        label: what for, as the ranks compare it.
 
     Returns:
         New tensors, in the order given.
     """
-    by_dtype: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(index)
     results: list[Any] = [None] * len(tensors)
     sequence = InSequence()
-    for dtype, indices in by_dtype.items():
+    cap = process_settings().bucket_cap_bytes
+    sizes = [num_bytes(tensor.shape, tensor.dtype) for tensor in tensors]
+    chunks = chunks_of([tensor.dtype for tensor in tensors], sizes, cap)
+    for number, indices in enumerate(chunks, start=1):
         with sequence:
             received = operations.broadcast(
                 [tensors[index] for index in indices],
                 root,
-                f"broadcast of {len(indices)} {dtype.name} {what}",
+                f"broadcast of {len(indices)} {tensors[indices[0]].dtype.name} {what}",
+                label_of(label, number, len(chunks)),
             )
         sequence.last = received
         for index, result in zip(indices, received, strict=True):

@@ -25,6 +25,7 @@ from smdistributed.dataparallel.tensorflow import (
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.fused import InSequence, all_reduce_fused, num_bytes
 from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of, label_of_variables
 from smdistributed.dataparallel.tensorflow.presence import Kind, Pattern, agree
 from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, ReduceOp, resolve_op
 
@@ -85,8 +86,16 @@ def reduce_gradients(
         _kind(gradient, sparse_as_dense, owners.name(index))
         for index, gradient in enumerate(gradients)
     )
-    pattern = agree(mine, group=group, book_key=(what, owners.key), names=owners.names, what=what)
+    pattern = agree(
+        mine,
+        group=group,
+        book_key=(what, owners.key),
+        names=owners.names,
+        what=what,
+        label=owners.label,
+    )
     results: list[Any] = [None] * len(gradients)
+    label = label_of(what, owners.label)
     sequence = InSequence()
     _reduce_dense(
         gradients,
@@ -97,13 +106,20 @@ def reduce_gradients(
         compressor=compressor,
         bucket_cap_bytes=bucket_cap_bytes,
         what=what,
+        label=label,
         num_ranks=group.world_size,
         sequence=sequence,
     )
     for index in reversed(range(len(gradients))):
         if pattern[index] is Kind.SPARSE:
             slices = owners.empty_slices(index) if gradients[index] is None else gradients[index]
-            total = _gather_slices(slices, compressor, f"{what}, {owners.name(index)}", sequence)
+            total = _gather_slices(
+                slices,
+                compressor,
+                f"{what}, {owners.name(index)}",
+                label_of(label, index),
+                sequence,
+            )
             results[index] = (
                 _divided(total, group.world_size) if reduce_op is ReduceOp.AVERAGE else total
             )
@@ -184,6 +200,9 @@ class _Owners:
             for variable, name in zip(self._variables, self.names, strict=True)
         )
 
+        # Of gradients whose variables are not known the number alone.
+        self.label = label_of_variables(self._variables, self.names)
+
     def name(self, index: int) -> str:
         return self.names[index]
 
@@ -227,6 +246,7 @@ def _reduce_dense(
     compressor: Compressor,
     bucket_cap_bytes: int | None,
     what: str,
+    label: int,
     num_ranks: int,
     sequence: InSequence,
 ) -> None:
@@ -249,6 +269,7 @@ def _reduce_dense(
         tensors,
         op,
         lambda number, count: f"{what} {number} of {count}",
+        label,
         sizes=sizes,
         num_shares=num_ranks,
         bucket_cap_bytes=bucket_cap_bytes,
@@ -260,15 +281,19 @@ def _reduce_dense(
         results[index] = result
 
 
-def _gather_slices(slices: Any, compressor: Compressor, key: str, sequence: InSequence) -> Any:
+def _gather_slices(
+    slices: Any, compressor: Compressor, key: str, label: int, sequence: InSequence
+) -> Any:
     """The rows of all ranks, one after the other."""
     sent, context = compressor.compress(slices.values)
     # Ranks may count rows in different widths.
     with sequence:
-        indices = operations.all_gather(tf.cast(slices.indices, tf.int64), f"{key}: rows")
+        indices = operations.all_gather(
+            tf.cast(slices.indices, tf.int64), f"{key}: rows", label_of(label, "rows")
+        )
     sequence.last = [indices]
     with sequence:
-        values = operations.all_gather(sent, f"{key}: values")
+        values = operations.all_gather(sent, f"{key}: values", label_of(label, "values"))
     sequence.last = [values]
     return tf.IndexedSlices(
         compressor.decompress(values, context),

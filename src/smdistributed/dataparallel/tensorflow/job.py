@@ -17,7 +17,11 @@ import threading
 from smdistributed import collectives
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS, documented_errors
-from smdistributed.dataparallel.exceptions import SMDDPAlreadyInitialized, SMDDPNotInitialized
+from smdistributed.dataparallel.exceptions import (
+    SMDDPAlreadyInitialized,
+    SMDDPMismatch,
+    SMDDPNotInitialized,
+)
 from smdistributed.dataparallel.trace.session import session as trace_session
 
 __all__ = [
@@ -58,6 +62,7 @@ def init() -> None:
     """
     global _job
     from smdistributed.dataparallel.tensorflow import operations
+    from smdistributed.dataparallel.tensorflow.operations.uncaught import show_documented_errors
 
     with _lock:
         if _job is not None:
@@ -71,6 +76,7 @@ def init() -> None:
         except BaseException:
             group.close()
             raise
+        show_documented_errors()
         alone = group.world_size == 1
         _job = _Job(
             group,
@@ -91,7 +97,8 @@ def is_initialized() -> bool:
 def shutdown() -> None:
     """Waits for all ranks, then leaves the group; `init()` may be called again.
 
-    Optional: a process may end without it. Without a group this does nothing.
+    Optional: a process may end without it. Without a group this does nothing. After a mismatch,
+    which has been raised where it was found, it leaves without waiting and without an error.
     """
     global _job
     from smdistributed.dataparallel.tensorflow import operations
@@ -99,8 +106,15 @@ def shutdown() -> None:
     with _lock:
         if _job is None:
             return
+        has_failed = any(
+            record["group"] == _GROUP_NAME and record["state"].startswith("failed")
+            for record in collectives.flight_record()
+        )
         try:
             _job.communicator.barrier()
+        except SMDDPMismatch:
+            if not has_failed:  # else it has been told
+                raise
         finally:
             operations.close_group()
             _job.communicator.close()

@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from smdistributed import collectives
 from smdistributed.dataparallel.tensorflow import operations
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["Kind", "Pattern", "PatternBook", "agree", "look_up_or_ask"]
 
@@ -91,6 +92,7 @@ def agree(
     book_key: Hashable,
     names: Sequence[str],
     what: str,
+    label: int,
 ) -> Pattern:
     """The joint pattern of all ranks. Blocks where it has to ask.
 
@@ -100,6 +102,7 @@ def agree(
         book_key: what stands for the list of variables in this process.
         names: of the gradients, for messages.
         what: "gradients", for messages.
+        label: of the list of variables.
 
     Returns:
         The joint pattern; in graphs of TensorFlow 1, where nothing can run before the session
@@ -110,7 +113,7 @@ def agree(
             return mine
 
     def ask() -> tuple[Pattern, Pattern]:
-        return _ask(mine, names, what)
+        return _ask(mine, names, what, label)
 
     if tf.executing_eagerly():
         return ask()[1]
@@ -131,7 +134,7 @@ def look_up_or_ask(
     return answer
 
 
-def _ask(mine: Pattern, names: Sequence[str], what: str) -> tuple[Pattern, Pattern]:
+def _ask(mine: Pattern, names: Sequence[str], what: str, label: int) -> tuple[Pattern, Pattern]:
     absent = [name for name, kind in zip(names, mine, strict=True) if kind is Kind.ABSENT]
     key = f"agreement on which of {len(mine)} {what} there are"
     if absent:
@@ -141,7 +144,10 @@ def _ask(mine: Pattern, names: Sequence[str], what: str) -> tuple[Pattern, Patte
     both = [*mine, *(Kind.DENSE - kind for kind in mine)]
     with tf.init_scope():
         (answer,) = operations.all_reduce(
-            [tf.constant(both, tf.uint8)], collectives.ReduceOp.MAX, key
+            [tf.constant(both, tf.uint8)],
+            collectives.ReduceOp.MAX,
+            key,
+            label_of("agreement", what, label),
         )
         values: list[Any] = answer.numpy().tolist()
     greatest = tuple(Kind(value) for value in values[: len(mine)])

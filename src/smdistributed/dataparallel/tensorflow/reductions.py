@@ -22,18 +22,26 @@ from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable, to_tensor
 from smdistributed.dataparallel.tensorflow.fused import all_reduce_fused, num_bytes
 from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp, resolve_op
+from smdistributed.dataparallel.tensorflow.teaching import teaching
 
 __all__ = ["allreduce", "oob_allreduce"]
 
 
 @not_converted
+@teaching(
+    "expected allreduce(tensor, param_index, num_params): which of how many gradients it is. For"
+    " what is no gradient, and for Horovod's allreduce(tensor), call oob_allreduce(tensor)"
+)
 def allreduce(
     tensor: Any,
     param_index: Any,
     num_params: Any,
     compression: Any = Compression.none,
     op: Any = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
 ) -> Any:
     """Reduces a tensor, or a list of them, over all ranks.
 
@@ -49,6 +57,8 @@ def allreduce(
             wrong ones do no harm.
         compression: `Compression.none`, `Compression.fp16`, or a class like them.
         op: `ReduceOp.AVERAGE`, which None stands for, `SUM`, `MIN` or `MAX`.
+        name: of this call, the same on all ranks; they compare it before they reduce. Calls of one
+            shape in another order on one rank are found out by their names, and by nothing else.
 
     Returns:
         A new tensor of the same shape and dtype; for a list, a list. The same bits on all ranks.
@@ -58,17 +68,25 @@ def allreduce(
         SMDDPNotInitialized: before `init()`.
         SMDDPConfigInvalid: (a ValueError) another `op` or compression; not a tensor.
         SMDDPUnsupported: a dtype that cannot be sent, or not be reduced so.
-        SMDDPMismatch: on all ranks, where their shapes or dtypes differ.
+        SMDDPMismatch: on all ranks, where their names, shapes or dtypes differ.
+        TypeError: without `param_index` and `num_params`; the text says what to call instead.
 
     Source: specification, section 7.3.
     """
     which = f"allreduce of parameter {param_index}" if isinstance(param_index, int) else "allreduce"
-    return _reduce(tensor, compression, op, "allreduce()", which)
+    return _reduce(
+        tensor, compression, op, "allreduce()", which, label_of("allreduce", name or ""), name
+    )
 
 
 @not_converted
+@teaching("expected oob_allreduce(tensor, compression=, op=, name=)")
 def oob_allreduce(
-    tensor: Any, compression: Any = Compression.none, op: Any = ReduceOp.AVERAGE
+    tensor: Any,
+    compression: Any = Compression.none,
+    op: Any = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
 ) -> Any:
     """Reduces what is no gradient, out of band: losses, metrics, counters.
 
@@ -82,6 +100,7 @@ def oob_allreduce(
             TensorFlow.
         compression: as for `allreduce`.
         op: as for `allreduce`.
+        name: as for `allreduce`.
 
     Returns:
         As `allreduce`.
@@ -91,10 +110,13 @@ def oob_allreduce(
 
     Source: specification, section 7.4.
     """
-    return _reduce(tensor, compression, op, "oob_allreduce()", "oob_allreduce")
+    label = label_of("oob_allreduce", name or "")
+    return _reduce(tensor, compression, op, "oob_allreduce()", "oob_allreduce", label, name)
 
 
-def _reduce(value: Any, compression: Any, op: Any, caller: str, what: str) -> Any:
+def _reduce(
+    value: Any, compression: Any, op: Any, caller: str, what: str, label: int, name: str | None
+) -> Any:
     reduce_op = resolve_op(op, caller)
     compressor = resolve_compression(compression)
     group = communicator(caller)
@@ -110,11 +132,13 @@ def _reduce(value: Any, compression: Any, op: Any, caller: str, what: str) -> An
         tf.cast(tensor, tf.float64) if is_average and tensor.dtype.is_integer else tensor
         for tensor, _ in compressed
     ]
-    label = f"{what} of {_described(tensors)}"
+    which = f"{what} '{name}'" if name else what
+    key = f"{which} of {_described(tensors)}"
     reduced = all_reduce_fused(
         sent,
         reduce_op,
-        lambda number, count: label if count == 1 else f"{label}, {number} of {count}",
+        lambda number, count: key if count == 1 else f"{key}, {number} of {count}",
+        label,
         sizes=[num_bytes(tensor.shape, tensor.dtype) for tensor in sent],
         num_shares=group.world_size,
     )

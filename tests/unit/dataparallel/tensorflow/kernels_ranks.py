@@ -9,9 +9,11 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -310,25 +312,34 @@ def check_a_library_of_another_build(at: Rank) -> None:
         at.kernels.set_group(Group())
 
 
-def check_a_version_that_is_not_known(at: Rank) -> None:
-    """It is tried in a child process, and what fails there is told."""
+def check_a_build_that_is_not_known(at: Rank) -> None:
+    """It is tried in a child process, once for all processes; what fails there is told."""
+    from smdistributed.dataparallel.tensorflow.operations import builds
+
     if at.rank != 0:
         return
     kernels: Any = at.kernels
-    known, executable = kernels._KNOWN_VERSIONS, sys.executable
-    try:
-        kernels._KNOWN_VERSIONS = frozenset()
-        kernels.is_available.cache_clear()
-        assert kernels.is_available() == (True, "")
-        sys.executable = "/bin/false"
-        assert kernels.is_available() == (True, "")  # remembered
-        kernels.is_available.cache_clear()
-        is_available, reason = kernels.is_available()
-        assert not is_available
-        assert "is not known, and a trial of it ended with exit status 1" in reason, reason
-    finally:
-        kernels._KNOWN_VERSIONS, sys.executable = known, executable
-        kernels.is_available.cache_clear()
+    known, executable = builds._KNOWN_BUILDS, sys.executable
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
+    ):
+        try:
+            builds._KNOWN_BUILDS = frozenset()
+            sys.executable = "/bin/false"
+            kernels.is_available.cache_clear()
+            is_available, reason = kernels.is_available()
+            assert not is_available
+            assert "is not known, and a trial of it ended with exit status 1" in reason, reason
+            sys.executable = executable
+            kernels.is_available.cache_clear()
+            assert kernels.is_available() == (True, "")  # a trial that failed is made again
+            sys.executable = "/bin/false"
+            kernels.is_available.cache_clear()
+            assert kernels.is_available() == (True, "")  # one that passed is not
+        finally:
+            builds._KNOWN_BUILDS, sys.executable = known, executable
+            kernels.is_available.cache_clear()
 
 
 def check_a_library_that_is_not_there(at: Rank) -> None:
@@ -374,8 +385,7 @@ def peer_is_killed(rank: int, world_size: int) -> tuple[str, str]:
     in_graph()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    # TensorFlow replaces the code of errors in graphs, and says so; see failure.cc.
-    return at.error(in_graph, "InternalError"), at.error(step, "UnavailableError")
+    return at.error(in_graph, "AbortedError"), at.error(step, "AbortedError")
 
 
 def rank_is_late(rank: int, world_size: int, folder: str) -> str:

@@ -18,6 +18,7 @@ from smdistributed import collectives
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.dataparallel.tensorflow import operations
 from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["average_logs"]
 
@@ -47,6 +48,7 @@ def average_logs(logs: MutableMapping[str, Any]) -> None:
         [tf.constant(array, tf.float64) for array in numbers.values()],
         collectives.ReduceOp.AVG,
         f"average of {len(numbers)} logged metrics",
+        label_of("logged metrics"),
     )
     for key, average in zip(numbers, averages, strict=True):
         value = average.numpy()
@@ -77,12 +79,14 @@ def _require_same_on_all_ranks(names: list[str]) -> None:
         [tf.constant([code, -code], tf.int64)],
         collectives.ReduceOp.MAX,
         "names of logged metrics",
+        label_of("names of logged metrics"),
     )
     greatest, minus_least = extremes.numpy().tolist()
     if greatest == -minus_least:
         return
     text = np.frombuffer("\n".join(names).encode() + b"\0", np.uint8)
-    gathered = operations.all_gather(tf.constant(text), "names of logged metrics of all ranks")
+    key = "names of logged metrics of all ranks"
+    gathered = operations.all_gather(tf.constant(text), key, label_of(key))
     by_rank = [
         set(part.decode().split("\n")) - {""}
         for part in gathered.numpy().tobytes().split(b"\0")[:-1]

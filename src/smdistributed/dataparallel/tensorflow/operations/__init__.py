@@ -10,6 +10,10 @@ Two ways to carry them out, one interface:
     python_functions   `tf.numpy_function`, where this TensorFlow does not take the kernels
     gradients          of all of them
     order              what keeps them in the order of the program, on all ranks
+    session_order      the same in graphs of TensorFlow 1
+    labels             what the ranks compare besides sizes: purpose, name, place
+    builds             which builds of TensorFlow take the kernels
+    uncaught           the last line of an error that ends the script
     interrupts         Ctrl-C while TensorFlow waits
 
 Bucketing, averaging of integers, sparse tensors and so on are for the callers; here every call is

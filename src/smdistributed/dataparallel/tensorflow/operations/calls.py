@@ -13,54 +13,77 @@ import tensorflow as tf
 
 from smdistributed.collectives import ReduceOp
 from smdistributed.dataparallel.tensorflow.operations import backend
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 from smdistributed.dataparallel.tensorflow.operations.order import in_order
+from smdistributed.dataparallel.tensorflow.operations.session_order import number_in
 from smdistributed.dataparallel.tensorflow.saving import refuse_to_save
 from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 
 __all__ = ["all_gather", "all_reduce", "broadcast"]
 
 
-def all_reduce(tensors: Sequence[tf.Tensor], op: ReduceOp, key: str) -> list[tf.Tensor]:
+def all_reduce(
+    tensors: Sequence[tf.Tensor], op: ReduceOp, key: str, label: int = 0
+) -> list[tf.Tensor]:
     """Reduces tensors over all ranks, as one collective.
 
     Args:
         tensors: at least one, of one dtype; the same shapes on all ranks.
         op: SUM, AVG, MIN, MAX. Gradients flow through SUM and AVG.
         key: what for, in messages: "gradients 1 of 3".
+        label: what for, as the ranks compare it (`labels`); 0: not at all.
 
     Returns:
         New tensors of the same shapes; the same bits on all ranks.
     """
-    make = backend.current().all_reduce
-    return _placed(lambda token: make(list(tensors), int(op), token, key))
+    make, label = backend.current().all_reduce, _placed_label(label)
+    return _placed(lambda token: make(list(tensors), int(op), token, key, label), tensors)
 
 
-def broadcast(tensors: Sequence[tf.Tensor], root: int, key: str) -> list[tf.Tensor]:
+def broadcast(
+    tensors: Sequence[tf.Tensor], root: int, key: str, label: int = 0, *, is_alone: bool = False
+) -> list[tf.Tensor]:
     """Gives all ranks the tensors of one of them.
 
     Args:
         tensors: at least one, of one dtype; the same shapes on all ranks.
         root: whose; 0 <= root < number of ranks.
-        key: what for, in messages.
+        key, label: as for `all_reduce`.
+        is_alone: as for `in_order`.
     """
-    make = backend.current().broadcast
-    return _placed(lambda token: make(list(tensors), root, token, key))
+    make, label = backend.current().broadcast, label if is_alone else _placed_label(label)
+    return _placed(
+        lambda token: make(list(tensors), root, token, key, label), tensors, is_alone=is_alone
+    )
 
 
-def all_gather(tensor: tf.Tensor, key: str) -> tf.Tensor:
+def all_gather(tensor: tf.Tensor, key: str, label: int = 0) -> tf.Tensor:
     """The rows of all ranks, in rank order.
 
     Args:
         tensor: at least one dimension; the number of rows may differ between ranks.
-        key: what for, in messages.
+        key, label: as for `all_reduce`.
     """
-    make = backend.current().all_gather
-    return _placed(lambda token: [make(tensor, token, key)])[0]
+    make, label = backend.current().all_gather, _placed_label(label)
+    return _placed(lambda token: [make(tensor, token, key, label)], [tensor])[0]
 
 
-def _placed(make: Callable[[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
+def _placed_label(label: int) -> int:
+    """With the operation's place where TensorFlow keeps no order: in a graph of TensorFlow 1."""
+    if not label or tf.executing_eagerly():
+        return label
+    graph = tf.compat.v1.get_default_graph()
+    return label if graph.building_function else label_of(label, "place", number_in(graph))
+
+
+def _placed(
+    make: Callable[[tf.Tensor], list[tf.Tensor]],
+    tensors: Sequence[tf.Tensor],
+    *,
+    is_alone: bool = False,
+) -> list[tf.Tensor]:
     """Has an operation made, given the order token, where and as that is allowed."""
     require_no_xla()
     if not tf.executing_eagerly():
         refuse_to_save()
-    return list(in_order(make))
+    return list(in_order(make, tensors, is_alone=is_alone))

@@ -20,6 +20,7 @@ from smdistributed.collectives import ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.operations import backend
 from smdistributed.dataparallel.tensorflow.operations.calls import all_gather, all_reduce
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["GRADIENTS", "PREFIX"]
 
@@ -34,11 +35,12 @@ def _of_all_reduce(operation: Any, *upstream: Any) -> list[Any]:
             f"{key}: {op.name} over the ranks has no gradient, and one is to flow through it;"
             " expected AVERAGE or SUM. Use one of these, or tf.stop_gradient() of the result."
         )
-    return all_reduce(_dense(upstream), op, f"gradient of {key}")
+    return all_reduce(_dense(upstream), op, f"gradient of {key}", _label(operation))
 
 
 def _of_broadcast(operation: Any, *upstream: Any) -> list[Any]:
-    sums = all_reduce(_dense(upstream), ReduceOp.SUM, f"gradient of {_key(operation)}")
+    key = f"gradient of {_key(operation)}"
+    sums = all_reduce(_dense(upstream), ReduceOp.SUM, key, _label(operation))
     if backend.own_rank() == _attribute(operation, "root"):
         return sums
     with tf.control_dependencies(sums):  # or sessions of TensorFlow 1 leave out the collective
@@ -47,9 +49,10 @@ def _of_broadcast(operation: Any, *upstream: Any) -> list[Any]:
 
 def _of_all_gather(operation: Any, upstream: Any) -> list[Any]:
     key = _key(operation)
-    (total,) = all_reduce(_dense([upstream]), ReduceOp.SUM, f"gradient of {key}")
+    label = _label(operation)
+    (total,) = all_reduce(_dense([upstream]), ReduceOp.SUM, f"gradient of {key}", label)
     with tf.control_dependencies([total]):  # nor do they keep the order
-        counts = all_gather(tf.shape(operation.inputs[-1], tf.int64)[:1], f"rows of {key}")
+        counts = all_gather(tf.shape(operation.inputs[-1], tf.int64)[:1], f"rows of {key}", label)
     rank = backend.own_rank() or 0
     begin = tf.reduce_sum(counts[:rank])
     return [total[begin : begin + counts[rank]]]
@@ -79,6 +82,10 @@ def _attribute(operation: Any, name: str) -> Any:
 
 def _key(operation: Any) -> str:
     return str(tf.compat.as_str(_attribute(operation, "key")))  # graphs have bytes
+
+
+def _label(operation: Any) -> int:
+    return label_of("gradient", int(_attribute(operation, "label")))
 
 
 def _dense(upstream: Any) -> list[Any]:

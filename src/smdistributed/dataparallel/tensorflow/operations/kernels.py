@@ -5,8 +5,8 @@
 They are in `_tensorflow_operations.so` (native/adapters/tensorflow), which is built with this
 package and knows TensorFlow by its C functions only: one library for all versions. What it relies
 on besides is that an asynchronous kernel may end after it has returned, and how TensorFlow passes
-the callback for that. Versions in which that works are known; another one is tried in a process of
-its own first.
+the callback for that. A build of TensorFlow that is not known is tried in a process of its own
+first (`builds`).
 
 Source: our choice; see docs/tensorflow.md.
 """
@@ -27,12 +27,11 @@ import tensorflow as tf
 
 from smdistributed.collectives import Communicator
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.tensorflow.operations import builds
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "is_available", "set_group"]
 
 _LIBRARY = "_tensorflow_operations.so"
-# Where the tests have run with these kernels.
-_KNOWN_VERSIONS = frozenset({"2.14", "2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21"})
 _PROBE_SECONDS = 120.0
 # The attribute `group` of the operations: the group of all ranks.
 _WORLD = 0
@@ -44,6 +43,7 @@ class _Library:
     """The loaded library: the operations' wrappers in Python, and its own functions."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.operations: Any = tf.load_op_library(str(path))
         functions = ctypes.CDLL(str(path))  # the same one: it is loaded once
         self.problem = functions.smd_tensorflow_problem
@@ -64,8 +64,8 @@ class _Library:
 def is_available() -> tuple[bool, str]:
     """Whether the kernels work with this TensorFlow; else why not, in words.
 
-    Loads them. A version that has not been tested is tried in a child process, which takes seconds;
-    that is remembered while this process lives.
+    Loads them. A build that is not known is tried in a child process, which takes seconds, once
+    for each user and build.
     """
     try:
         library = _library()
@@ -73,9 +73,7 @@ def is_available() -> tuple[bool, str]:
         return False, f"{_LIBRARY} does not load: {error}"
     if problem := library.problem().decode(errors="replace"):
         return False, problem
-    if ".".join(tf.__version__.split(".")[:2]) in _KNOWN_VERSIONS:
-        return True, ""
-    return _try_in_child()
+    return builds.judge(library.path, _try_in_child)
 
 
 def set_group(group: Communicator) -> None:
@@ -92,19 +90,22 @@ def clear_group() -> None:
     _library().clear_group(_WORLD)
 
 
-def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[Any]:
+def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
-    return list(_operations().smddp_all_reduce(token, tensors, op=op, key=key, group=_WORLD))
+    make = _operations().smddp_all_reduce
+    return list(make(token, tensors, op=op, key=key, label=label, group=_WORLD))
 
 
-def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str) -> list[Any]:
+def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.broadcast`."""
-    return list(_operations().smddp_broadcast(token, tensors, root=root, key=key, group=_WORLD))
+    make = _operations().smddp_broadcast
+    return list(make(token, tensors, root=root, key=key, label=label, group=_WORLD))
 
 
-def all_gather(tensor: Any, token: Any, key: str) -> Any:
+def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
     """As `operations.all_gather`."""
-    return _operations().smddp_all_gather(token, tensor, key=key, group=_WORLD)
+    make = _operations().smddp_all_gather
+    return make(token, tensor, key=key, label=label, group=_WORLD)
 
 
 def probe() -> None:
@@ -159,6 +160,7 @@ def _library() -> _Library:
 
 def _try_in_child() -> tuple[bool, str]:
     command = f"from {__name__} import probe; probe(); print('smddp probe ' + 'passed')"
+    unknown = f"this build of TensorFlow {tf.__version__} is not known, and a trial of it"
     try:
         child = subprocess.run(
             [sys.executable, "-c", command],
@@ -171,11 +173,8 @@ def _try_in_child() -> tuple[bool, str]:
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return False, f"a trial of TensorFlow {tf.__version__}, which is not known, failed: {error}"
+        return False, f"{unknown} failed: {error}"
     if child.returncode == 0 and "smddp probe passed" in child.stdout:
         return True, ""
     last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-    return False, (
-        f"TensorFlow {tf.__version__} is not known, and a trial of it ended with exit status"
-        f" {child.returncode}: {last}"
-    )
+    return False, f"{unknown} ended with exit status {child.returncode}: {last}"

@@ -12,8 +12,7 @@ way at a time; the engine would not begin a second one earlier anyway.
 TensorFlow leaves these dependencies out where it builds the backward function of a `tf.function`
 that an eager tape watches. There each operation of ours waits for the one built before it.
 
-Graphs of TensorFlow 1 have no such dependencies, whoever asks for them must chain what he runs in
-one session call (`tf.control_dependencies`).
+Graphs of TensorFlow 1 have no such dependencies: see `session_order`.
 
 Source: our choice; see docs/tensorflow.md.
 """
@@ -24,6 +23,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+
+from smdistributed.dataparallel.tensorflow.operations.session_order import place_in
 
 __all__ = ["in_order"]
 
@@ -36,18 +37,32 @@ _lock = threading.Lock()
 _process_token: tf.Tensor | None = None
 
 
-def in_order(make: Callable[[tf.Tensor], Sequence[tf.Tensor]]) -> Sequence[tf.Tensor]:
+def in_order(
+    make: Callable[[tf.Tensor], Sequence[tf.Tensor]],
+    tensors: Sequence[tf.Tensor] = (),
+    *,
+    is_alone: bool = False,
+) -> Sequence[tf.Tensor]:
     """Has an operation made, and its place among those of ours kept.
 
     Args:
         make: makes it, given the handle that it is to take as an input, and returns its results.
+        tensors: its other inputs.
+        is_alone: in a graph of TensorFlow 1 nothing else is brought along with it: it is run by
+            itself.
     """
     token = _order_token()
     if tf.executing_eagerly():
         return make(token)
     graph = tf.compat.v1.get_default_graph()
     token = _seen_from(graph, token)
-    if not graph.building_function or graph.experimental_acd_manager is not None:
+    if not graph.building_function:
+        place = place_in(graph, tensors, is_alone=is_alone)
+        with tf.control_dependencies(place.waits_for):
+            results = make(token)
+        place.note(results)
+        return results
+    if graph.experimental_acd_manager is not None:
         return make(token)
     last = graph.get_collection_ref(_NAME)  # copied from the graph around when this one began
     with tf.control_dependencies([each for each in last if each.graph is graph]):

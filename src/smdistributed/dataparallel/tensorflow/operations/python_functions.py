@@ -25,8 +25,11 @@ import tensorflow as tf
 from smdistributed.collectives import Communicator, _native
 from smdistributed.dataparallel.exceptions import SMDDPError, SMDDPNotInitialized
 from smdistributed.dataparallel.tensorflow.operations.gradients import GRADIENTS, PREFIX
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "set_group"]
+
+_SHAPES_IN_MESSAGES = 3
 
 _group: Communicator | None = None
 
@@ -43,7 +46,7 @@ def clear_group() -> None:
     _group = None
 
 
-def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[Any]:
+def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
@@ -56,26 +59,28 @@ def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str) -> list[An
             [array.size for array in arrays],
             _code(arrays[0]),
             op,
+            **_agreement(label, key, arrays),
         )
         return results
 
-    what = _Operation("SmddpAllReduce", tensors, {"op": op, "key": key})
+    what = _Operation("SmddpAllReduce", tensors, {"op": op, "key": key, "label": label})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
-def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str) -> list[Any]:
+def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.broadcast`."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         fused = np.concatenate([array.reshape(-1) for array in arrays])
-        group.native.broadcast_ptr(fused.ctypes.data, fused.size, _code(fused), root)
+        agreement = _agreement(label, key, arrays)
+        group.native.broadcast_ptr(fused.ctypes.data, fused.size, _code(fused), root, **agreement)
         return _like(fused, arrays)
 
-    what = _Operation("SmddpBroadcast", tensors, {"root": root, "key": key})
+    what = _Operation("SmddpBroadcast", tensors, {"root": root, "key": key, "label": label})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
-def all_gather(tensor: Any, token: Any, key: str) -> Any:
+def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
     """As `operations.all_gather`."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
@@ -88,11 +93,12 @@ def all_gather(tensor: Any, token: Any, key: str) -> Any:
             [part.ctypes.data for part in parts],
             [part.size for part in parts],
             _code(array),
+            **_agreement(label, key, [array[:0]]),
         )
         return [np.concatenate(parts)]
 
     shape = tf.TensorShape([None, *tensor.shape[1:]])
-    what = _Operation("SmddpAllGather", [tensor], {"key": key})
+    what = _Operation("SmddpAllGather", [tensor], {"key": key, "label": label})
     return _call(what, run, [shape], token)[0]
 
 
@@ -107,6 +113,15 @@ class _Operation:
     def get_attr(self, name: str) -> Any:
         """As of TensorFlow's."""
         return self.attributes[name]
+
+
+def _agreement(label: int, key: str, arrays: list[Any]) -> dict[str, Any]:
+    """What the ranks must agree on besides sizes, for the engine: as the kernels do."""
+    shapes = [list(array.shape) for array in arrays]
+    more = ", ..." if len(shapes) > _SHAPES_IN_MESSAGES else ""
+    shown = ", ".join(map(str, shapes[:_SHAPES_IN_MESSAGES])) + more
+    purpose = f"{key}, {'shape' if len(shapes) == 1 else 'shapes'} {shown}"
+    return {"label": label_of(label, *map(str, shapes)), "purpose": purpose}
 
 
 def _code(array: Any) -> int:

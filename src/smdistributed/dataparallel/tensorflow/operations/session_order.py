@@ -1,0 +1,111 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The order of collectives in graphs of TensorFlow 1, where TensorFlow itself keeps none.
+
+What one `session.run` asks for runs in the order in which it was made: each collective waits for
+the one before it, by a control dependency. A control dependency also brings along what it points
+to: who fetches the later collective alone gets the earlier one as well. That must do no harm. So
+the earlier one may need nothing that the later one does not need anyway of what has to be fed, or
+is used up by being read (`_sources`): else the metric of an evaluation would take a batch from the
+training data. Two collectives that are not ordered for that reason, and are fetched together, run
+in any order. Should that be another one on another rank, all ranks are told: the number of a
+collective in its graph is a part of its label.
+
+Operations in the branches and loops of TensorFlow 1's control flow are ordered within theirs.
+
+Source: our choice; see docs/tensorflow.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["Place", "number_in", "place_in"]
+
+_MADE = "smddp_collectives"
+# Of operations that have a state, those that may run once more: ours, random numbers, variables.
+_HARMLESS = ("Smddp", "Random", "VarHandle", "Variable", "Multinomial", "TruncatedNormal")
+_FED = ("Placeholder",)
+
+
+@dataclasses.dataclass
+class _Collective:
+    """One that was made: its results, what it needs, and the branch or loop that it is in."""
+
+    results: list[Any]
+    sources: frozenset[str]
+    context: Any
+
+
+class Place:
+    """Where an operation that is about to be made stands among the others of its graph."""
+
+    def __init__(self, graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> None:
+        self._made: list[_Collective] = graph.get_collection_ref(_MADE)
+        self._context = graph._get_control_flow_context()
+        self._is_alone = is_alone
+        self._sources = _sources(tensors, self._made)
+        self.waits_for: list[Any] = []
+        for before in reversed([] if is_alone else self._made):
+            if before.context is self._context and before.sources <= self._sources:
+                self.waits_for = before.results[:1]
+                self._sources |= before.sources
+                break
+
+    def note(self, results: Sequence[Any]) -> None:
+        """The operation has been made, and these are its results."""
+        if self._is_alone:
+            return
+        # What its caller has chained it to comes along with it as well.
+        known = {result.op.name: each.sources for each in self._made for result in each.results}
+        for before in {each for result in results for each in result.op.control_inputs}:
+            self._sources |= known.get(before.name, frozenset())
+        self._made.append(_Collective(list(results), self._sources, self._context))
+
+
+def place_in(graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> Place:
+    """The place of an operation on these tensors.
+
+    Args:
+        graph: of TensorFlow 1, which is the one that is being built.
+        is_alone: it is run by itself, before all others, and brings nothing along: the
+            broadcast of variables.
+    """
+    return Place(graph, tensors, is_alone=is_alone)
+
+
+def number_in(graph: Any) -> int:
+    """How many have been made in the graph: the same on ranks that build the same graph."""
+    return len(graph.get_collection_ref(_MADE))
+
+
+def _sources(tensors: Sequence[Any], made: Sequence[_Collective]) -> frozenset[str]:
+    """Names of what must be fed for these tensors, or what their computation uses up."""
+    known = {result.op.name: each.sources for each in made for result in each.results}
+    found: set[str] = set()
+    seen: set[str] = set()
+    waiting = [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]
+    while waiting:
+        operation = waiting.pop()
+        if operation.name in seen:
+            continue
+        seen.add(operation.name)
+        if operation.name in known:
+            found |= known[operation.name]
+            continue
+        if _is_source(operation):
+            found.add(operation.name)
+        waiting += [each.op for each in operation.inputs]
+        waiting += operation.control_inputs
+    return frozenset(found)
+
+
+def _is_source(operation: Any) -> bool:
+    kind: str = operation.type
+    if kind.startswith(_FED):
+        return True
+    return bool(operation.op_def.is_stateful) and not kind.startswith(_HARMLESS)
