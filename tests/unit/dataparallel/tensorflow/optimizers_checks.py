@@ -60,9 +60,11 @@ def check_signatures(rank: int, size: int) -> None:
 def check_bucket_sizes(rank: int, size: int) -> None:
     for value in (1, 25, 0.5):
         DistributedOptimizer(sgd(), bucket_cap_mb=value)
-    for value in (0, -1, True, 1 / 3, float("nan")):
+    for value in (0, -1, 1 / 3, float("nan")):
         text = raised(ValueError, DistributedOptimizer, sgd(), bucket_cap_mb=value)
         assert "must be a positive multiple of 128 bytes" in text, text
+    text = raised(ValueError, DistributedOptimizer, sgd(), bucket_cap_mb=True)
+    assert text.startswith("bucket_cap_mb=True is of type bool; expected a number"), text
 
 
 def check_devices_are_refused(rank: int, size: int) -> None:
