@@ -163,11 +163,11 @@ def sends(rank: int, world_size: int) -> tuple[int, int]:
         with_it = dist.all_reduce(tensor, async_op=True, op=dist.ReduceOp.MAX)
         during = adopted()
         received = torch.empty(_COUNT)
+        assert with_it is not None
+        with_it.wait()  # only then: rank 0 has made its call, with the message on its way
         if rank == 1:
             dist.recv(received, 0)
             assert bool((received == 3).all())
-        assert with_it is not None
-        with_it.wait()
         if sent is not None:
             sent.wait()
         assert bool((tensor == 3).all())
