@@ -329,8 +329,8 @@ INSTANTIATE_TEST_SUITE_P(
         MessageCase{"ThreadsOverHosts", {1, 1}, 100000, Mode::kAsync, Failing::kElsewhere}),
     [](const auto& parameter) { return std::string(parameter.param.name); });
 
-// A frame that nobody has asked for, and that there is no memory for: both ranks read the size. It is
-// short enough to come without being announced.
+// A frame that nobody has asked for, and that there is no memory for: both ranks read the size.
+// It is short enough to come without being announced.
 class NoMemoryForAFrame : public ::testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(NoMemoryForAFrame, BothRanksReadTheSize) {
