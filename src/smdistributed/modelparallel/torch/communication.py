@@ -345,13 +345,14 @@ def _send(job: Job, obj: Any, receivers: Sequence[int]) -> None:
 
 def _forget_what_is_sent() -> None:
     """Also raises what has kept a part from being sent, here and below."""
-    works = [work for work in _under_way if work is not None]
-    _under_way.clear()
-    for work in works:
-        if work.is_completed():
+    done: list[Any] = []
+    others: list[Any] = []
+    for work in _under_way:
+        (done if work is None or work.is_completed() else others).append(work)
+    _under_way[:] = others  # before one of them raises
+    for work in done:
+        if work is not None:
             work.wait()
-        else:
-            _under_way.append(work)
 
 
 def _wait_until_sent() -> None:
