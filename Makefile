@@ -118,7 +118,7 @@ test: env deepspeed-helper  ## run all tests: native (ctest), fuzzers for a mome
 
 .PHONY: test-all
 test-all: env deepspeed-helper lint check-wheel  ## all that there is, for once a week: slow tests, torch's suite, every processor level (hours)
-	@$(NATIVE_TESTS)
+	@SMD_TEST_ALL=1 $(NATIVE_TESTS)
 	@tools/run_fuzzers.sh build/fuzz $(COMPILE_JOBS) 600
 	@TORCH_SUITE=full $(PYTHON_TESTS) --run-slow
 	@tools/run_at_processor_levels.sh $(PYTHON_TESTS)
