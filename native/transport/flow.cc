@@ -45,7 +45,8 @@ void Outflow::send(Transport& transport, int peer, const FrameHeader& header, co
   if (ticket == nullptr) return transport.send(peer, header, payload, nullptr);
   const std::lock_guard lock(mutex_);
   const MatchKey key = keyOf(header, peer);
-  if (header.length <= windows_.atOnce(header.channel)) {
+  const bool isShort = header.length <= windows_.atOnce(header.channel);
+  if (isShort) {
     std::uint64_t& used = used_[static_cast<std::size_t>(header.channel)];
     const std::uint64_t cost = Windows::costOf(header);
     // No message overtakes one that waits.
@@ -55,17 +56,33 @@ void Outflow::send(Transport& transport, int peer, const FrameHeader& header, co
       used += cost;
       return;
     }
-  } else if (const auto cleared = cleared_.find(key); cleared != cleared_.end()) {
-    transport.send(peer, header, payload, ticket);
-    if (--cleared->second == 0) cleared_.erase(cleared);
-    return;
   }
   if (hasFailed_) return ticket->complete(SendTicket::State::kFailed);
-  announce(transport, key, {.header = header, .payload = payload, .ticket = ticket});
+  const auto cleared = cleared_.find(key);
+  if (cleared == cleared_.end()) {
+    announce(transport, key, {.header = header, .payload = payload, .ticket = ticket});
+    return;
+  }
+  if (!isShort) {
+    transport.send(peer, header, payload, ticket);
+  } else {
+    // Whole it would be taken for one of the window. The clearance may be of a receive that meets
+    // this announcement: it would wait for ever if a longer frame took it.
+    Announced& waiting =
+        announce(transport, key, {.header = header, .payload = payload, .ticket = ticket});
+    try {
+      sendPayload(transport, peer, waiting);
+    } catch (...) {
+      forget(waiting);
+      throw;
+    }
+  }
+  if (--cleared->second == 0) cleared_.erase(cleared);
 }
 
-// Caller holds mutex_.
-void Outflow::announce(Transport& transport, const MatchKey& key, Announced&& frame) {
+// Caller holds mutex_, here and below.
+Outflow::Announced& Outflow::announce(Transport& transport, const MatchKey& key,
+                                      Announced&& frame) {
   FrameHeader announcement = frame.header;
   announcement.kind = FrameKind::kAnnouncement;
   announcement.amount = frame.header.length;
@@ -83,6 +100,20 @@ void Outflow::announce(Transport& transport, const MatchKey& key, Announced&& fr
   }
   announced_.splice(announced_.end(), one);
   announcedBytes_ += waiting.header.length;
+  return waiting;
+}
+
+void Outflow::sendPayload(Transport& transport, int peer, Announced& waiting) {
+  FrameHeader payload = waiting.header;
+  payload.kind = FrameKind::kPayload;
+  transport.send(peer, payload, waiting.payload, waiting.ticket);
+  forget(waiting);
+}
+
+void Outflow::forget(Announced& waiting) {
+  byKey_.remove(waiting);
+  announcedBytes_ -= waiting.header.length;
+  announced_.erase(waiting.self);
 }
 
 void Outflow::clear(Transport& transport, int peer, const FrameHeader& header) {
@@ -93,12 +124,7 @@ void Outflow::clear(Transport& transport, int peer, const FrameHeader& header) {
     ++cleared_[key];
     return;
   }
-  FrameHeader payload = waiting->header;
-  payload.kind = FrameKind::kPayload;
-  transport.send(peer, payload, waiting->payload, waiting->ticket);
-  byKey_.remove(*waiting);
-  announcedBytes_ -= waiting->header.length;
-  announced_.erase(waiting->self);
+  sendPayload(transport, peer, *waiting);
 }
 
 void Outflow::giveBack(Channel channel, std::uint64_t bytes) {

@@ -67,8 +67,8 @@ class Outflow {
  public:
   explicit Outflow(const Windows& windows) : windows_(windows) {}
 
-  // As of Transport. A frame without a ticket is never announced. Throws std::bad_alloc, and has
-  // done nothing then.
+  // As of Transport. A frame without a ticket is never announced. Throws std::bad_alloc, and uses
+  // neither payload nor ticket any more then.
   void send(Transport& transport, int peer, const FrameHeader& header, const void* payload,
             SendTicket* ticket);
   // The peer has cleared one frame like `header`. Throws std::bad_alloc.
@@ -88,18 +88,18 @@ class Outflow {
     std::list<Announced>::iterator self = {};
     QueuePlace<Announced> place = {};
   };
-  struct Hash {
-    std::size_t operator()(const MatchKey& key) const { return hashOf(key); }
-  };
 
-  void announce(Transport& transport, const MatchKey& key, Announced&& frame);
+  Announced& announce(Transport& transport, const MatchKey& key, Announced&& frame);
+  void sendPayload(Transport& transport, int peer, Announced& waiting);
+  void forget(Announced& waiting);
 
   const Windows& windows_;
   std::mutex mutex_;  // guards what follows
   std::array<std::uint64_t, kNumChannels> used_{};
   std::list<Announced> announced_;
   KeyedQueues<Announced, &Announced::place> byKey_;
-  std::unordered_map<MatchKey, std::uint64_t, Hash> cleared_;  // beforehand
+  // Beforehand: of keys of which nothing waits.
+  std::unordered_map<MatchKey, std::uint64_t, MatchHash> cleared_;
   std::uint64_t announcedBytes_ = 0;
   bool hasFailed_ = false;
 };

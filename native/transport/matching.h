@@ -33,6 +33,10 @@ inline std::size_t hashOf(const MatchKey& key) {
   return static_cast<std::size_t>(mixed ^ mixed >> 32);
 }
 
+struct MatchHash {
+  std::size_t operator()(const MatchKey& key) const { return hashOf(key); }
+};
+
 // The place of an element in one set of queues.
 template <class T>
 struct QueuePlace {
