@@ -14,6 +14,8 @@
 // A receive that is posted before its frame is announced clears it beforehand, if it is for one
 // peer and longer than what is sent at once. A clearance is for the oldest frame of its key that is
 // or will be announced; which receive it came from does not matter, as the receiver counts them.
+// One that gives up leaves its clearance to the next, as the frame may be under way; if there is no
+// next, the frame is kept.
 #pragma once
 
 #include <array>

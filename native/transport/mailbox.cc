@@ -106,7 +106,7 @@ void Mailbox::post(Receive& receive) {
       (isForAny ? postedForAny_ : posted_).append(receive, key);
       if (!isForAny && receive.bytes > windows_.atOnce(receive.channel)) {
         receive.isCleared = true;
-        reply = {.peer = receive.peer, .clearance = clearanceOf(key)};
+        if (!takeSpare(key)) reply = {.peer = receive.peer, .clearance = clearanceOf(key)};
       }
     } else if (arrival->state == Arrival::State::kArriving) {
       receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
@@ -134,6 +134,9 @@ bool Mailbox::cancel(Receive& receive) {
   std::lock_guard lock(mutex_);
   if (!receive.place.isQueued || receive.state.load() != Receive::State::kPosted) return false;
   unpost(receive);
+  if (std::exchange(receive.isCleared, false)) {
+    leaveSpare({receive.tag, receive.peer, receive.channel});
+  }
   return true;
 }
 
@@ -153,13 +156,11 @@ void Mailbox::unpost(Receive& receive) {
 // An announcement has met its receive, which is not posted. One of another length is cleared, too:
 // it may be under way already, and the sender waits for it.
 void Mailbox::match(Receive& receive, int peer, const FrameHeader& header, Reply& reply) {
+  const MatchKey key{header.tag, peer, header.channel};
   receive.header = header;
-  awaited_.append(receive, {header.tag, peer, header.channel});
+  awaited_.append(receive, key);
   receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
-  if (!receive.isCleared) {
-    reply.peer = peer;
-    reply.clearance = clearanceOf(MatchKey{header.tag, peer, header.channel});
-  }
+  if (!receive.isCleared && !takeSpare(key)) reply = {.peer = peer, .clearance = clearanceOf(key)};
 }
 
 Mailbox::Arrival& Mailbox::keep(int peer, const FrameHeader& header, Arrival::State state,
@@ -204,7 +205,7 @@ std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequen
 // What was sent at once has been taken. It is said when it is half of the window, so that it costs
 // little, and the sender has the other half meanwhile.
 void Mailbox::noteTaken(int peer, const FrameHeader& header, Reply& reply) {
-  if (header.length > windows_.atOnce(header.channel)) return;  // a clearance let it come
+  if (header.kind != FrameKind::kWhole || isLong(header)) return;  // a clearance let it come
   std::uint64_t& taken = taken_[index(peer)][static_cast<std::size_t>(header.channel)];
   taken += Windows::costOf(header);
   if (2 * taken < windows_.bytes(header.channel)) return;
@@ -299,11 +300,13 @@ std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
   if (Receive* const receive = oldestFor(key); receive != nullptr) {
     std::byte* const place =
         fill(flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_, header);
-    if (!receive->isCleared && header.length > windows_.atOnce(header.channel)) passClearance(key);
+    if (isLong(header) && !receive->isCleared && !takeSpare(key)) passClearance(key);
+    if (!isLong(header) && receive->isCleared) leaveSpare(key);
     return place;
   }
   flight.arrival = &keep(peer, header, Arrival::State::kArriving,
                          std::make_unique_for_overwrite<std::byte[]>(header.length));
+  if (isLong(header)) takeSpare(key);
   return flight.arrival->data.get();
 }
 
@@ -317,6 +320,19 @@ std::byte* Mailbox::fill(InFlight& flight, Receive& receive, Receives& queue,
   queue.remove(receive);
   receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
   return fits ? receive.data : flight.discard.get();
+}
+
+// A clearance was given, and its receive will not take what it lets come.
+void Mailbox::leaveSpare(const MatchKey& key) noexcept try {
+  ++spare_[key];
+} catch (const std::bad_alloc&) {  // it is not known then: what it lets come is refused
+}
+
+bool Mailbox::takeSpare(const MatchKey& key) {
+  const auto spare = spare_.find(key);
+  if (spare == spare_.end()) return false;
+  if (--spare->second == 0) spare_.erase(spare);
+  return true;
 }
 
 // A frame came by the clearance of another receive than that which took it. That one has none now.
@@ -365,11 +381,28 @@ std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
     clearedOffers_.erase(cleared);
     return place;
   }
-  Receive* const receive = awaited_.first({header.tag, from.peer, header.channel});
-  if (receive == nullptr || receive->header.length != header.length) {
+  const MatchKey key{header.tag, from.peer, header.channel};
+  if (Receive* const receive = awaited_.first(key); receive != nullptr) {
+    if (receive->header.length != header.length) {
+      throw Refusal{Refusal::Reason::kNotCleared, header};
+    }
+    return fill(flight, *receive, awaited_, header);
+  }
+  // The receive that has cleared it has given up: it is kept.
+  Arrival* arrival = arrivalsOfPeer_.first(key);
+  while (arrival != nullptr && arrival->state != Arrival::State::kAnnounced) {
+    arrival = arrival->ofPeer.younger;
+  }
+  if (arrival == nullptr || arrival->header.length != header.length || !spare_.contains(key)) {
     throw Refusal{Refusal::Reason::kNotCleared, header};
   }
-  return fill(flight, *receive, awaited_, header);
+  arrival->data = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  arrival->header.kind = FrameKind::kPayload;
+  arrival->state = Arrival::State::kArriving;
+  unexpectedBytes_.fetch_add(header.length);
+  takeSpare(key);
+  flight.arrival = arrival;
+  return arrival->data.get();
 }
 
 void Mailbox::frameEnd(Stream from, const FrameHeader& header) {

@@ -23,6 +23,7 @@
 #include <new>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -192,6 +193,11 @@ class Mailbox final : public FrameSink {
   std::byte* beginPayload(Stream from, const FrameHeader& header);
   static std::byte* fill(InFlight& flight, Receive& receive, Receives& queue,
                          const FrameHeader& header);
+  bool isLong(const FrameHeader& header) const {
+    return header.length > windows_.atOnce(header.channel);
+  }
+  void leaveSpare(const MatchKey& key) noexcept;
+  bool takeSpare(const MatchKey& key);
   void passClearance(const MatchKey& key);
   void takeAnnouncement(int peer, const FrameHeader& header);
   void match(Receive& receive, int peer, const FrameHeader& header, Reply& reply);
@@ -210,6 +216,8 @@ class Mailbox final : public FrameSink {
   Receives posted_;
   Receives postedForAny_;
   Receives awaited_;  // cleared, for the payload of an announcement
+  // Clearances of receives that have given up, or got a frame that needed none.
+  std::unordered_map<MatchKey, std::uint64_t, MatchHash> spare_;
   std::list<Arrival> arrivals_;
   std::list<Arrival> collectiveArrivals_;
   KeyedQueues<Arrival, &Arrival::ofPeer> arrivalsOfPeer_;

@@ -302,6 +302,39 @@ TEST_P(PointToPoint, ATimeoutMayMeetTheMessage) {
   });
 }
 
+// What it has cleared may be announced meanwhile, and comes then while rank 1 waits for something
+// else. Before 0.1.0 was released that was a payload that nobody had cleared, and the group failed.
+TEST_P(PointToPoint, AReceiveThatTimedOutMayHaveClearedWhatComes) {
+  constexpr std::size_t kLength = 1 << 20;
+  World& all = world(2);
+  std::atomic<bool> hasTimedOut{false};
+  all.run([&](int rank) {
+    if (rank == 0) {
+      hasTimedOut.wait(false);
+      const auto bytes = message(0, 1, 5, kLength);
+      const auto sending =
+          all.of(0).send(bytes.data(), kLength, DType::kUInt8, 1, 5, Mode::kAsync, {});
+      requireNone(send(all.of(0), message(0, 1, 6, 10), 1, 6));
+      waitFor(*sending);
+      return requireNone(errorOf(*sending));
+    }
+    {
+      std::vector<std::byte> bytes(kLength);
+      const auto work = all.of(1).receive(bytes.data(), kLength, DType::kUInt8, 0, 5,
+                                          Mode::kBlocking, milliseconds(20));
+      SMD_REQUIRE(work->error().has_value());
+      EXPECT_EQ(work->error()->kind(), ErrorKind::kTimeout) << errorOf(*work);
+    }
+    hasTimedOut = true;
+    hasTimedOut.notify_all();
+    std::vector<std::byte> other(10);
+    requireNone(receive(all.of(1), other, 0, 6));
+    std::vector<std::byte> bytes(kLength);
+    requireNone(receive(all.of(1), bytes, 0, 5));
+    SMD_REQUIRE(bytes == message(0, 1, 5, kLength));
+  });
+}
+
 TEST_P(PointToPoint, WrongPeersAreRefused) {
   World& all = world(2);
   std::byte byte{};
