@@ -358,8 +358,10 @@ void Mailbox::takeAnnouncement(int peer, const FrameHeader& header) {
   Reply reply;
   {
     const std::lock_guard lock(mutex_);
-    if (Receive* const receive = oldestFor({header.tag, peer, header.channel});
-        receive != nullptr) {
+    const MatchKey key{header.tag, peer, header.channel};
+    if (const auto found = std::ranges::find(overtaken_, key); found != overtaken_.end()) {
+      overtaken_.erase(found);
+    } else if (Receive* const receive = oldestFor(key); receive != nullptr) {
       unpost(*receive);
       match(*receive, peer, whole, reply);
     } else {
@@ -387,6 +389,14 @@ std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
       throw Refusal{Refusal::Reason::kNotCleared, header};
     }
     return fill(flight, *receive, awaited_, header);
+  }
+  // Over several connections the payload of a collective may come before its announcement.
+  if (Receive* const receive = posted_.first(key);
+      header.channel == Channel::kCollective && receive != nullptr && receive->isCleared) {
+    std::list<MatchKey> one{key};
+    std::byte* const place = fill(flight, *receive, posted_, header);
+    overtaken_.splice(overtaken_.end(), one);
+    return place;
   }
   // The receive that has cleared it has given up: it is kept.
   Arrival* arrival = arrivalsOfPeer_.first(key);

@@ -395,6 +395,28 @@ TEST_F(FlowTest, AShortFrameBeyondTheWindowTakesTheClearanceOfALongReceive) {
   expectIs(second, 0, 2);
 }
 
+// Over several connections. Before 0.1.0 was released that ended the group: it was a payload that
+// nobody had cleared.
+TEST_F(FlowTest, ThePayloadOfACollectiveMayOvertakeItsAnnouncement) {
+  constexpr std::uint64_t kLength = 9 << 20;
+  const Sent& sent = send(0, 1, 5, 1, kLength, Channel::kCollective);
+  const Posted& posted = post(1, 0, 5, kLength, Channel::kCollective);
+  EXPECT_TRUE(carry(1, 0));
+  EXPECT_TRUE(sent.isGone());
+  std::deque<Wire::Frame>& queue = wires_[0].queues[1];
+  ASSERT_EQ(queue.size(), 2u);
+  std::swap(queue.front(), queue.back());
+  EXPECT_TRUE(carry(0, 1));
+  expectIs(posted, 0, 1);
+  EXPECT_TRUE(carry(0, 1));
+  // It announces nothing any more.
+  const Posted& next = post(1, 0, 5, kLength, Channel::kCollective);
+  carryAll();
+  EXPECT_TRUE(send(0, 1, 5, 2, kLength, Channel::kCollective).isGone());
+  carryAll();
+  expectIs(next, 0, 2);
+}
+
 // Whatever is sent, asked for and carried, in whatever order: each receive gets what is due to it,
 // in the order of sending, and no memory is taken beyond the windows.
 TEST_F(FlowTest, AnyOrder) {
