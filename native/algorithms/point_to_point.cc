@@ -50,6 +50,7 @@ class Received final : public Condition {
   }
   std::vector<int> missingRanks() override {
     if (context_.request.root != transport::kAnyPeer) return {context_.request.root};
+    if (receive_.isStreaming()) return {receive_.source};  // nobody else can send it now
     // Anyone's death may be why nobody sends.
     std::vector<int> others;
     for (int peer = 0; peer < context_.size; ++peer) {

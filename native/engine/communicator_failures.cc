@@ -316,9 +316,9 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
     if (sequence == 0 || !memory_ || !sharesMemoryWith(peer)) return false;
     return cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
   };
-  // Whoever waits for anyone to send may well hear from those who are still there.
-  const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv &&
-                            work.context.request.root == transport::kAnyPeer &&
+  // Whoever waits for anyone to send may well hear from those who are still there, unless somebody
+  // has begun.
+  const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv && missing.size() > 1 &&
                             static_cast<int>(gone.size()) < size_ - 1;
   for (const auto& [peer, how] : gone) {
     const bool leftInOrder = how.find("left") != std::string::npos;

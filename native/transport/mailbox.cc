@@ -47,6 +47,11 @@ void Mailbox::finish(Receive& receive, int peer, const FrameHeader& header) {
   receive.state.store(Receive::State::kDone, std::memory_order_release);
 }
 
+void Mailbox::beginStreaming(Receive& receive, int peer) {
+  receive.source = peer;
+  receive.state.store(Receive::State::kStreaming, std::memory_order_release);
+}
+
 void Mailbox::send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket) {
   outflows_[index(peer)].send(*transports_[index(peer)], peer, header, payload, ticket);
 }
@@ -109,7 +114,7 @@ void Mailbox::post(Receive& receive) {
         if (!takeSpare(key)) reply = {.peer = receive.peer, .clearance = clearanceOf(key)};
       }
     } else if (arrival->state == Arrival::State::kArriving) {
-      receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+      beginStreaming(receive, arrival->peer);
       arrival->claimedBy = &receive;
       unqueue(*arrival);
     } else {
@@ -159,7 +164,7 @@ void Mailbox::match(Receive& receive, int peer, const FrameHeader& header, Reply
   const MatchKey key{header.tag, peer, header.channel};
   receive.header = header;
   awaited_.append(receive, key);
-  receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+  beginStreaming(receive, peer);
   if (!receive.isCleared && !takeSpare(key)) reply = {.peer = peer, .clearance = clearanceOf(key)};
 }
 
@@ -299,7 +304,7 @@ std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
   const MatchKey key{header.tag, peer, header.channel};
   if (Receive* const receive = oldestFor(key); receive != nullptr) {
     std::byte* const place =
-        fill(flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_, header);
+        fill(peer, flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_, header);
     if (isLong(header) && !receive->isCleared && !takeSpare(key)) passClearance(key);
     if (!isLong(header) && receive->isCleared) leaveSpare(key);
     return place;
@@ -311,14 +316,14 @@ std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
 }
 
 // The receive leaves its queue; returns where its payload goes.
-std::byte* Mailbox::fill(InFlight& flight, Receive& receive, Receives& queue,
+std::byte* Mailbox::fill(int peer, InFlight& flight, Receive& receive, Receives& queue,
                          const FrameHeader& header) {
   const bool fits = receive.bytes == header.length;
   // Reported by the receiver, who knows what it expected.
   if (!fits) flight.discard = std::make_unique_for_overwrite<std::byte[]>(header.length);
   flight.receive = &receive;
   queue.remove(receive);
-  receive.state.store(Receive::State::kStreaming, std::memory_order_relaxed);
+  beginStreaming(receive, peer);
   return fits ? receive.data : flight.discard.get();
 }
 
@@ -388,13 +393,13 @@ std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
     if (receive->header.length != header.length) {
       throw Refusal{Refusal::Reason::kNotCleared, header};
     }
-    return fill(flight, *receive, awaited_, header);
+    return fill(from.peer, flight, *receive, awaited_, header);
   }
   // Over several connections the payload of a collective may come before its announcement.
   if (Receive* const receive = posted_.first(key);
       header.channel == Channel::kCollective && receive != nullptr && receive->isCleared) {
     std::list<MatchKey> one{key};
-    std::byte* const place = fill(flight, *receive, posted_, header);
+    std::byte* const place = fill(from.peer, flight, *receive, posted_, header);
     overtaken_.splice(overtaken_.end(), one);
     return place;
   }

@@ -46,8 +46,8 @@ struct Receive {
 
   enum class State : std::uint8_t { kPosted, kStreaming, kDone };
   std::atomic<State> state{State::kPosted};
-  // Once done: who sent it and what it was. If header.length != bytes nothing was stored.
-  int source = -1;
+  std::atomic<int> source{-1};  // who sends it: once it is streaming
+  // What it was, once done. If header.length != bytes nothing was stored.
   FrameHeader header;
 
   // The mailbox's own.
@@ -55,6 +55,7 @@ struct Receive {
   std::uint64_t order = 0;  // of posting
   bool isCleared = false;   // its peer may send the frame unannounced
 
+  bool isStreaming() const { return state.load(std::memory_order_acquire) == State::kStreaming; }
   bool isDone() const { return state.load(std::memory_order_acquire) == State::kDone; }
 };
 
@@ -181,6 +182,7 @@ class Mailbox final : public FrameSink {
 
   static std::size_t index(int peer) { return static_cast<std::size_t>(peer); }
   InFlight& inFlight(Stream from);
+  static void beginStreaming(Receive& receive, int peer);
   static void finish(Receive& receive, int peer, const FrameHeader& header);
   Receive* oldestFor(const MatchKey& key);
   void unpost(Receive& receive);
@@ -191,7 +193,7 @@ class Mailbox final : public FrameSink {
   std::byte* beginMessage(int peer, InFlight& flight, const FrameHeader& header);
   std::byte* beginWhole(Stream from, const FrameHeader& header);
   std::byte* beginPayload(Stream from, const FrameHeader& header);
-  static std::byte* fill(InFlight& flight, Receive& receive, Receives& queue,
+  static std::byte* fill(int peer, InFlight& flight, Receive& receive, Receives& queue,
                          const FrameHeader& header);
   bool isLong(const FrameHeader& header) const {
     return header.length > windows_.atOnce(header.channel);

@@ -335,6 +335,36 @@ TEST_P(PointToPoint, AReceiveThatTimedOutMayHaveClearedWhatComes) {
   });
 }
 
+// Its payload will not come. Before 0.1.0 was released a receive that had met the announcement
+// waited until its deadline: others might have sent something.
+TEST_P(PointToPoint, AReceiveFromAnyoneDoesNotWaitForWhatARankThatLeftHasAnnounced) {
+  constexpr std::size_t kLength = 1 << 20;
+  World& all = world(3);
+  std::atomic<bool> hasLeft{false};
+  all.run([&](int rank) {
+    if (rank == 1) return;
+    const auto bytes = message(2, 0, 5, kLength);
+    if (rank == 2) {
+      const auto sending =
+          all.of(2).send(bytes.data(), kLength, DType::kUInt8, 0, 5, Mode::kAsync, {});
+      requireNone(send(all.of(2), message(2, 0, 6, 10), 0, 6));
+      all.of(2).close();
+      EXPECT_NE(errorOf(*sending), "");
+      hasLeft = true;
+      return hasLeft.notify_all();
+    }
+    std::vector<std::byte> other(10);
+    requireNone(receive(all.of(0), other, 2, 6));  // so the announcement is here
+    hasLeft.wait(false);
+    std::vector<std::byte> place(kLength);
+    const auto work = all.of(0).receive(place.data(), kLength, DType::kUInt8, kAnyPeer, 5,
+                                        Mode::kBlocking, std::chrono::seconds(20));
+    SMD_REQUIRE(work->error().has_value());
+    EXPECT_EQ(work->error()->kind(), ErrorKind::kPeerLost) << errorOf(*work);
+    EXPECT_NE(errorOf(*work).find("): rank 2 (host "), std::string::npos) << errorOf(*work);
+  });
+}
+
 TEST_P(PointToPoint, WrongPeersAreRefused) {
   World& all = world(2);
   std::byte byte{};
