@@ -57,8 +57,9 @@ void Mailbox::send(int peer, const FrameHeader& header, const void* payload, Sen
 }
 
 void Mailbox::noteClosed() {
-  isClosed_.store(true, std::memory_order_release);
   for (Outflow& outflow : outflows_) outflow.fail();
+  const std::lock_guard lock(mutex_);
+  isClosed_.store(true, std::memory_order_release);
 }
 
 void Mailbox::expect(int peer) {
@@ -105,6 +106,7 @@ void Mailbox::post(Receive& receive) {
   Reply reply;
   {
     std::lock_guard lock(mutex_);
+    if (isClosed()) return;
     Arrival* const arrival = isForAny ? arrivalsOfAny_.first(key) : arrivalsOfPeer_.first(key);
     if (arrival == nullptr) {
       receive.order = numPosted_++;
@@ -132,12 +134,19 @@ void Mailbox::post(Receive& receive) {
       drop(*arrival);
     }
   }
-  say(reply);
+  try {
+    say(reply);
+  } catch (...) {  // nobody will cancel it
+    std::lock_guard lock(mutex_);
+    if (receive.place.isQueued) (receive.isStreaming() ? awaited_ : posted_).remove(receive);
+    throw;
+  }
 }
 
 bool Mailbox::cancel(Receive& receive) {
   std::lock_guard lock(mutex_);
   if (!receive.place.isQueued || receive.state.load() != Receive::State::kPosted) return false;
+  if (isClosed()) return true;  // others of its queue may be gone
   unpost(receive);
   if (std::exchange(receive.isCleared, false)) {
     leaveSpare({receive.tag, receive.peer, receive.channel});

@@ -99,13 +99,14 @@ class Mailbox final : public FrameSink {
   void setTransport(int peer, Transport* transport);
 
   void send(int peer, const FrameHeader& header, const void* payload, SendTicket* ticket);
+  // Throws std::bad_alloc, and knows nothing of it then, unless its frame is arriving already.
   void post(Receive& receive);
   // The oldest frame of Channel::kMessage that has arrived whole, if there is one.
   std::optional<MessageFrame> takeMessage();
   // As of Transport.
   void expect(int peer);
   void catchUp();
-  // All transports are closed: nobody touches a receive or a ticket any more.
+  // All transports are closed: nobody touches a receive or a ticket any more, nor takes one.
   void noteClosed();
   bool isClosed() const { return isClosed_.load(std::memory_order_acquire); }
   // Takes a posted receive back. False: it is done, or its frame has been cleared or is arriving.

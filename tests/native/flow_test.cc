@@ -417,6 +417,29 @@ TEST_F(FlowTest, ThePayloadOfACollectiveMayOvertakeItsAnnouncement) {
   expectIs(next, 0, 2);
 }
 
+TEST_F(FlowTest, AReceiveThatCouldNotBePostedIsForgotten) {
+  // One whose clearance cannot be sent, and one that has met an announcement.
+  send(0, 1, 6, 1, kLong);
+  carryAll();
+  wires_[1].hasNoMemory = true;
+  for (const std::uint64_t tag : {5, 6}) {
+    EXPECT_THROW(post(1, 0, tag, kLong), std::bad_alloc);
+    std::memset(static_cast<void*>(&posted_.back().receive), 0xEE, sizeof(Receive));
+  }
+  wires_[1].hasNoMemory = false;
+  send(0, 1, 5, 2, 10);
+  carryAll();
+  expectIs(post(1, 0, 5, 10), 0, 2);
+}
+
+TEST_F(FlowTest, AClosedMailboxKeepsNoReceive) {
+  Posted& before = post(1, 0, 5, 10);
+  boxes_[1]->noteClosed();
+  EXPECT_TRUE(giveUp(1, before));
+  std::memset(static_cast<void*>(&before.receive), 0xEE, sizeof(Receive));
+  EXPECT_FALSE(giveUp(1, post(1, 0, 5, 10)));
+}
+
 // Whatever is sent, asked for and carried, in whatever order: each receive gets what is due to it,
 // in the order of sending, and no memory is taken beyond the windows.
 TEST_F(FlowTest, AnyOrder) {
