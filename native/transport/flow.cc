@@ -48,7 +48,7 @@ void Outflow::send(Transport& transport, int peer, const FrameHeader& header, co
   const bool isShort = header.length <= windows_.atOnce(header.channel);
   if (isShort) {
     std::uint64_t& used = used_[static_cast<std::size_t>(header.channel)];
-    const std::uint64_t cost = Windows::costOf(header);
+    const std::uint64_t cost = Windows::costOf(header.length);
     // No message overtakes one that waits.
     const bool mustFollow = header.channel == Channel::kMessage && byKey_.first(key) != nullptr;
     if (!mustFollow && used + cost <= windows_.bytes(header.channel)) {

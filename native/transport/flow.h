@@ -44,7 +44,7 @@ class Windows {
   // What one peer may have sent at once that has not been taken.
   std::uint64_t bytes(Channel channel) const { return of(channel).bytes; }
   // What a frame takes of it: it also costs memory to remember it.
-  static std::uint64_t costOf(const FrameHeader& header) { return header.length + kFrameCost; }
+  static std::uint64_t costOf(std::uint64_t length) { return length + kFrameCost; }
 
  private:
   static constexpr std::uint64_t kFrameCost = 256;

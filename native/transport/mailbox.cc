@@ -83,7 +83,7 @@ std::optional<MessageFrame> Mailbox::takeMessage() {
     numMessages_.store(messages_.size(), std::memory_order_relaxed);
     unexpectedBytes_.fetch_sub(frame->header.length, std::memory_order_relaxed);
     if (frame->wasCleared) {
-      clearedMessageBytes_ -= frame->header.length;
+      clearedMessageBytes_ -= Windows::costOf(frame->header.length);
     } else {
       noteTaken(frame->source, frame->header, reply);
     }
@@ -221,7 +221,7 @@ std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequen
 void Mailbox::noteTaken(int peer, const FrameHeader& header, Reply& reply) {
   if (header.kind != FrameKind::kWhole || isLong(header)) return;  // a clearance let it come
   std::uint64_t& taken = taken_[index(peer)][static_cast<std::size_t>(header.channel)];
-  taken += Windows::costOf(header);
+  taken += Windows::costOf(header.length);
   if (2 * taken < windows_.bytes(header.channel)) return;
   reply.peer = peer;
   reply.takenBack.emplace();
@@ -245,13 +245,14 @@ void Mailbox::clearMessages() {
       std::lock_guard lock(mutex_);
       if (offers_.empty()) return;
       const Offer offer = offers_.front();
+      const std::uint64_t cost = Windows::costOf(offer.bytes);
       if (clearedMessageBytes_ != 0 &&
-          clearedMessageBytes_ + offer.bytes > Windows::kClearedMessageBytes) {
+          clearedMessageBytes_ + cost > Windows::kClearedMessageBytes) {
         return;
       }
       clearedOffers_.push_back(offer);
       offers_.pop_front();
-      clearedMessageBytes_ += offer.bytes;
+      clearedMessageBytes_ += cost;
       reply = {.peer = offer.peer,
                .clearance = clearanceOf({.peer = offer.peer, .channel = Channel::kMessage})};
     }

@@ -417,6 +417,21 @@ TEST_F(FlowTest, ThePayloadOfACollectiveMayOvertakeItsAnnouncement) {
   expectIs(next, 0, 2);
 }
 
+TEST_F(FlowTest, MessagesThatAreClearedCostWhatItTakesToRememberThem) {
+  const std::uint64_t most =
+      (Windows(kRanks).bytes(Channel::kMessage) + Windows::kClearedMessageBytes) / 256;
+  const std::uint64_t num = most + 20'000;
+  for (std::uint64_t i = 0; i < num; ++i) send(0, 1, 0, i, 1, Channel::kMessage);
+  carryAll();
+  std::uint64_t held = 0;
+  while (boxes_[1]->takeMessage()) ++held;
+  EXPECT_LE(held, most);
+  for (std::uint64_t taken = held; taken < num; ++taken) {
+    carryAll();
+    ASSERT_TRUE(boxes_[1]->takeMessage()) << taken;
+  }
+}
+
 TEST_F(FlowTest, AReceiveThatCouldNotBePostedIsForgotten) {
   // One whose clearance cannot be sent, and one that has met an announcement.
   send(0, 1, 6, 1, kLong);
