@@ -608,6 +608,8 @@ bool Communicator::stepOrDiagnose(Work& work) {
   if (step(work)) return true;
   std::optional<Error> error;
   try {
+    // A collective in shared memory looks at no ring, where a peer may wait for room.
+    if (memory_ && work.context.signature.sequence != 0) mailbox_->poll();
     error = diagnose(work);
   } catch (const std::exception& exception) {  // no memory, most likely
     fail(cannotGoOn(exception, work));

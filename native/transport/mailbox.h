@@ -218,7 +218,7 @@ class Mailbox final : public FrameSink {
   std::uint64_t numPosted_ = 0;
   Receives posted_;
   Receives postedForAny_;
-  Receives awaited_;  // cleared, for the payload of an announcement
+  Receives awaited_;               // cleared, for the payload of an announcement
   std::list<MatchKey> overtaken_;  // announcements that will still come, behind their payloads
   // Clearances of receives that have given up, or got a frame that needed none.
   std::unordered_map<MatchKey, std::uint64_t, MatchHash> spare_;

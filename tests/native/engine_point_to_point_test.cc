@@ -175,6 +175,28 @@ TEST_P(PointToPoint, BesideCollectives) {
   });
 }
 
+// More than a ring holds, and less than the window. Before 0.1.0 was released both ranks waited for
+// each other in shared memory, where nobody looked at the ring during the barrier.
+TEST_P(PointToPoint, ShortSendsReturnWhileTheirReceiverIsInACollective) {
+  constexpr std::uint64_t kMessages = 12;
+  constexpr std::size_t kLength = 64 << 10;
+  World& all = world(2);
+  all.run([&](int rank) {
+    for (std::uint64_t tag = 0; rank == 0 && tag < kMessages; ++tag) {
+      all.at(0, "send " + std::to_string(tag));
+      const auto bytes = message(0, 1, tag, kLength);
+      requireNone(errorOf(*all.of(0).send(bytes.data(), kLength, DType::kUInt8, 1, tag,
+                                          Mode::kBlocking, std::chrono::seconds(20))));
+    }
+    requireNone(errorOf(*all.of(rank).collective(Request{}, Mode::kBlocking, {})));
+    for (std::uint64_t tag = kMessages; rank == 1 && tag-- > 0;) {
+      std::vector<std::byte> bytes(kLength);
+      requireNone(receive(all.of(1), bytes, 0, tag));
+      SMD_REQUIRE(bytes == message(0, 1, tag, kLength));
+    }
+  });
+}
+
 TEST_P(PointToPoint, ManyThreadsOfOneRank) {
   constexpr int kThreads = 3;
   constexpr std::uint64_t kMessages = 60;

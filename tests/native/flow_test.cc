@@ -305,7 +305,7 @@ TEST_F(FlowTest, APayloadThatNobodyClearedIsRefused) {
   EXPECT_FALSE(send(1, 0, 5, 1, kLong).isGone());
 }
 
-// A receive that times out has cleared a frame that may have been announced meanwhile, whose payload
+// A receive that times out has cleared a frame that may be announced meanwhile, whose payload
 // comes then though nobody has asked for it since. Before 0.1.0 was released that ended the group,
 // with a text that blamed the sender.
 TEST_F(FlowTest, APayloadMayComeForAReceiveThatHasGivenUp) {
@@ -535,8 +535,8 @@ TEST_F(FlowTest, AnyOrderOfAnySizesWithReceivesThatGiveUp) {
           break;
         case 2:
           if (!posted[tag].empty()) {
-            const auto each = posted[tag].begin() + static_cast<std::ptrdiff_t>(
-                                                        below(posted[tag].size()));
+            const auto each =
+                posted[tag].begin() + static_cast<std::ptrdiff_t>(below(posted[tag].size()));
             if (giveUp(1, **each)) posted[tag].erase(each);
           }
           break;
