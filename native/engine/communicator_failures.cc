@@ -309,6 +309,9 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
   // its going is, so nobody is blamed who went after having done all that was expected of it.
   const auto gone = goneRanks();
   if (gone.empty() || awaited->isMet()) return std::nullopt;
+  // What it sent may be in the hands of another thread, which has not got to it yet.
+  mailbox_->catchUp();
+  if (awaited->isMet()) return std::nullopt;
   const std::vector<int> missing = awaited->missingRanks();
   // It will never finish an operation that all must finish.
   const std::uint64_t sequence = work.context.signature.sequence;
