@@ -345,6 +345,9 @@ def allocates(rank: int, world_size: int) -> tuple[list[str], int]:
                 empty_shared(1, group=outside)
         gloo = dist.new_group(backend="gloo")
         assert empty_shared(4, group=gloo).untyped_storage().resizable()
+        with torch.device("meta"):  # ordinary memory once went to the default device
+            assert empty_shared(3).is_cpu
+            assert empty_shared(3, group=gloo).is_cpu
         dist.destroy_process_group(gloo)
 
         def reduces() -> None:

@@ -71,5 +71,5 @@ def empty_shared(
     shape = torch.empty(*sizes, dtype=dtype, device="meta")
     if not isinstance(owner, ProcessGroupSmddp):
         get_logger().debug("empty_shared: the group is not smddp's, so this is ordinary memory")
-        return torch.empty(shape.shape, dtype=shape.dtype)
-    return owner.shared_memory.empty(shape.numel(), shape.dtype).view(shape.shape)
+        return torch.empty(shape.shape, dtype=shape.dtype, device="cpu")
+    return owner.shared_memory.empty(shape.shape, shape.dtype)

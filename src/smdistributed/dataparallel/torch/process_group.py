@@ -439,7 +439,7 @@ class ProcessGroupSmddp(GroupIdentity):
         """
         if device.type != "cpu":
             return torch.empty(size, dtype=dtype, device=device)
-        return self.shared_memory.empty(size, dtype)
+        return self.shared_memory.empty((size,), dtype)
 
     # ---- settings, sub-groups, the end -----------------------------------------------------
 

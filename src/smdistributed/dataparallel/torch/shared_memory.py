@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -81,10 +83,10 @@ class SharedMemory:
             count_shared(origin, nbytes)
         return tensor
 
-    def empty(self, size: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of shape `[size]`, not initialized; in ordinary memory if there is no other."""
-        shared = self.allocate(size * dtype.itemsize, zeroed=False)
-        return torch.empty(size, dtype=dtype) if shared is None else shared.view(dtype)
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor, not initialized; in ordinary memory if there is no other."""
+        shared = self.allocate(math.prod(shape) * dtype.itemsize, zeroed=False)
+        return _ordinary(shape, dtype) if shared is None else _of_memory(shared, shape, dtype)
 
     def bucket(self, size: int, dtype: torch.dtype) -> Tensor | None:
         """Memory for a gradient bucket of shape `[size]`, not initialized.
@@ -97,7 +99,22 @@ class SharedMemory:
         with recorder.span("bucket", "zero copy", bytes=nbytes):
             shared = self.allocate(nbytes, zeroed=False, origin=Origin.BUCKET)
         if shared is not None:
-            return shared.view(dtype)
-        ordinary = torch.empty(size, dtype=dtype)
+            return _of_memory(shared, (size,), dtype)
+        ordinary = _ordinary((size,), dtype)
         mark(ordinary.untyped_storage(), REFUSED)  # so that nobody advises to share it
         return ordinary
+
+
+def _ordinary(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")  # whatever torch's default device is
+
+
+def _of_memory(memory: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A contiguous tensor with the memory of another one: for autograd one of its own.
+
+    Not a view, which can neither be detached in place nor, made without gradients, be written to
+    with them.
+    """
+    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(len(shape))]
+    tensor = torch.empty(0, dtype=dtype, device="cpu")
+    return tensor.set_(memory.untyped_storage(), 0, shape, strides)
