@@ -222,6 +222,14 @@ def _legacy(x: Tensor) -> Tensor:
     return y * (1 + legacy.get_local_rank())
 
 
+def _in_shared_memory(x: Tensor) -> Tensor:
+    from smdistributed.dataparallel.torch import empty_shared
+
+    y = empty_shared(x.shape).copy_(x * 2)
+    dist.all_reduce(y)
+    return y + 1
+
+
 _COMPILED: tuple[Call, ...] = (
     _all_reduce,
     _all_reduce_async,
@@ -236,6 +244,7 @@ _COMPILED: tuple[Call, ...] = (
     _functional,
     _questions,
     _legacy,
+    _in_shared_memory,
 )
 
 

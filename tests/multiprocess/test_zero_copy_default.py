@@ -323,6 +323,8 @@ def allocates(rank: int, world_size: int) -> tuple[list[str], int]:
     import gc
     import os
 
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
     from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPNotInitialized
     from smdistributed.dataparallel.torch import empty_shared, zero_copy_statistics
 
@@ -348,6 +350,8 @@ def allocates(rank: int, world_size: int) -> tuple[list[str], int]:
         with torch.device("meta"):  # ordinary memory once went to the default device
             assert empty_shared(3).is_cpu
             assert empty_shared(3, group=gloo).is_cpu
+        with FakeTensorMode():  # which once said that a real tensor was among its own
+            assert isinstance(empty_shared(2, 3), FakeTensor)
         dist.destroy_process_group(gloo)
 
         def reduces() -> None:

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.default_group import require_initialized, resolve_group
 from smdistributed.dataparallel.torch.process_group import ProcessGroupSmddp
 
 __all__ = ["empty_shared"]
 
 
+@keep_from_compiler
 def empty_shared(
     *size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None
 ) -> Tensor:
@@ -71,5 +73,7 @@ def empty_shared(
     shape = torch.empty(*sizes, dtype=dtype, device="meta")
     if not isinstance(owner, ProcessGroupSmddp):
         get_logger().debug("empty_shared: the group is not smddp's, so this is ordinary memory")
+        return torch.empty(shape.shape, dtype=shape.dtype, device="cpu")
+    if type(shape) is not Tensor:  # in a trace, or among fake tensors
         return torch.empty(shape.shape, dtype=shape.dtype, device="cpu")
     return owner.shared_memory.empty(shape.shape, shape.dtype)
