@@ -49,7 +49,7 @@ def empty_shared(
         outlives the group: it is valid after `destroy_process_group`, `abort` and the death of
         other ranks. Its storage cannot be resized. Copies, pickles and `torch.save` make ordinary
         tensors. After `fork` a child has a copy of its own; what it has not written itself may
-        show what the parent writes later.
+        show what the parent or another rank writes there later.
     Threads: any. Not a collective; returns at once.
 
     Raises:
