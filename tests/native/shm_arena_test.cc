@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "transport/shm/arena.h"
@@ -323,6 +325,16 @@ class Taken : public Arenas {
                        [expected](std::byte each) { return each == expected; });
   }
 
+  // Of this process alone, in pages.
+  static std::uint64_t ownBytes() {
+    std::ifstream file("/proc/self/smaps_rollup");
+    std::uint64_t kib = 0;
+    for (std::string word; file >> word;) {
+      if (word == "Anonymous:") file >> kib;
+    }
+    return kib * 1024;
+  }
+
   std::shared_ptr<SharedBuffer> buffer_ = arena_->allocate(4 * kMiB);
   const AsPeer peer_{*region_, Region::bytesWithoutArenas(2) + 2 * kSize};
 };
@@ -340,7 +352,10 @@ TEST_F(Taken, NothingThatAPeerWritesArrivesAnyMore) {
   fill(*buffer_, 5);
   EXPECT_EQ(*peer_.at(offsetOf(*buffer_) + kBegin), std::byte{4});
   EXPECT_EQ(*peer_.at(offsetOf(*buffer_)), std::byte{5}) << "what was not taken is shared";
+  const std::uint64_t own = ownBytes();
   buffer_.reset();
+  EXPECT_LE(bytesInUse() + 4 * kMiB, before) << "what lay after the private part stayed once";
+  EXPECT_LE(ownBytes() + kBytes, own) << "and so did that part";
   arena_.reset();
   region_.reset();
 }

@@ -92,7 +92,7 @@ bool Arena::bringIn(const ByteRange& range) const {
 }
 
 bool Arena::returnPages(const ByteRange& range) const {
-  return madvise(memory_.arena(memory_.index()) + range.begin, range.size(), MADV_REMOVE) == 0;
+  return region_->returnPages(memory_.arena(memory_.index()) + range.begin, range.size());
 }
 
 SharedBuffer::SharedBuffer(std::shared_ptr<Arena> arena, ByteRange range, std::size_t size)

@@ -247,6 +247,13 @@ bool Region::makePrivate(std::byte* data, std::size_t bytes) {
   return true;
 }
 
+bool Region::returnPages(std::byte* data, std::size_t bytes) const {
+  // The advice to remove is refused where the first private page is, and nothing after it is done.
+  madvise(data, bytes, MADV_DONTNEED);
+  return fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                   static_cast<off_t>(data - base_), static_cast<off_t>(bytes)) == 0;
+}
+
 PeerMemory Region::view(int index) const {
   const Layout layout(static_cast<std::size_t>(size_), stagingBytes_);
   return PeerMemory(index, size_, &reinterpret_cast<Header*>(base_)->abort, base_ + layout.cells,

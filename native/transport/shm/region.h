@@ -51,6 +51,9 @@ class Region {
   // its ranks) and its children see. What peers write there from now on goes nowhere; what threads
   // of this process write meanwhile is kept. False if there is no memory: some may be shared still.
   bool makePrivate(std::byte* data, std::size_t bytes);
+  // Gives pages of an arena to the system, whole ones, those that makePrivate has made included.
+  // False if what lies there may be there still.
+  bool returnPages(std::byte* data, std::size_t bytes) const;
   RingControl& ringControl(int from, int to) const;
   std::byte* ringData(int from, int to) const;
 
