@@ -7,8 +7,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "adapters/tensorflow/groups.h"
@@ -161,6 +166,42 @@ TEST(MemoryPool, WhatIsKeptMakesRoomWhereSharedMemoryIsScarce) {
   EXPECT_EQ(arena->left(), kMiB);
   most.reset();
   EXPECT_EQ(pool->keptBytes(), 9 * kMiB);
+}
+
+struct ThreadStatus {
+  std::string state, blocked;  // as the kernel writes them
+};
+
+// Of this process, by number.
+std::map<std::string, ThreadStatus> threads() {
+  std::map<std::string, ThreadStatus> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    ThreadStatus& thread = found[task.path().filename()];
+    std::ifstream file(task.path() / "status");
+    for (std::string word; file >> word;) {
+      if (word == "State:") file >> thread.state;
+      if (word == "SigBlk:") file >> thread.blocked;
+    }
+  }
+  return found;
+}
+
+// It once took them, and one that came there did not wake the application's main thread.
+TEST(MemoryPool, ItsThreadLeavesSignalsToTheApplication) {
+  const auto pool = poolWithoutSharedMemory();
+  const auto before = threads();
+  pool->take(kMiB);
+  ThreadStatus fresh;
+  while (fresh.state != "S") {  // while a thread starts it takes none in any case
+    std::this_thread::yield();
+    for (const auto& [number, status] : threads()) {
+      if (!before.contains(number)) fresh = status;
+    }
+  }
+  const auto blocked = std::stoull(fresh.blocked, nullptr, 16);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGALRM}) {
+    EXPECT_TRUE(blocked >> (signal - 1) & 1) << signal;
+  }
 }
 
 TEST(MemoryPool, ThreadsTakeAndReturn) {

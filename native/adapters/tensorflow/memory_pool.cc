@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/signals.h"
+
 namespace smd::tensorflow {
 namespace {
 
@@ -76,6 +78,7 @@ void MemoryPool::giveBack(Blocks&& one) noexcept {
 // Nobody else may ever come by again: the last step has been made, and the process goes on.
 void MemoryPool::expireLater(const std::weak_ptr<MemoryPool>& pool) noexcept {
   try {
+    const NoSignals meanwhile;
     std::thread([pool] {
       nanoseconds pause{0};
       while (true) {
