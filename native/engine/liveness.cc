@@ -13,6 +13,7 @@ Liveness::Liveness(int worldSize) : lost_(static_cast<std::size_t>(worldSize)) {
 Liveness::~Liveness() { stop(); }
 
 void Liveness::watchProcess(int peer, std::int64_t pid, std::function<void()> wake) {
+  watches_.reserve(watches_.size() + 1);  // what cannot be noted could not be ended
   const std::uint64_t watch =
       ProcessWatch::process().watch(pid, [this, peer, wake = std::move(wake)] {
         markLost(peer, "died");

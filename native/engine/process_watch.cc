@@ -20,7 +20,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "common/clock.h"
 #include "common/fork.h"
@@ -123,22 +122,27 @@ ProcessWatch::Processes::iterator ProcessWatch::find(std::int64_t pid) {
 }
 
 std::uint64_t ProcessWatch::watch(std::int64_t pid, std::function<void()> onEnd) {
+  Processes::node_type dropped;  // let go of without the lock
   const std::lock_guard lock(mutex_);
   auto process = find(pid);
-  if (process == processes_.end()) {
-    process = processes_.emplace(nextNumber_++, Process{}).first;
-    process->second.pid = pid;
-    if (!takeDescriptor(process)) {
+  const bool isNew = process == processes_.end();
+  if (isNew) process = processes_.emplace(nextNumber_++, Process{}).first;
+  process->second.pid = pid;
+  const std::uint64_t number = nextNumber_++;
+  try {
+    process->second.watchers.emplace(number, std::move(onEnd));
+    if (isNew && !takeDescriptor(process)) {
       const int error = errno;
       if (hasEnded(pid, process->second.began)) {
-        processes_.erase(process);
+        dropped = processes_.extract(process);
         return 0;
       }
       startLooking(error);
     }
+  } catch (const std::exception&) {  // no memory; one that nobody looks at must not be found later
+    if (isNew) dropped = processes_.extract(process);
+    throw;
   }
-  const std::uint64_t number = nextNumber_++;
-  process->second.watchers.emplace(number, std::move(onEnd));
   return number;
 }
 
@@ -214,10 +218,9 @@ void ProcessWatch::startLooking(int error) {
 }
 
 void ProcessWatch::look() {
-  std::vector<std::uint64_t> gone;
+  std::uint64_t gone = 0;  // one at a time: a list of them would need memory
   while (true) {
-    for (const std::uint64_t key : gone) ended(key);
-    gone.clear();
+    if (gone != 0) ended(gone);
     std::unique_lock lock(mutex_);
     const auto isNeeded = [this] {
       for (const auto& [key, process] : processes_) {
@@ -225,15 +228,16 @@ void ProcessWatch::look() {
       }
       return false;
     };
-    changed_.wait_for(lock, kBetweenLooks, [&isNeeded] { return !isNeeded(); });
+    if (gone == 0) changed_.wait_for(lock, kBetweenLooks, [&isNeeded] { return !isNeeded(); });
     if (!isNeeded()) {
       isLooking_ = false;
       return;
     }
-    for (auto it = processes_.begin(); it != processes_.end(); ++it) {
-      Process& process = it->second;
-      if (process.descriptor.isOpen()) continue;
-      if (hasEnded(process.pid, process.began)) gone.push_back(it->first);
+    gone = 0;
+    for (auto& [key, process] : processes_) {
+      if (process.descriptor.isOpen() || !hasEnded(process.pid, process.began)) continue;
+      gone = key;
+      break;
     }
   }
 }

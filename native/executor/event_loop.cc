@@ -262,7 +262,9 @@ class Loop final : public EventLoop {
   Loop()
       : generation_(forkGeneration()),
         core_(std::make_shared<Core>()),
-        thread_(std::make_unique<std::thread>(start(core_))) {}
+        thread_(std::make_unique<std::thread>()) {
+    *thread_ = start(core_);  // no memory for its place would end the process if it ran already
+  }
 
   ~Loop() override {
     if (isForkedChild(generation_)) {

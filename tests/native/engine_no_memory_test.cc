@@ -6,17 +6,25 @@
 // there was no memory for, nobody hangs, and nothing ends the process or writes where it must not.
 // AddressSanitizer sees whether messages under way use what the error has freed.
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
+#include <future>
 #include <limits>
 #include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "engine/liveness.h"
+#include "engine/process_watch.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
 
@@ -366,6 +374,52 @@ INSTANTIATE_TEST_SUITE_P(Hosts, NoMemoryForAFrame,
                          [](const auto& hosts) {
                            return hosts.param.size() == 1 ? "OnAHost" : "OverHosts";
                          });
+
+class NoMemoryForAWatch : public ::testing::Test {
+ protected:
+  NoMemoryForAWatch() : sleeper_(fork()) {
+    if (sleeper_ == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (sleeper_ == 0) pause();
+  }
+  ~NoMemoryForAWatch() override {
+    kill(sleeper_, SIGKILL);
+    waitpid(sleeper_, nullptr, 0);
+  }
+
+  const pid_t sleeper_;
+};
+
+// The descriptor once stayed; one allocation, of the first watch, ended the process.
+TEST_F(NoMemoryForAWatch, NothingIsLeftOfIt) {
+  for (int number = 1, isDone = false; !isDone; ++number) {
+    Liveness liveness(2);
+    failsAt = number;
+    try {
+      inCall([&] { liveness.watchProcess(1, sleeper_, [] {}); });
+      isDone = failsAt > 0;
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(ProcessWatch::process().numDescriptors(), 0U) << "allocation " << number;
+    }
+    failsAt = 0;
+  }
+}
+
+// Without a descriptor, by a thread that looks. It once ended the process.
+TEST_F(NoMemoryForAWatch, WhoDiesIsLostAllTheSame) {
+  std::promise<void> woken;
+  Liveness liveness(2);
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  liveness.watchProcess(1, sleeper_, [&] { woken.set_value(); });
+  failsAtElsewhere = 1;
+  kill(sleeper_, SIGKILL);
+  woken.get_future().wait();
+  failsAtElsewhere = 0;
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(liveness.howLost(1), "died");
+}
 
 }  // namespace
 }  // namespace smd::engine::test
