@@ -15,6 +15,7 @@
 #include "bindings/trace_py.h"
 #include "bindings/work_py.h"
 #include "common/cpu.h"
+#include "common/file_descriptor.h"
 #include "common/types.h"
 #include "kernels/kernels.h"
 
@@ -36,6 +37,7 @@ NB_MODULE(_native, module) {
   // torch keeps process groups until the process is gone, and a script need not destroy them: what
   // is still alive then is no mistake, and twenty lines about it on every rank help nobody.
   nanobind::set_leak_warnings(false);
+  smd::raiseDescriptorLimit();
   module.doc() = "The collectives engine. See smdistributed.collectives for the public face.";
   addCodes<smd::DType>(module, smd::kNumDTypes);
   addCodes<smd::ReduceOp>(module, smd::kNumReduceOps);

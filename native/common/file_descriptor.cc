@@ -2,9 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/file_descriptor.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace smd {
+namespace {
+
+constexpr rlim_t kMostDescriptors = 65536;
+
+}  // namespace
 
 FileDescriptor::FileDescriptor(int fd) noexcept : FileDescriptor(fd, ForkGuard()) {}
 
@@ -35,6 +43,15 @@ int FileDescriptor::release() noexcept {
   const ForkGuard guard;
   unregisterDescriptor(fd_, guard);
   return std::exchange(fd_, -1);
+}
+
+void raiseDescriptorLimit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, kMostDescriptors);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace smd

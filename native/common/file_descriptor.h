@@ -59,4 +59,9 @@ class FileDescriptor {
   std::uint64_t generation_ = 0;
 };
 
+// Lets this process open as many files as the system allows it to, but no more than programs that
+// it starts can be expected to close one by one. Many groups of many ranks need more than the usual
+// 1,024, which stands for those that use select().
+void raiseDescriptorLimit() noexcept;
+
 }  // namespace smd

@@ -7,9 +7,11 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -122,6 +124,24 @@ TEST(FileDescriptor, ForksMayMeetDescriptorsBeingMadeAndClosed) {
   for (std::thread& maker : makers) {
     maker.join();
   }
+}
+
+TEST(DescriptorLimit, IsRaisedAsFarAsTheSystemAllows) {
+  EXPECT_EQ(inChild([] {
+              rlimit limit{};
+              ::getrlimit(RLIMIT_NOFILE, &limit);
+              const rlim_t most = std::min<rlim_t>(limit.rlim_max, 65536);
+              const auto after = [&limit](rlim_t before) {
+                limit.rlim_cur = before;
+                ::setrlimit(RLIMIT_NOFILE, &limit);
+                raiseDescriptorLimit();
+                rlimit now{};
+                ::getrlimit(RLIMIT_NOFILE, &now);
+                return now.rlim_cur;
+              };
+              return after(64) == most && after(limit.rlim_max) == limit.rlim_max;
+            }),
+            0);
 }
 
 TEST(ForkGeneration, GrowsInForkedChildrenOnly) {
