@@ -31,6 +31,23 @@ trust::SessionId sessionOf(const topology::Identity& first) {
   return session;
 }
 
+// Of those that can be reached over TCP only.
+void requireEndpoints(const Membership& membership, int rank, TransportChoice choice) {
+  for (int peer = 0; peer < static_cast<int>(membership.identities.size()); ++peer) {
+    const topology::Identity& identity = membership.identities[static_cast<std::size_t>(peer)];
+    const bool isLocal = std::ranges::binary_search(membership.localRanks, peer);
+    if (isLocal || !identity.endpoint.empty()) continue;
+    throw Error(ErrorKind::kConfiguration,
+                "rank " + std::to_string(peer) + " (host " + identity.host +
+                    ") has SMDDP_TRANSPORT=shm, and rank " + std::to_string(rank) +
+                    (choice == TransportChoice::kTcp
+                         ? " has SMDDP_TRANSPORT=tcp; expected the same on all ranks"
+                         : " cannot share memory with it; expected all ranks on one host, in one "
+                           "network and process namespace") +
+                    ". Set SMDDP_TRANSPORT=auto on all ranks.");
+  }
+}
+
 transport::shm::AttachSecret attachSecret(const topology::Identity& leader) {
   transport::shm::AttachSecret secret{};
   std::memcpy(secret.data(), leader.secret.data(), std::min(secret.size(), leader.secret.size()));
@@ -155,6 +172,7 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
                       "; expected all ranks on one host, in one network and process namespace. Set "
                       "SMDDP_TRANSPORT=auto.");
     }
+    requireEndpoints(membership, rank, options.transport);
     membership.tcp = std::move(tcp);
   }
   return membership;

@@ -460,6 +460,32 @@ INSTANTIATE_TEST_SUITE_P(Engine, Failures,
 
 // --- joining ---
 
+TEST(Joining, RanksWithDifferentTransportsAreToldTheVariable) {
+  MemoryExchange exchange(2);
+  Whereabouts whereabouts(2);
+  std::vector<std::string> texts(2);
+  runThreads(
+      2, whereabouts,
+      [&](int rank) {
+        CommunicatorOptions options;
+        options.bootstrap.transport =
+            rank == 0 ? TransportChoice::kTcp : TransportChoice::kSharedMemory;
+        options.bootstrap.interfaces = "127.";
+        try {
+          Communicator::create(rank, 2, exchange.ofRank(rank), options);
+          ADD_FAILURE() << rank;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kConfiguration);
+          texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+      },
+      [&](int) { exchange.giveUp(); });
+  EXPECT_TRUE(contains(texts[0], "rank 1 (host ")) << texts[0];
+  EXPECT_TRUE(contains(texts[0], "has SMDDP_TRANSPORT=shm, and rank 0 has SMDDP_TRANSPORT=tcp"))
+      << texts[0];
+  EXPECT_TRUE(contains(texts[1], "SMDDP_TRANSPORT=shm")) << texts[1];
+}
+
 TEST(Joining, ARankOutsideTheWorldIsRefused) {
   for (const auto& [rank, size] : {std::pair(-1, 2), std::pair(2, 2), std::pair(0, 0)}) {
     try {
