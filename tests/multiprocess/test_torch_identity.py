@@ -184,6 +184,22 @@ def test_a_rank_0_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert "rank 0 did not come" in text
 
 
+def _without_rank_2(rank: int, world_size: int) -> str:
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
+
+    if rank == 2:
+        return ""
+    # Rank 0 serves the store, and waits there until all have connected.
+    patience = timedelta(seconds=0.5 if rank else scaled(3.0))
+    return raised(dist.init_process_group, "smddp", timeout=patience)[1]
+
+
+def test_rank_0_is_not_missed_where_it_waits_for_another() -> None:
+    # In 2.0.0 before its release rank 1 said that ranks 0 and 2 had not come.
+    _, text, _ = run_ranks(_without_rank_2, 3)
+    assert "ranks [2] of 3 did not come, and rank 0 has not spoken" in text
+
+
 def _one_of_two_jobs(rank: int, world_size: int, folder: str) -> float | str:
     job, rank_in_job = divmod(rank, 2)
     os.environ.update(

@@ -93,6 +93,7 @@ def require_one_job(store: Store, rank: int, size: int, timeout: timedelta) -> N
         if rank == 0:
             theirs = bytes(store.compare_set(_KEY, "", _MARK + mine)).decode()
         else:
+            store.set(f"{_KEY}/{rank}", _MARK)
             store.wait([_KEY], timeout)
             theirs = bytes(store.get(_KEY)).decode()
         theirs = theirs.removeprefix(_MARK)
@@ -100,8 +101,8 @@ def require_one_job(store: Store, rank: int, size: int, timeout: timedelta) -> N
         if time.monotonic() - start > 0.9 * timeout.total_seconds():
             raise SMDDPTimeoutError(
                 f"rank {rank} reached its timeout of {timeout.total_seconds():g} s while the group"
-                " was being formed; rank 0 did not come. Expected all ranks to start. Look at the"
-                " log of rank 0, or raise the timeout."
+                f" was being formed; {_who_is_missing(store, rank, size)}. Expected all ranks to"
+                " start. Look at their logs, or raise the timeout."
             ) from error
         raise SMDDPPeerLost(
             f"the rendezvous store failed when rank {rank} asked for the job of rank 0 ({error});"
@@ -110,3 +111,18 @@ def require_one_job(store: Store, rank: int, size: int, timeout: timedelta) -> N
         ) from error
     if theirs != mine:
         raise SMDDPConfigInvalid(another_job(rank, mine, theirs))
+
+
+def _who_is_missing(store: Store, rank: int, size: int) -> str:
+    """In words. Where rank 0 serves the store, it waits there for all others before it speaks."""
+    others = [peer for peer in range(1, size) if peer != rank]
+    try:
+        missing = [peer for peer in others if not store.check([f"{_KEY}/{peer}"])]
+    except RuntimeError:
+        return "the store is gone: rank 0, which usually serves it, has given up or ended"
+    if not missing:
+        return "rank 0 did not come"
+    return (
+        f"ranks {missing} of {size} did not come, and rank 0 has not spoken: it may be waiting for"
+        " them"
+    )
