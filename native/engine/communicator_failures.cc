@@ -343,7 +343,8 @@ Error Communicator::timeoutError(Work& work) {
   Condition* awaited = work.body.awaited();
   const std::vector<int> missing =
       awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
-  std::string text = "has waited " + seconds(Clock::now() - work.started) + " for ";
+  std::string text =
+      describePeer(rank_) + " has waited " + seconds(Clock::now() - work.started) + " for ";
   text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
     if (peer < 0) return std::string("any rank to send");
     // Where it was among the collectives says nothing of messages.
