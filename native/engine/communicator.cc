@@ -512,12 +512,30 @@ bool Communicator::step(Work& work) {
       return true;
     }
     if (work.suspicion) return false;
-    if (!work.isStarted && work.context.signature.sequence != 0) {
+    const std::uint64_t sequence = work.context.signature.sequence;
+    if (!work.isStarted) {
+      // The others may have left all that it takes behind when they gave up: that is no result.
+      // What they sent before they gave up may be received.
+      const bool maySucceed = work.context.request.kind == OpKind::kRecv;
+      const std::optional<Error> reported = maySucceed ? std::nullopt : reportedError();
+      if (reported) {
+        fail(*reported);
+        finish(work, groupError());
+        return true;
+      }
       work.isStarted = true;
-      noteBegin(work);
-      work.body = start(work);
+      if (sequence != 0) {
+        begun_.store(sequence, std::memory_order_relaxed);
+        noteBegin(work);
+        work.body = start(work);
+      }
     }
     if (!work.body.advance()) return false;
+    if (sequence != 0 && isSpoiled(sequence)) {
+      if (const std::optional<Error> reported = reportedError()) fail(*reported);
+      finish(work, groupError());
+      return true;
+    }
     checkForStrays(work);
     finish(work, std::nullopt);
   } catch (const Error& error) {
@@ -556,13 +574,15 @@ void Communicator::checkForStrays(const Work& work) {
 }
 
 void Communicator::finish(Work& work, std::optional<Error> error) {
-  if (!error && memory_ && work.context.signature.sequence != 0) {
-    memory_->mine().completed.store(work.context.signature.sequence, std::memory_order_release);
+  const std::uint64_t sequence = work.context.signature.sequence;
+  if (!error && sequence != 0) {
+    completed_.store(sequence, std::memory_order_relaxed);
+    if (memory_) memory_->mine().completed.store(sequence, std::memory_order_release);
   }
   noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
   try {
-    if (error) error = withPrefix(describe(work.signature()), *error);
+    if (error) error = withPrefix(describe(work.signature()), asSeenBy(work, *error));
     if (work.trace) trace::record(work.trace->finish(work.context, error));
   } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
   }

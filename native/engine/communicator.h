@@ -105,6 +105,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   // Every rank's pending and later operations fail with `reason`.
   void abort(const std::string& reason);
+  // Whether this rank knows that the group has failed: an operation would raise why.
+  bool hasFailed();
   // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
   void close();
 
@@ -178,10 +180,23 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   bool suspect(Work& work, const Error& error);
   std::optional<Error> settleSuspicion(Work& work);
   Error withHistory(const Work& work, const Error& error);
-  // Makes `error` the group's first, tells everyone, and lets go of the wires.
-  void fail(const Error& error);
+  // Why the group has failed, as ranks tell one another.
+  struct Failure {
+    Error error;
+    Signature during;              // the collective in which a rank met it; sequence 0: in none
+    std::uint64_t unfinished = 0;  // the first collective that this rank has not completed
+  };
+  // Makes `error` the group's first, unless there is one, tells everyone, and lets go of the wires.
+  void fail(const Error& error, const Signature& during = {});
+  // Another rank has said that the group has failed, or a thread that moves bytes has found out.
+  void learn(const Failure& failure) noexcept;
+  bool showToHost(Failure& failure) noexcept;
   // On another host.
-  void tell(int peer, const Error& error) noexcept;
+  void tell(int peer, const Failure& failure) noexcept;
+  // Whether a rank that has failed did not complete collective `sequence`.
+  bool isSpoiled(std::uint64_t sequence) const;
+  Error asSeenHere(const Failure& failure) const noexcept;
+  Error asSeenBy(const Work& work, const Error& error);
   // What came from `peer` could not be received: the group fails with that.
   void noteRefusal(int peer, const transport::Refusal& refusal) noexcept;
   // That this rank cannot go on because of `cause`; if there is no memory for that text, that there
@@ -252,10 +267,14 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   bool wiresClosed_ = false;
   std::mutex errorMutex_;
   std::optional<Error> error_;
+  bool isErrorOfOthers_ = false;  // error_ was met by another rank
   std::atomic<bool> hasError_{false};
   // What another host reported; becomes the group's error once a driver sees it.
-  std::optional<Error> reported_;
+  std::optional<Failure> reported_;
+  std::atomic<std::uint64_t> reportedUnfinished_{0};  // of it
   std::atomic<bool> hasReport_{false};
+  // Of this rank's collectives the last that a driver has begun, and the last that went well.
+  std::atomic<std::uint64_t> begun_{0}, completed_{0};
 };
 
 }  // namespace smd::engine

@@ -117,20 +117,106 @@ void Communicator::letGoOfBuffers() {
   memory_->withdrawBuffers(std::ref(waitFor));
 }
 
+// Whether this rank is the first of its host to say it: whoever is first writes, the others take
+// over what was written.
+bool Communicator::showToHost(Failure& failure) noexcept {
+  transport::AbortBlock& block = memory_->abortBlock();
+  std::uint32_t state = 0;
+  if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
+    block.kind = static_cast<std::uint32_t>(failure.error.kind());
+    block.during = failure.during;
+    block.unfinished = failure.unfinished;
+    const std::string_view text = wholeCharacters(failure.error.what(), sizeof block.text - 1);
+    std::memcpy(block.text, text.data(), text.size());
+    block.state.store(2, std::memory_order_release);
+    for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
+    return true;
+  }
+  // The writer may have died in between: do not wait for it for long.
+  const TimePoint giveUp = Clock::now() + milliseconds(100);
+  while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp) sched_yield();
+  if (block.state.load(std::memory_order_acquire) == 2) {
+    try {
+      failure = {Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text),
+                 block.during, block.unfinished};
+    } catch (const std::bad_alloc&) {  // then its own
+    }
+  }
+  return false;
+}
+
 // Without memory for it, `peer` hears of it when the link goes.
-void Communicator::tell(int peer, const Error& error) noexcept {
+void Communicator::tell(int peer, const Failure& failure) noexcept {
   transport::FrameHeader header;
   header.channel = transport::Channel::kControl;
-  header.tag = static_cast<std::uint64_t>(error.kind());
-  header.length = std::strlen(error.what());
+  header.tag = static_cast<std::uint64_t>(failure.error.kind());
+  header.signature = failure.during;
+  header.amount = failure.unfinished;
+  header.length = std::strlen(failure.error.what());
   try {
-    mailbox_->send(peer, header, error.what(), nullptr);
+    mailbox_->send(peer, header, failure.error.what(), nullptr);
   } catch (const std::exception&) {
   }
 }
 
 // On a thread that moves bytes, which need not be in an operation: whoever is in one next ends the
-// group, and a peer on another host is told at once.
+// group.
+void Communicator::learn(const Failure& failure) noexcept {
+  {
+    const std::lock_guard lock(errorMutex_);
+    if (reported_) return;
+    reported_ = failure;
+  }
+  reportedUnfinished_.store(failure.unfinished, std::memory_order_relaxed);
+  hasReport_.store(true, std::memory_order_release);
+  wake();
+}
+
+bool Communicator::hasFailed() {
+  return hasError_.load(std::memory_order_acquire) || reportedError().has_value();
+}
+
+bool Communicator::isSpoiled(std::uint64_t sequence) const {
+  if (hasReport_.load(std::memory_order_acquire) &&
+      reportedUnfinished_.load(std::memory_order_relaxed) <= sequence) {
+    return true;
+  }
+  if (!memory_) return false;
+  const transport::AbortBlock& block = memory_->abortBlock();
+  return block.state.load(std::memory_order_acquire) == 2 && block.unfinished <= sequence;
+}
+
+// A rank that comes late reads that it was waited for in vain.
+Error Communicator::asSeenHere(const Failure& failure) const noexcept {
+  const std::uint64_t sequence = failure.during.sequence;
+  const bool wasWaitedFor = failure.error.kind() == ErrorKind::kTimeout && sequence != 0 &&
+                            begun_.load(std::memory_order_relaxed) < sequence;
+  try {
+    if (!wasWaitedFor) return failure.error;
+    return Error(ErrorKind::kTimeout, "the others gave up on this rank, which had not come to " +
+                                          describe(failure.during) +
+                                          " yet: " + failure.error.what());
+  } catch (const std::bad_alloc&) {
+    return failure.error;
+  }
+}
+
+// The others may have given up on a rank that was waiting itself, for a message to be received.
+Error Communicator::asSeenBy(const Work& work, const Error& error) {
+  if (error.kind() != ErrorKind::kTimeout || work.signature().kind != OpKind::kSend ||
+      !work.body.isStarted()) {
+    return error;
+  }
+  {
+    const std::lock_guard lock(errorMutex_);
+    if (!isErrorOfOthers_) return error;
+  }
+  return Error(ErrorKind::kTimeout, "has waited " + seconds(Clock::now() - work.started) + " for " +
+                                        describePeer(work.context.request.root) +
+                                        " to receive; meanwhile " + error.what());
+}
+
+// On a thread that moves bytes; a peer on another host is told at once.
 void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noexcept {
   Error error = *noMemory_;
   try {
@@ -150,13 +236,9 @@ void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noex
     error = Error(ErrorKind::kInternal, text);
   } catch (const std::bad_alloc&) {  // it stays what it was
   }
-  {
-    const std::lock_guard lock(errorMutex_);
-    if (!reported_) reported_ = error;
-  }
-  hasReport_.store(true, std::memory_order_release);
-  if (!sharesMemoryWith(peer)) tell(peer, error);
-  wake();
+  const Failure failure{error, {}, completed_.load(std::memory_order_relaxed) + 1};
+  learn(failure);
+  if (!sharesMemoryWith(peer)) tell(peer, failure);
 }
 
 Error Communicator::cannotGoOn(const std::exception& cause, const Work& work) const noexcept {
@@ -183,33 +265,17 @@ Error Communicator::cannotGoOn(const std::exception& cause,
   }
 }
 
-void Communicator::fail(const Error& error) {
+void Communicator::fail(const Error& error, const Signature& during) {
   std::lock_guard failing(failMutex_);
   if (hasError_.load(std::memory_order_acquire)) return;
-  Error first = error;
-  if (memory_) {
-    // Whoever is first on this host writes; the others take over what was written.
-    transport::AbortBlock& block = memory_->abortBlock();
-    std::uint32_t state = 0;
-    if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
-      block.kind = static_cast<std::uint32_t>(error.kind());
-      const std::string_view text = wholeCharacters(error.what(), sizeof block.text - 1);
-      std::memcpy(block.text, text.data(), text.size());
-      block.state.store(2, std::memory_order_release);
-      for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
-    } else {
-      // The writer may have died in between: do not wait for it for long.
-      const TimePoint giveUp = Clock::now() + milliseconds(100);
-      while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp)
-        sched_yield();
-      if (block.state.load(std::memory_order_acquire) == 2) {
-        try {
-          first = Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text);
-        } catch (const std::bad_alloc&) {  // then its own
-        }
-      }
-    }
+  Failure first{error, during, completed_.load(std::memory_order_relaxed) + 1};
+  bool isOwn = true;
+  if (hasReport_.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(errorMutex_);
+    first = *reported_;
+    isOwn = false;
   }
+  if (memory_ && !showToHost(first)) isOwn = false;
   letGoOfBuffers();
   if (size_ > 1 && !wiresClosed_) {
     try {
@@ -223,7 +289,8 @@ void Communicator::fail(const Error& error) {
   }
   {
     std::lock_guard lock(errorMutex_);
-    error_ = first;
+    error_ = isOwn ? first.error : asSeenHere(first);
+    isErrorOfOthers_ = !isOwn;
   }
   hasError_.store(true, std::memory_order_release);
   wake();
@@ -234,7 +301,7 @@ void Communicator::fail(const Error& error) {
 std::optional<Error> Communicator::reportedError() {
   if (hasReport_.load(std::memory_order_acquire)) {
     std::lock_guard lock(errorMutex_);
-    return reported_;
+    return reported_->error;
   }
   if (memory_ && memory_->abortBlock().state.load(std::memory_order_acquire) != 0) {
     return Error(ErrorKind::kInternal, "the group failed");
@@ -278,7 +345,7 @@ std::optional<Error> Communicator::diagnose(Work& work) {
     if (awaited->abandon()) return timeout;
     if (work.context.signature.sequence == 0 && awaited->isMet()) return std::nullopt;  // just now
   }
-  fail(timeout);
+  fail(timeout, work.signature());
   return groupError();
 }
 

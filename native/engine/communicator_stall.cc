@@ -135,11 +135,8 @@ void Communicator::onControl(int peer, const transport::FrameHeader& header,
     wake();
     return;
   }
-  const std::lock_guard lock(errorMutex_);
-  if (reported_) return;
-  reported_.emplace(static_cast<ErrorKind>(header.tag % kNumErrorKinds), std::string(payload));
-  hasReport_.store(true, std::memory_order_release);
-  wake();
+  learn({Error(static_cast<ErrorKind>(header.tag % kNumErrorKinds), std::string(payload)),
+         header.signature, header.amount});
 }
 
 void Communicator::askPositions(const std::vector<int>& peers, std::uint64_t sequence) {

@@ -15,7 +15,8 @@
 namespace smd::engine {
 
 // What a control frame is, by its tag. Lower ones are those of ErrorKind: the sender's group has
-// failed, and the payload says why.
+// failed, and the payload says why; `signature` is that of the collective in which it did, if any,
+// and `amount` the first one that a rank has not completed.
 inline constexpr std::uint64_t kAskPosition = 16;   // signature.sequence: of special interest
 inline constexpr std::uint64_t kTellPosition = 17;  // payload: encodePosition()
 

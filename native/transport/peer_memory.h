@@ -63,6 +63,8 @@ struct AbortBlock {
   static constexpr std::size_t kTextBytes = 3072;
   std::atomic<std::uint32_t> state{0};
   std::uint32_t kind = 0;
+  std::uint64_t unfinished = 0;  // the first collective that the rank which failed did not complete
+  Signature during;              // the collective in which it failed; sequence 0: in none
   char text[kTextBytes] = {};
 };
 

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::uint64_t kMagic = 0x33304e4f49474552;  // "REGION03"
+constexpr std::uint64_t kMagic = 0x34304e4f49474552;  // "REGION04"
 
 struct Header {
   std::uint64_t magic;
