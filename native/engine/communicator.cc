@@ -141,6 +141,11 @@ void Communicator::join(const ExchangeFn& exchange) {
     }
     interfaces_ = membership_.tcp->interfaces();
     membership_.tcp->start(std::move(endpoints), membership_.key, *mailbox_);
+    // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
+    // ring of hosts for each position there. Within a host the region is the way.
+    const topology::Hosts& hosts = membership_.hosts;
+    const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
+    membership_.tcp->expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
     tcp_ = membership_.tcp.get();
     transports_.push_back(std::move(membership_.tcp));
   }
@@ -723,6 +728,8 @@ void Communicator::close() {
     if (isPending) letGoOfBuffers();
     const bool isLate = isPending || hasUnsentMessages();
     closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    // Those of a group that has failed go on to say why, to whoever connects.
+    for (auto& transport : transports_) transport->close(milliseconds(0));
     if (messages_ != nullptr) messages_->close();
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);

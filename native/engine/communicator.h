@@ -191,8 +191,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Another rank has said that the group has failed, or a thread that moves bytes has found out.
   void learn(const Failure& failure) noexcept;
   bool showToHost(Failure& failure) noexcept;
-  // On another host.
-  void tell(int peer, const Failure& failure) noexcept;
+  void passOn(const Failure& failure) noexcept;
   // Whether a rank that has failed did not complete collective `sequence`.
   bool isSpoiled(std::uint64_t sequence) const;
   Error asSeenHere(const Failure& failure) const noexcept;

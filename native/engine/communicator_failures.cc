@@ -117,6 +117,19 @@ void Communicator::letGoOfBuffers() {
   memory_->withdrawBuffers(std::ref(waitFor));
 }
 
+// --- who hears of it -----------------------------------------------------------------------------
+//
+// A failure travels along what there is already, and nobody opens a connection for it: through the
+// region to the ranks of this host, and over every connection, whoever has opened it, to ranks of
+// others. Each rank passes it on once, on the thread that receives: also one that computes, so
+// that it reaches all whom a way leads to. There is one to everybody: the ring of join().
+//
+// Whoever waits hears of it, then, within the time that it takes to cross these ways. If processes
+// that have died cut them, the following holds still. A rank waits for peers with which it has a
+// connection, or makes one. A peer that knows of the failure has said so over it, or answers the
+// attempt with it; one that has ended closes it; one that waits, waits for others, of whom the same
+// is true; and one that computes hears when it calls next.
+
 // Whether this rank is the first of its host to say it: whoever is first writes, the others take
 // over what was written.
 bool Communicator::showToHost(Failure& failure) noexcept {
@@ -145,22 +158,23 @@ bool Communicator::showToHost(Failure& failure) noexcept {
   return false;
 }
 
-// Without memory for it, `peer` hears of it when the link goes.
-void Communicator::tell(int peer, const Failure& failure) noexcept {
+// Without memory for it, the others hear of it when their links go.
+void Communicator::passOn(const Failure& failure) noexcept {
+  const std::string_view text = wholeCharacters(failure.error.what(), transport::kMostLastWords);
   transport::FrameHeader header;
   header.channel = transport::Channel::kControl;
   header.tag = static_cast<std::uint64_t>(failure.error.kind());
   header.signature = failure.during;
   header.amount = failure.unfinished;
-  header.length = std::strlen(failure.error.what());
+  header.length = text.size();
   try {
-    mailbox_->send(peer, header, failure.error.what(), nullptr);
+    mailbox_->spread(header, text.data());
   } catch (const std::exception&) {
   }
 }
 
 // On a thread that moves bytes, which need not be in an operation: whoever is in one next ends the
-// group.
+// group. The others of this host, and of others, are told at once.
 void Communicator::learn(const Failure& failure) noexcept {
   {
     const std::lock_guard lock(errorMutex_);
@@ -169,6 +183,11 @@ void Communicator::learn(const Failure& failure) noexcept {
   }
   reportedUnfinished_.store(failure.unfinished, std::memory_order_relaxed);
   hasReport_.store(true, std::memory_order_release);
+  if (memory_) {
+    Failure shown = failure;
+    showToHost(shown);
+  }
+  passOn(failure);
   wake();
 }
 
@@ -216,7 +235,7 @@ Error Communicator::asSeenBy(const Work& work, const Error& error) {
                                         " to receive; meanwhile " + error.what());
 }
 
-// On a thread that moves bytes; a peer on another host is told at once.
+// On a thread that moves bytes.
 void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noexcept {
   Error error = *noMemory_;
   try {
@@ -236,9 +255,7 @@ void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noex
     error = Error(ErrorKind::kInternal, text);
   } catch (const std::bad_alloc&) {  // it stays what it was
   }
-  const Failure failure{error, {}, completed_.load(std::memory_order_relaxed) + 1};
-  learn(failure);
-  if (!sharesMemoryWith(peer)) tell(peer, failure);
+  learn({error, {}, completed_.load(std::memory_order_relaxed) + 1});
 }
 
 Error Communicator::cannotGoOn(const std::exception& cause, const Work& work) const noexcept {
@@ -282,9 +299,7 @@ void Communicator::fail(const Error& error, const Signature& during) {
       mailbox_->catchUp();             // messages that have come whole are delivered all the same
     } catch (const std::exception&) {  // no memory for one
     }
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!sharesMemoryWith(peer) && !liveness_->isLost(peer)) tell(peer, first);
-    }
+    passOn(first);
     closeWires(allLocal_ ? milliseconds(0) : kAbortGrace, transport::Transport::Ending::kFailure);
   }
   {

@@ -67,6 +67,10 @@ void Mailbox::expect(int peer) {
   if (transport != nullptr) transport->expect(peer);
 }
 
+void Mailbox::spread(const FrameHeader& header, const void* payload) {
+  for (Transport* transport : distinct_) transport->spread(header, payload);
+}
+
 void Mailbox::catchUp() {
   for (Transport* transport : distinct_) transport->catchUp();
 }

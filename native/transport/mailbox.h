@@ -106,6 +106,7 @@ class Mailbox final : public FrameSink {
   // As of Transport.
   void expect(int peer);
   void catchUp();
+  void spread(const FrameHeader& header, const void* payload);
   // All transports are closed: nobody touches a receive or a ticket any more, nor takes one.
   void noteClosed();
   bool isClosed() const { return isClosed_.load(std::memory_order_acquire); }

@@ -65,6 +65,8 @@ static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHea
 inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{1} << 42;
 // Of Channel::kControl; more than the engine has. The tag of a kMessage is at most its length.
 inline constexpr std::uint64_t kNumControlTags = 64;
+// Of what spread() says. So few that a connection which has carried nothing yet takes them at once.
+inline constexpr std::uint64_t kMostLastWords = std::uint64_t{8} << 10;
 
 // The sender's view of one frame. Must outlive its completion.
 class SendTicket {
@@ -153,8 +155,15 @@ class Transport {
   }
   virtual void interruptWait() {}
 
-  // Why a transport is closed. Peers are told that this rank leaves, or that it has failed: then an
-  // error was sent to them, and where that does not get through the link has not ended well.
+  // The group has failed, and this frame of Channel::kControl, of kMostLastWords at most, says why.
+  // Tells it to every peer with which there is a connection, whoever has opened it, and to those
+  // that connect later; opens none. Never blocks; may be called from inside the sink. What is said
+  // first stays. Throws std::bad_alloc, and has told nobody then. Peers of this host see the error
+  // in their region.
+  virtual void spread(const FrameHeader& /*header*/, const void* /*payload*/) {}
+
+  // Why a transport is closed. Peers are told that this rank leaves, or that it has failed: why, if
+  // spread() was called before; then whoever connects later hears it, too, until another close().
   enum class Ending : std::uint8_t { kInOrder, kFailure };
   // Hands over what was sent so far, for at most `grace`, then closes. Idempotent.
   void close(std::chrono::milliseconds grace) { close(grace, Ending::kInOrder); }

@@ -7,6 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "engine_harness.h"
@@ -488,6 +491,85 @@ INSTANTIATE_TEST_SUITE_P(Engine, Failures,
                          [](const auto& each) {
                            return each.param == TransportChoice::kTcp ? "tcp" : "shm";
                          });
+
+// --- the ways along which a failure is told ---
+
+// `failing` aborts before anybody has sent anything, `waiting` waits for `awaited`, which computes,
+// as do all others. In 2.0.0 before its release `failing` opened a connection to each of them.
+void expectAbortIsHeard(const WorldOptions& options, int failing, int waiting, int awaited) {
+  World world(options);
+  std::atomic<bool> isHeard{false};
+  world.run([&](int rank) {
+    if (rank == failing) {
+      while (world.of(waiting).flightRecord().position.underWay() == nullptr) {
+        std::this_thread::yield();
+      }
+      world.of(rank).abort("the disk is full");
+    } else if (rank == waiting) {
+      std::byte byte{};
+      const auto work =
+          world.of(rank).receive(&byte, 1, DType::kUInt8, awaited, 0, Mode::kBlocking, {});
+      EXPECT_TRUE(contains(errorOf(*work), "aborted the group: the disk is full"))
+          << errorOf(*work);
+      isHeard = true;
+    } else {
+      while (!isHeard) std::this_thread::yield();
+      while (!world.of(rank).hasFailed()) std::this_thread::yield();
+    }
+  });
+}
+
+TEST(FailureSpreads, ToARankThatTheFailingOneNeverTalkedTo) {
+  expectAbortIsHeard({.size = 5, .transport = TransportChoice::kTcp}, 0, 2, 3);
+}
+
+TEST(FailureSpreads, ThroughTheRegionsOfOtherHosts) {
+  // From the second rank of the first host; ranks of one host wait for each other.
+  expectAbortIsHeard({.size = 6, .ranksPerHost = {2, 2, 2}}, 1, 4, 5);
+  expectAbortIsHeard({.size = 6, .ranksPerHost = {3, 1, 2}}, 2, 5, 4);
+}
+
+int numSockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code isGone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), isGone).string();
+    if (!isGone && target.starts_with("socket:")) ++count;
+  }
+  return count;
+}
+
+TEST(FailureSpreads, AlongConnectionsThatAreThere) {
+  constexpr int kSize = 16;
+  const int others = numSockets();
+  World world({.size = kSize, .transport = TransportChoice::kTcp});
+  world.run([&](int rank) {
+    requireNone(errorOf(*world.of(rank).collective(algorithms::Request{}, Mode::kBlocking, {})));
+  });
+  // Messages of a barrier go 1, 2, 4 and 8 ranks on, and each rank connects to those that it sends
+  // to and to those that it hears of: to 7 others, as 8 on and 8 back are the same.
+  const int before = others + kSize + 2 * kSize * 7;
+  const TimePoint end = Clock::now() + kPatience;
+  while (numSockets() != before && Clock::now() < end) std::this_thread::yield();
+  ASSERT_EQ(numSockets(), before);
+  std::atomic<int> numWaiting{kSize - 1};
+  int most = 0;
+  std::thread watcher([&] {
+    while (numWaiting > 0) most = std::max(most, numSockets());
+  });
+  world.run([&](int rank) {
+    if (rank == kSize - 1) {
+      world.of(rank).abort("now");
+      return;
+    }
+    const auto work = world.of(rank).collective(algorithms::Request{}, Mode::kBlocking, {});
+    EXPECT_TRUE(contains(errorOf(*work), "aborted the group: now")) << errorOf(*work);
+    --numWaiting;
+  });
+  numWaiting = 0;
+  watcher.join();
+  EXPECT_LE(most, before);
+}
 
 // --- joining ---
 

@@ -99,6 +99,7 @@ class RawPeer : public ::testing::Test {
     ASSERT_EQ(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size), 0);
     listenerAddress_ = "127.0.0.1:" + std::to_string(ntohs(bound.sin_port));
     transport_ = create(onLoopback(0, kWorldSize));
+    address_ = SocketAddress::parse(transport_->endpoint());
     transport_->start({transport_->endpoint(), listenerAddress_}, keyOf("token"), sink_);
   }
 
@@ -114,8 +115,7 @@ class RawPeer : public ::testing::Test {
         FileDescriptor::fromCall([] { return ::socket(AF_INET, SOCK_STREAM, 0); });
     const auto source = SocketAddress::parse(from).value();
     EXPECT_EQ(::bind(socket.get(), source.data(), source.size()), 0);
-    const auto address = SocketAddress::parse(transport_->endpoint()).value();
-    EXPECT_EQ(::connect(socket.get(), address.data(), address.size()), 0);
+    EXPECT_EQ(::connect(socket.get(), address_->data(), address_->size()), 0);
     return socket;
   }
 
@@ -190,6 +190,28 @@ class RawPeer : public ::testing::Test {
     return socket;
   }
 
+  // Why the group of rank 0 has failed, as spread() is told.
+  static constexpr std::string_view kWords = "rank 0 aborted the group";
+  static FrameHeader wordsHeader() { return frameHeader(2, kWords.size(), Channel::kControl); }
+
+  // The payload of the next frame; empty if it is none of a failure.
+  static std::string readFrame(const FileDescriptor& socket) {
+    FrameHeader header;
+    if (!readExactly(socket, &header, sizeof(header)) || header.channel != Channel::kControl ||
+        header.tag != wordsHeader().tag || header.length > 1000) {
+      return "";
+    }
+    std::string text(header.length, '\0');
+    return readExactly(socket, text.data(), text.size()) ? text : "";
+  }
+
+  // The same, over the last connection that the peer has opened.
+  std::string readLastWords(const FileDescriptor& socket) const {
+    trust::Digest mark;
+    const bool isMarked = readExactly(socket, mark.data(), mark.size()) && opener_->isFailure(mark);
+    return isMarked ? readFrame(socket) : "";
+  }
+
   bool wait(const std::function<bool()>& isTrue) const {
     const auto deadline = std::chrono::steady_clock::now() + test::kPatience;
     while (!isTrue()) {
@@ -217,6 +239,7 @@ class RawPeer : public ::testing::Test {
   std::string listenerAddress_;
   RecordingSink sink_;
   std::unique_ptr<TcpTransport> transport_;
+  std::optional<SocketAddress> address_;   // of it
   std::optional<OpenerHandshake> opener_;  // of the last connectAsPeer()
   Words words_;
   Proofs acceptedProofs_;  // of the last acceptAsPeer()
@@ -581,8 +604,77 @@ TEST_F(RawPeer, FailureIsToldApartFromAFarewell) {
   transport_->expect(1);
   const FileDescriptor accepted = acceptAsPeer();
   write(accepted, acceptedProofs_.failure.data(), kAnswerBytes);
+  ::shutdown(accepted.get(), SHUT_WR);  // it had no memory to say more
   ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
   EXPECT_NE(sink_.failure(1)->find("gave the group up"), std::string::npos) << *sink_.failure(1);
+  EXPECT_EQ(sink_.count(1), 0U);
+}
+
+TEST_F(RawPeer, AFailureIsToldOverAConnectionThatThePeerHasOpened) {
+  const FileDescriptor socket = connectAsPeer();
+  transport_->spread(wordsHeader(), kWords.data());
+  transport_->spread(frameHeader(3, 0, Channel::kControl), nullptr);  // what was said first stays
+  EXPECT_EQ(readLastWords(socket), kWords);
+  transport_->close(milliseconds(0), Transport::Ending::kFailure);
+  sink_.closed();
+  EXPECT_TRUE(isClosedQuietly(socket));
+  pollfd waiting{listener_.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&waiting, 1, 0), 0) << "a connection was opened to tell it";
+}
+
+TEST_F(RawPeer, AFailureIsToldOverAConnectionThatThisRankHasOpened) {
+  transport_->expect(1);
+  const FileDescriptor accepted = acceptAsPeer();
+  transport_->spread(wordsHeader(), kWords.data());
+  EXPECT_EQ(readFrame(accepted), kWords);
+}
+
+TEST_F(RawPeer, TheLastWordsOfAPeerAreAControlFrame) {
+  transport_->expect(1);
+  const FileDescriptor accepted = acceptAsPeer();
+  write(accepted, acceptedProofs_.failure.data(), kAnswerBytes);
+  const FrameHeader header = wordsHeader();
+  const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+  write(accepted, bytes, 10);
+  write(accepted, bytes + 10, sizeof(header) - 10);
+  write(accepted, kWords.data(), kWords.size());
+  ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
+  ASSERT_EQ(sink_.count(1), 1U);
+  const test::ReceivedFrame frame = sink_.frame(1, 0);
+  EXPECT_EQ(frame.header.channel, Channel::kControl);
+  EXPECT_EQ(frame.header.tag, header.tag);
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size()),
+            kWords);
+}
+
+TEST_F(RawPeer, NothingButAControlFrameIsBelievedBehindTheMark) {
+  transport_->expect(1);
+  const FileDescriptor accepted = acceptAsPeer();
+  write(accepted, acceptedProofs_.failure.data(), kAnswerBytes);
+  const FrameHeader header = frameHeader(3, kMostLastWords + 1, Channel::kControl);
+  write(accepted, &header, sizeof(header));
+  ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
+  EXPECT_EQ(sink_.count(1), 0U);
+}
+
+// Until the transport is closed for good; the peer may send meanwhile.
+TEST_F(RawPeer, WhoConnectsToARankThatHasFailedHearsWhy) {
+  transport_->spread(wordsHeader(), kWords.data());
+  transport_->close(milliseconds(0), Transport::Ending::kFailure);
+  sink_.closed();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const FileDescriptor socket = connectAsPeer();
+    const std::vector<std::byte> frames(100000);
+    write(socket, frames.data(), frames.size());
+    EXPECT_EQ(readLastWords(socket), kWords);
+  }
+  const FileDescriptor stays = connectAsPeer();
+  EXPECT_EQ(readLastWords(stays), kWords);
+  transport_->close(milliseconds(0));
+  EXPECT_TRUE(isClosedQuietly(stays));
+  const FileDescriptor late =
+      FileDescriptor::fromCall([] { return ::socket(AF_INET, SOCK_STREAM, 0); });
+  EXPECT_NE(::connect(late.get(), address_->data(), address_->size()), 0);
 }
 
 TEST_F(RawPeer, WhoFailsSaysNoFarewell) {

@@ -26,6 +26,10 @@ class Outbound {
 
   void open() { first().open(); }
   void send(const FrameHeader& header, const void* payload, SendTicket* ticket);
+  // Without a ticket, if there is a connection or one is being made; else nothing.
+  void sendIfOpen(const FrameHeader& header, const void* payload) {
+    first().sendIfOpen(header, payload);
+  }
 
   // With the right to make progress.
   Progress handleEvents(int stream, std::uint32_t events);

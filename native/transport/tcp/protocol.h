@@ -12,10 +12,12 @@
 //     ...
 //     Goodbye (a header)          -->       when the opener leaves in good order
 //                                 <--       Farewell (32 bytes), when the acceptor does
+//                                 <--       Failure (32 bytes), FrameHeader and payload: why the
+//                                           acceptor's group has failed; then nothing more
 //
-// Proof, Welcome and Farewell are HMAC-SHA256 under the group's key over their role, the whole
-// Hello, the Challenge and, inside TLS, what only the two ends of that TLS connection share. So
-// they hold for these two ranks, this direction and this connection only: what was recorded,
+// Proof, Welcome, Farewell and Failure are HMAC-SHA256 under the group's key over their role, the
+// whole Hello, the Challenge and, inside TLS, what only the two ends of that TLS connection share.
+// So they hold for these two ranks, this direction and this connection only: what was recorded,
 // reflected, relayed from one TLS connection to another or meant for somebody else is of no use.
 // The opener proves first, so that nobody who merely connects is handed anything made with the
 // key; no frame is sent or interpreted before both have proved. The key itself never crosses the

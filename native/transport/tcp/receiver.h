@@ -43,6 +43,9 @@ class Receiver {
   Connection& connection() { return connection_; }
   Stream from() const { return from_; }
   bool hasReceived() const { return hasReceived_; }  // anything at all
+  // That its group's failure was told to the peer.
+  bool isTold() const { return isTold_; }
+  void noteTold() { isTold_ = true; }
   const Proofs& proofs() const { return proofs_; }
 
  private:
@@ -52,6 +55,7 @@ class Receiver {
   const Proofs proofs_;
   FrameParser parser_;
   bool hasReceived_ = false;
+  bool isTold_ = false;
 };
 
 }  // namespace smd::transport::tcp

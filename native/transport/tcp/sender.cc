@@ -121,6 +121,26 @@ void Sender::send(const FrameHeader& header, const void* payload, SendTicket* ti
   }
 }
 
+void Sender::sendIfOpen(const FrameHeader& header, const void* payload) {
+  {
+    const std::lock_guard lock(mutex_);
+    switch (state_) {
+      case State::kIdle:
+      case State::kWaiting:
+      case State::kDisconnected:
+      case State::kFailed:
+        return;
+      case State::kConnecting:
+      case State::kSecuring:
+      case State::kAwaitingChallenge:
+      case State::kAwaitingWelcome:
+      case State::kConnected:
+        break;
+    }
+  }
+  send(header, payload, nullptr);
+}
+
 Sender::Progress Sender::handleEvents(std::uint32_t events) {
   Progress progress;
   const std::lock_guard lock(mutex_);
@@ -279,6 +299,9 @@ void Sender::openLocked() {
 
 void Sender::connectLocked() {
   answerFilled_ = 0;
+  hasPeerFailed_ = false;
+  lastWords_.clear();
+  lastWordsFilled_ = 0;
   socketError_ = 0;
   silence_ = {};
   FileDescriptor socket = connectTo(rail_.target, rail_.source);
@@ -367,7 +390,9 @@ void Sender::readWelcomeLocked(Progress& progress) {
   progress.hasMoved = true;
   state_ = State::kConnected;
   hasBeenConnected_ = true;
-  flushLocked(progress);
+  // One that has failed says so at once: it reads no frames any more.
+  readFarewellLocked(progress);
+  if (!progress.end.has_value()) flushLocked(progress);
 }
 
 // Whether the next answer is in `answer_`. If the connection has ended instead, that is dealt with.
@@ -387,7 +412,7 @@ bool Sender::readHandshakeAnswerLocked() {
 }
 
 void Sender::readFarewellLocked(Progress& progress) {
-  while (true) {
+  while (!hasPeerFailed_) {
     switch (readAnswerLocked()) {
       case ReadResult::kIncomplete:
         return;
@@ -401,8 +426,8 @@ void Sender::readFarewellLocked(Progress& progress) {
       case ReadResult::kComplete:
         progress.hasMoved = true;
         if (!hasPeerLeft_ && handshake_->isFailure(answer_)) {
-          progress.end = gaveUp(rail_.target.toString());
-          return;
+          hasPeerFailed_ = true;
+          break;
         }
         if (hasPeerLeft_ || !handshake_->isFarewell(answer_)) {
           progress.end = LinkEnd{false, rail_.target.toString() +
@@ -412,6 +437,37 @@ void Sender::readFarewellLocked(Progress& progress) {
         }
         hasPeerLeft_ = true;
     }
+  }
+  readLastWordsLocked(progress);
+}
+
+// Behind the mark of a failure comes a control frame, unless there was no memory for it.
+void Sender::readLastWordsLocked(Progress& progress) {
+  if (lastWords_.empty()) lastWords_.resize(sizeof(FrameHeader));
+  while (true) {
+    while (lastWordsFilled_ < lastWords_.size()) {
+      const iovec missing =
+          part(lastWords_.data() + lastWordsFilled_, lastWords_.size() - lastWordsFilled_);
+      const ssize_t got = connection_.read({&missing, 1});
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) {
+        progress.end = gaveUp(rail_.target.toString());
+        return;
+      }
+      lastWordsFilled_ += static_cast<std::size_t>(got);
+    }
+    progress.hasMoved = true;
+    FrameHeader header;
+    std::memcpy(&header, lastWords_.data(), sizeof(header));
+    const bool isGood = header.channel == Channel::kControl && header.length <= kMostLastWords &&
+                        !checkHeader(header).has_value();
+    if (isGood && lastWords_.size() < sizeof(header) + header.length) {
+      lastWords_.resize(sizeof(header) + header.length);
+      continue;
+    }
+    if (isGood) progress.lastWords = std::move(lastWords_);
+    progress.end = gaveUp(rail_.target.toString());
+    return;
   }
 }
 

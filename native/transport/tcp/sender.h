@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/network.h"
 #include "transport/tcp/connection.h"
@@ -50,7 +51,8 @@ class Sender {
   struct Progress {
     bool hasMoved = false;
     bool hasCompletedTickets = false;
-    std::optional<LinkEnd> end;  // the connection has ended; call disconnect() or fail()
+    std::vector<std::byte> lastWords;  // of the peer: the frame that says why its group has failed
+    std::optional<LinkEnd> end;        // the connection has ended; call disconnect() or fail()
   };
 
   // Before any other call.
@@ -59,6 +61,8 @@ class Sender {
   // See Transport::expect() and Transport::send(). A ticket may complete before send() returns.
   void open();
   void send(const FrameHeader& header, const void* payload, SendTicket* ticket);
+  // As send() without a ticket, if there is a connection or one is being made; else nothing.
+  void sendIfOpen(const FrameHeader& header, const void* payload);
 
   // Called with the right to make progress.
   Progress handleEvents(std::uint32_t events);
@@ -114,6 +118,7 @@ class Sender {
   void readChallengeLocked(Progress& progress);
   void readWelcomeLocked(Progress& progress);
   void readFarewellLocked(Progress& progress);
+  void readLastWordsLocked(Progress& progress);
   void flushLocked(Progress& progress);
   void watchLocked(bool isForWriting);
   void dropSocketLocked();
@@ -130,6 +135,7 @@ class Sender {
   bool hasBeenConnected_ = false;
   bool isWatchedForWriting_ = false;
   bool hasPeerLeft_ = false;
+  bool hasPeerFailed_ = false;
   bool hasSaidGoodbye_ = false;
   bool isShutDown_ = false;
   std::uint8_t answerFilled_ = 0;
@@ -138,6 +144,8 @@ class Sender {
   std::list<Outgoing> queue_;
   std::uint64_t numBytesGiven_ = 0;
   std::array<std::byte, kAnswerBytes> answer_;
+  std::vector<std::byte> lastWords_;  // a header, then with its payload; as far as they have come
+  std::size_t lastWordsFilled_ = 0;
   std::unique_ptr<OpenerHandshake> handshake_;  // of the connection, or of the last attempt
   Clock::time_point firstAttempt_;
   Clock::time_point attemptBegan_;

@@ -18,6 +18,11 @@
 // peer may have handed over its last frames, and then left. A peer whose frames this process has no
 // memory for is not read from any more, but its connections stay, and so does the way to it: it is
 // to be told.
+//
+// A failure is told along connections that there are: over those that we opened as a control frame,
+// over those that we accepted as an answer, behind a mark that proves who says it. A rank that
+// connects later is answered so, too, also when everything else is closed already: until close() is
+// called once more.
 #include <sys/eventfd.h>
 #include <sys/poll.h>
 #include <sys/socket.h>
@@ -27,6 +32,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -40,6 +46,7 @@
 #include "common/log.h"
 #include "common/network.h"
 #include "executor/event_loop.h"
+#include "transport/frame_parser.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/factory.h"
 #include "transport/tcp/handshakes.h"
@@ -69,6 +76,8 @@ constexpr std::chrono::minutes kRejectionLineInterval{1};
 constexpr milliseconds kReturnDelay{1};
 constexpr milliseconds kLongestReturnDelay{16};
 constexpr milliseconds kCloseInterval{1};  // between looks at what is left to hand over
+// As if it were another connection with a peer: what it says over one that this rank has opened.
+constexpr int kLastWordsStream = static_cast<int>(kMostRails);
 
 // The whole state of a transport. Timers hold weak pointers to it.
 class Core : public std::enable_shared_from_this<Core> {
@@ -213,9 +222,42 @@ class Core : public std::enable_shared_from_this<Core> {
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
   }
 
+  void spread(const FrameHeader& header, const void* payload) {
+    if (!isStarted_.load(std::memory_order_acquire)) {
+      return;
+    }
+    {
+      const std::lock_guard lock(lastWordsMutex_);
+      if (hasLastWords_.load(std::memory_order_relaxed)) {
+        return;
+      }
+      FrameHeader told = header;
+      told.length = std::min(told.length, kMostLastWords);
+      std::vector<std::byte> words(sizeof(told) + told.length);
+      std::memcpy(words.data(), &told, sizeof(told));
+      if (told.length != 0) std::memcpy(words.data() + sizeof(told), payload, told.length);
+      lastWords_ = std::move(words);
+      hasLastWords_.store(true, std::memory_order_release);
+    }
+    for (Outbound& path : paths_) {
+      try {
+        path.sendIfOpen(header, payload);
+      } catch (const std::bad_alloc&) {  // it hears when the link goes
+      }
+    }
+    try {
+      runSoon([this] { tellOpeners(); });
+    } catch (const std::bad_alloc&) {  // they are told when the transport closes
+    }
+  }
+
   void close(milliseconds grace, TcpTransport::Ending ending) {
     const std::lock_guard lock(closeMutex_);
     if (isClosed_) {
+      if (std::exchange(isAnswering_, false)) {
+        takeRightForGood();
+        stopListening();
+      }
       return;
     }
     if (worker_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
@@ -229,37 +271,60 @@ class Core : public std::enable_shared_from_this<Core> {
       return;
     }
     try {
-      handOver(Clock::now() + grace);
+      handOver(Clock::now() + grace, ending);
     } catch (const std::exception&) {  // no memory: what is left is not handed over
     }
     isClosing_.store(true);
-    // The right is never given back: nobody reads, writes or calls the sink any more.
+    takeRightForGood();
+    const bool isInOrder = ending == TcpTransport::Ending::kInOrder;
+    for (const auto& [number, receiver] : receivers_) {
+      receiver->cancel();
+      if (!receiver->isTold() && isInOrder) {
+        receiver->connection().writeAll(receiver->proofs().farewell);
+      } else if (!receiver->isTold()) {
+        sayWhy(receiver->connection(), receiver->proofs());
+      }
+      poller_.remove(receiver->connection().descriptor());
+    }
+    receivers_.clear();
+    receiversOf_.clear();
+    endings_.clear();
+    for (std::size_t peer = 0; peer < paths_.size(); ++peer) {
+      hasFailed_[peer] = true;
+      if (paths_[peer].fail()) {
+        sink_->sendCompleted(static_cast<int>(peer));
+      }
+    }
+    // From here on nobody reads or writes what callers gave, or calls the sink: no link is left.
+    if (!isInOrder && hasLastWords_.load(std::memory_order_acquire)) {
+      isAnswering_ = true;
+      releaseRight();
+    } else {
+      stopListening();
+    }
+  }
+
+ private:
+  // As takeRight(), however long it takes.
+  void takeRightForGood() {
     while (!takeRight()) {
       interruptWait();
       hasRight_.wait(true);
     }
+  }
+
+  // With the right, which is never given back.
+  void stopListening() {
     loop_->unwatch(poller_.descriptor());
-    for (const auto& [number, receiver] : receivers_) {
-      receiver->cancel();
-      const Proofs& proofs = receiver->proofs();
-      receiver->connection().writeAll(ending == TcpTransport::Ending::kInOrder ? proofs.farewell
-                                                                               : proofs.failure);
-      poller_.remove(receiver->connection().descriptor());
-    }
-    receivers_.clear();
+    for (const auto& [number, connection] : answered_) poller_.remove(connection.descriptor());
+    answered_.clear();
     handshakes_->clear();
     for (const FileDescriptor& listener : listeners_) {
       poller_.remove(listener.get());
     }
     listeners_.clear();
-    for (std::size_t peer = 0; peer < paths_.size(); ++peer) {
-      if (paths_[peer].fail()) {
-        sink_->sendCompleted(static_cast<int>(peer));
-      }
-    }
   }
 
- private:
   void keepLoopAway(bool isAway) {
     const std::lock_guard lock(waiterMutex_);
     if (isLoopAway_.exchange(isAway) == isAway) return;
@@ -443,6 +508,10 @@ class Core : public std::enable_shared_from_this<Core> {
     if (progress.hasCompletedTickets) {
       sink_->sendCompleted(peer);
     }
+    if (!progress.lastWords.empty()) {
+      FrameParser parser(Stream(peer, kLastWordsStream), *sink_);
+      parser.consume(progress.lastWords);  // without memory for them, the end of the link tells
+    }
     if (progress.end.has_value()) {
       sendingEnded(peer, *progress.end);
     }
@@ -452,7 +521,7 @@ class Core : public std::enable_shared_from_this<Core> {
   bool receive(std::uint64_t number) {
     const auto found = receivers_.find(number);
     if (found == receivers_.end()) {
-      return false;
+      return readAnswered(number);
     }
     const int peer = found->second->from().peer;
     if (isRefused_[static_cast<std::size_t>(peer)]) {  // not watched: this is its end
@@ -507,10 +576,66 @@ class Core : public std::enable_shared_from_this<Core> {
 
   void drop(Receivers::iterator receiver) {
     const Stream from = receiver->second->from();
+    if (receiver->second->isTold()) numToldOpeners_.fetch_sub(1);
     receiver->second->cancel();
     poller_.remove(receiver->second->connection().descriptor());
     receivers_.erase(receiver);
     receiversOf_[from.peer].erase(from.index);
+  }
+
+  // Those that have opened connections: why the group has failed.
+  void tellOpeners() {
+    for (const auto& [number, receiver] : receivers_) {
+      if (receiver->isTold()) continue;
+      receiver->noteTold();
+      numToldOpeners_.fetch_add(1);
+      sayWhy(receiver->connection(), receiver->proofs());
+    }
+    areOpenersTold_.store(true);
+  }
+
+  // On a connection that this rank has accepted. Nothing else may be said there afterwards.
+  void sayWhy(Connection& connection, const Proofs& proofs) {
+    try {
+      std::vector<std::byte> words(proofs.failure.begin(), proofs.failure.end());
+      if (hasLastWords_.load(std::memory_order_acquire)) {
+        words.insert(words.end(), lastWords_.begin(), lastWords_.end());
+      }
+      connection.writeAll(words);
+    } catch (const std::bad_alloc&) {  // the mark alone then
+      connection.writeAll(proofs.failure);
+    }
+  }
+
+  // A rank has connected to one that has failed. What it sends is read and thrown away until it has
+  // heard why and closes the connection: with bytes unread, a close would take back what was said.
+  bool answer(Handshakes::Accepted& accepted) {
+    Connection& connection = accepted.connection;
+    const std::uint64_t number = nextReceiver_++;
+    if (!poller_.modify(connection.descriptor(), EPOLLIN | EPOLLRDHUP,
+                        {Source::kReceiver, number}) ||
+        !connection.writeAll(accepted.proofs.welcome)) {
+      poller_.remove(connection.descriptor());
+      return false;
+    }
+    sayWhy(connection, accepted.proofs);
+    answered_.emplace(number, std::move(connection));
+    return true;
+  }
+
+  bool readAnswered(std::uint64_t number) {
+    const auto found = answered_.find(number);
+    if (found == answered_.end()) {
+      return false;
+    }
+    Connection& connection = found->second;
+    const iovec anywhere{scratch_.data(), scratch_.size()};
+    const ssize_t got = connection.read({&anywhere, 1});
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
+      poller_.remove(connection.descriptor());
+      answered_.erase(found);
+    }
+    return true;
   }
 
   void sendingEnded(int peer, const LinkEnd& end) {
@@ -641,6 +766,9 @@ class Core : public std::enable_shared_from_this<Core> {
     if (!accepted.has_value()) {
       return false;
     }
+    if (hasLastWords_.load(std::memory_order_acquire)) {
+      return answer(*accepted);
+    }
     const auto [peer, stream] = accepted->from;
     Connection& connection = accepted->connection;
     const std::uint64_t receiver = nextReceiver_++;
@@ -732,8 +860,10 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   // Lets frames that were sent go out, followed by goodbyes. Frames that arrive meanwhile are still
-  // delivered: two ranks that close at once, each with much to send, need each other to read.
-  void handOver(Clock::time_point deadline) {
+  // delivered: two ranks that close at once, each with much to send, need each other to read. A
+  // rank that was told of a failure over its own connection closes that when it has heard.
+  void handOver(Clock::time_point deadline, TcpTransport::Ending ending) {
+    const bool hasWords = ending == TcpTransport::Ending::kFailure && hasLastWords_.load();
     std::vector<Outbound*> unfinished;
     for (Outbound& path : paths_) {
       if (path.isInUse()) {
@@ -743,7 +873,8 @@ class Core : public std::enable_shared_from_this<Core> {
     while (true) {
       std::erase_if(unfinished, [](Outbound* path) { return path->finish(); });
       poll();
-      if (unfinished.empty() || Clock::now() >= deadline) {
+      const bool isHeard = !hasWords || (areOpenersTold_.load() && numToldOpeners_.load() == 0);
+      if ((unfinished.empty() && isHeard) || Clock::now() >= deadline) {
         return;
       }
       pollfd waiting{poller_.descriptor(), POLLIN, 0};
@@ -788,18 +919,26 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<bool> hasFailed_;                                        // by peer
   std::vector<bool> isRefused_;        // by peer: there was no memory for what it sends
   std::vector<bool> hasReceivedFrom_;  // by peer: was it ever let in
+  std::unordered_map<std::uint64_t, Connection> answered_;  // numbered as receivers are
   std::uint64_t nextReceiver_ = 0;
   bool isExpiryPlanned_ = false;
   bool hasToldOfNoRoom_ = false;
   Clock::time_point nextRejectionLine_;
   std::vector<std::byte> scratch_;
 
+  std::mutex lastWordsMutex_;
+  std::vector<std::byte> lastWords_;  // a header and its payload; constant once the next is true
+  std::atomic<bool> hasLastWords_{false};    // the group has failed
+  std::atomic<bool> areOpenersTold_{false};  // those whose connections were there
+  std::atomic<int> numToldOpeners_{0};       // whose connections are there still
+
   std::mutex dueMutex_;
   std::vector<std::function<void()>> due_;
 
   std::mutex closeMutex_;
   std::atomic<bool> isClosing_{false};  // nobody may begin to wait
-  bool isClosed_ = false;               // guarded by closeMutex_
+  bool isClosed_ = false;               // guarded by closeMutex_, like the next
+  bool isAnswering_ = false;            // closed, but for those that connect to hear why
 
   std::atomic<std::uint64_t> rejected_{0};
   Refusals refusals_;
@@ -867,6 +1006,9 @@ class Transport final : public TcpTransport {
   }
   void interruptWait() override {
     if (!isForkedChild(generation_)) core_->interruptWait();
+  }
+  void spread(const FrameHeader& header, const void* payload) override {
+    if (!isForkedChild(generation_)) core_->spread(header, payload);
   }
 
   void close(milliseconds grace, Ending ending) override {
