@@ -60,9 +60,17 @@ class Core {
   void watch(int fd, std::uint32_t events, Callback callback) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t number = nextWatch_++;
-    control(EPOLL_CTL_ADD, fd, events, number);
-    numbers_[fd] = number;
-    watches_[number] = std::make_shared<Callback>(std::move(callback));
+    // All of it or, without memory, nothing: unwatch() may be called in any case.
+    const auto [place, isNew] = numbers_.try_emplace(fd, number);
+    try {
+      watches_.emplace(number, std::make_shared<Callback>(std::move(callback)));
+      control(EPOLL_CTL_ADD, fd, events, number);
+    } catch (...) {
+      watches_.erase(number);
+      if (isNew) numbers_.erase(place);
+      throw;
+    }
+    place->second = number;
   }
 
   void modify(int fd, std::uint32_t events) {
