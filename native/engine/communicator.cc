@@ -131,23 +131,26 @@ void Communicator::join(const ExchangeFn& exchange) {
     }
   }
   if (membership_.tcp != nullptr) {
+    // Before the mailbox knows it, and before it starts to call the mailbox: close() must find it
+    // here if anything below throws.
+    transport::tcp::TcpTransport& tcp = *membership_.tcp;
+    transports_.push_back(std::move(membership_.tcp));
+    tcp_ = &tcp;
     std::vector<std::string> endpoints;
     for (const auto& identity : membership_.identities) endpoints.push_back(identity.endpoint);
     // Before it starts: a peer's question may come at once, and is answered.
     for (int peer = 0; peer < size_; ++peer) {
       if (!std::binary_search(locals.begin(), locals.end(), peer)) {
-        mailbox_->setTransport(peer, membership_.tcp.get());
+        mailbox_->setTransport(peer, &tcp);
       }
     }
-    interfaces_ = membership_.tcp->interfaces();
-    membership_.tcp->start(std::move(endpoints), membership_.key, *mailbox_);
+    interfaces_ = tcp.interfaces();
+    tcp.start(std::move(endpoints), membership_.key, *mailbox_);
     // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
     // ring of hosts for each position there. Within a host the region is the way.
     const topology::Hosts& hosts = membership_.hosts;
     const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
-    membership_.tcp->expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
-    tcp_ = membership_.tcp.get();
-    transports_.push_back(std::move(membership_.tcp));
+    tcp.expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
   }
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = allLocal_ && memory_.has_value();

@@ -6,6 +6,7 @@
 // there was no memory for, nobody hangs, and nothing ends the process or writes where it must not.
 // AddressSanitizer sees whether messages under way use what the error has freed.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,17 +17,23 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <limits>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "engine/link_measure.h"
 #include "engine/liveness.h"
 #include "engine/process_watch.h"
+#include "engine/trust_agreement.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
+#include "topology/identity.h"
+#include "transport/tcp/factory.h"
 
 namespace {
 
@@ -37,6 +44,8 @@ thread_local int failsAt = 0;
 // All behind it fail as well, until this is false again.
 thread_local bool failsForGood = false;
 thread_local bool isFailing = false;
+// Others go on for so long before it fails.
+thread_local std::chrono::milliseconds pauseBefore{0};
 // The same on the threads that are not a rank's; how many of theirs have failed.
 std::atomic<int> failsAtElsewhere{0};
 std::atomic<int> numFailedElsewhere{0};
@@ -49,6 +58,7 @@ void failIfDue(std::size_t size) {
   if (isInCall && isFailing) throw std::bad_alloc();
   if (isInCall && failsAt > 0 && --failsAt == 0) {
     isFailing = failsForGood;
+    std::this_thread::sleep_for(pauseBefore);
     throw std::bad_alloc();
   }
   if (!isRank && failsAtElsewhere.load(std::memory_order_relaxed) > 0 &&
@@ -56,6 +66,12 @@ void failIfDue(std::size_t size) {
     ++numFailedElsewhere;
     throw std::bad_alloc();
   }
+}
+
+// Whoever uses it afterwards finds nothing there.
+void release(void* memory) noexcept {
+  if (memory != nullptr) explicit_bzero(memory, malloc_usable_size(memory));
+  std::free(memory);
 }
 
 }  // namespace
@@ -75,18 +91,16 @@ void* operator new[](std::size_t size) { return operator new(size); }
 void* operator new[](std::size_t size, std::align_val_t alignment) {
   return operator new(size, alignment);
 }
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
+  release(memory);
 }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
 
 namespace smd::engine::test {
 namespace {
@@ -374,6 +388,111 @@ INSTANTIATE_TEST_SUITE_P(Hosts, NoMemoryForAFrame,
                          [](const auto& hosts) {
                            return hosts.param.size() == 1 ? "OnAHost" : "OverHosts";
                          });
+
+// --- joining -------------------------------------------------------------------------------------
+
+class NoMemoryToJoin : public ::testing::Test {
+ protected:
+  class Deaf final : public transport::FrameSink {
+   public:
+    std::byte* frameBegin(transport::Stream, const transport::FrameHeader&) override {
+      return nullptr;
+    }
+    void frameEnd(transport::Stream, const transport::FrameHeader&) override {}
+    void frameCancelled(transport::Stream) noexcept override {}
+    void frameRefused(int, const transport::Refusal&) noexcept override {}
+    void sendCompleted(int) override {}
+    void linkFailed(int, const Error&) override {}
+  };
+
+  // Rank 1, which has joined and sends to rank 0 as long as it can.
+  class Sender {
+   public:
+    Sender() {
+      self_.machine += "/elsewhere";
+      self_.link = serializeLink(knownLink());
+      self_.endpoint = transport_->endpoint();
+    }
+    ~Sender() {
+      isOver_ = true;
+      if (thread_.joinable()) thread_.join();
+      transport_->close(milliseconds(0));
+    }
+
+    std::vector<std::string> answer(const std::string& key, const std::string& value) {
+      if (key == "identity") {
+        peer_ = topology::parse(value);
+        return {value, topology::serialize(self_)};
+      }
+      trust::SessionId session{};
+      std::memcpy(session.data(), peer_.secret.data(), session.size());
+      const trust::SessionKey secret = trust::deriveSessionKey("", session);
+      transport_->start({peer_.endpoint, self_.endpoint}, secret, sink_);
+      thread_ = std::thread([this] { send(); });
+      return {value, "A" + trustMark(secret, false)};
+    }
+
+   private:
+    static transport::tcp::Options options() {
+      transport::tcp::Options options;
+      options.rank = 1;
+      options.worldSize = 2;
+      options.interfaces = "127.";
+      return options;
+    }
+    void send() {
+      using State = transport::SendTicket::State;
+      const std::array<std::byte, 100> bytes{};
+      transport::FrameHeader header;
+      header.length = bytes.size();
+      for (State state = State::kSent; state == State::kSent && !isOver_;) {
+        transport::SendTicket ticket;
+        transport_->send(0, header, bytes.data(), &ticket);
+        while (ticket.state() == State::kPending && !isOver_) std::this_thread::yield();
+        if (isOver_) transport_->close(milliseconds(0));
+        state = ticket.state();
+      }
+    }
+
+    Deaf sink_;
+    std::unique_ptr<transport::tcp::TcpTransport> transport_ = transport::tcp::create(options());
+    topology::Identity self_ = topology::describeThisProcess();
+    topology::Identity peer_;
+    std::atomic<bool> isOver_{false};
+    std::thread thread_;
+  };
+
+  // Whether there was allocation `number`.
+  static bool failOne(int number) {
+    Sender sender;
+    const ExchangeFn exchange = [&](const std::string& key, const std::string& value) {
+      isInCall = false;
+      std::vector<std::string> values = sender.answer(key, value);
+      isInCall = true;
+      return values;
+    };
+    CommunicatorOptions options;
+    options.bootstrap.transport = TransportChoice::kTcp;
+    options.bootstrap.interfaces = "127.";
+    failsAt = number;
+    pauseBefore = milliseconds(10);
+    try {
+      inCall([&] { return Communicator::create(0, 2, exchange, options); });
+    } catch (const std::exception&) {
+      EXPECT_EQ(failsAt, 0);
+    }
+    pauseBefore = milliseconds(0);
+    return std::exchange(failsAt, 0) == 0;
+  }
+};
+
+// What comes meanwhile once came to what was gone already.
+TEST_F(NoMemoryToJoin, NobodyIsThereForWhatComesThen) {
+  rememberLink(Link{.latencySeconds = 1e-5, .bytesPerSecond = 1e9});
+  int number = 1;
+  while (failOne(number)) ++number;
+  EXPECT_GT(number, 3) << "joining allocates something";
+}
 
 class NoMemoryForAWatch : public ::testing::Test {
  protected:
