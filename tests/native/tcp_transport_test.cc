@@ -110,6 +110,17 @@ class RawPeer : public ::testing::Test {
 
   Identity peerIdentity() const { return {keyOf("token"), 1, kWorldSize}; }
 
+  void stopListening() { listener_.reset(); }
+  // Where it did before.
+  void listenAgain() {
+    listener_ = FileDescriptor::fromCall([] { return ::socket(AF_INET, SOCK_STREAM, 0); });
+    const int yes = 1;
+    ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    const auto address = SocketAddress::parse(listenerAddress_).value();
+    ASSERT_EQ(::bind(listener_.get(), address.data(), address.size()), 0);
+    ASSERT_EQ(::listen(listener_.get(), 8), 0);
+  }
+
   FileDescriptor connect(const std::string& from = "127.0.0.1:0") const {
     FileDescriptor socket =
         FileDescriptor::fromCall([] { return ::socket(AF_INET, SOCK_STREAM, 0); });
@@ -125,6 +136,12 @@ class RawPeer : public ::testing::Test {
 
   static bool readExactly(const FileDescriptor& socket, void* bytes, std::size_t size) {
     return ::recv(socket.get(), bytes, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+  }
+
+  // To be accepted or read, before long.
+  static bool hasSomething(const FileDescriptor& socket) {
+    pollfd waiting{socket.get(), POLLIN, 0};
+    return ::poll(&waiting, 1, 5000) == 1;
   }
 
   // Whether the other side closes `socket` without sending anything more.
@@ -626,6 +643,20 @@ TEST_F(RawPeer, AFailureIsToldOverAConnectionThatThisRankHasOpened) {
   transport_->expect(1);
   const FileDescriptor accepted = acceptAsPeer();
   transport_->spread(wordsHeader(), kWords.data());
+  EXPECT_EQ(readFrame(accepted), kWords);
+}
+
+// In 2.0.0 before its release a peer that could not be reached at that moment was not told, and heard
+// that this rank had left in good order.
+TEST_F(RawPeer, AFailureIsToldOverAConnectionThatIsTriedAgain) {
+  stopListening();
+  transport_->expect(1);
+  std::this_thread::sleep_for(milliseconds(50));  // it is refused, and waits before it tries again
+  transport_->spread(wordsHeader(), kWords.data());
+  listenAgain();
+  ASSERT_TRUE(hasSomething(listener_));
+  const FileDescriptor accepted = acceptAsPeer();
+  ASSERT_TRUE(hasSomething(accepted));
   EXPECT_EQ(readFrame(accepted), kWords);
 }
 

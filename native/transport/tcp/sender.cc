@@ -126,7 +126,6 @@ void Sender::sendIfOpen(const FrameHeader& header, const void* payload) {
     const std::lock_guard lock(mutex_);
     switch (state_) {
       case State::kIdle:
-      case State::kWaiting:
       case State::kDisconnected:
       case State::kFailed:
         return;
@@ -134,6 +133,7 @@ void Sender::sendIfOpen(const FrameHeader& header, const void* payload) {
       case State::kSecuring:
       case State::kAwaitingChallenge:
       case State::kAwaitingWelcome:
+      case State::kWaiting:
       case State::kConnected:
         break;
     }
