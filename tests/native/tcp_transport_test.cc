@@ -688,6 +688,23 @@ TEST_F(RawPeer, NothingButAControlFrameIsBelievedBehindTheMark) {
   EXPECT_EQ(sink_.count(1), 0U);
 }
 
+// Nothing of it is received any more, as the sink was told.
+TEST_F(RawPeer, TheLastWordsOfAPeerThatIsNotReadFromAreNotRead) {
+  transport_->expect(1);
+  const FileDescriptor accepted = acceptAsPeer();
+  const FileDescriptor socket = connectAsPeer();
+  sink_.noMemoryFrom = 100;
+  const FrameHeader large = frameHeader(1, 100);
+  write(socket, &large, sizeof(large));
+  ASSERT_TRUE(wait([&] { return sink_.refusal(1).has_value(); }));
+  write(accepted, acceptedProofs_.failure.data(), kAnswerBytes);
+  const FrameHeader header = wordsHeader();
+  write(accepted, &header, sizeof(header));
+  write(accepted, kWords.data(), kWords.size());
+  EXPECT_TRUE(isClosedQuietly(accepted));
+  EXPECT_EQ(sink_.count(1), 0U);
+}
+
 // Until the transport is closed for good; the peer may send meanwhile.
 TEST_F(RawPeer, WhoConnectsToARankThatHasFailedHearsWhy) {
   transport_->spread(wordsHeader(), kWords.data());

@@ -508,7 +508,7 @@ class Core : public std::enable_shared_from_this<Core> {
     if (progress.hasCompletedTickets) {
       sink_->sendCompleted(peer);
     }
-    if (!progress.lastWords.empty()) {
+    if (!progress.lastWords.empty() && !isRefused_[static_cast<std::size_t>(peer)]) {
       FrameParser parser(Stream(peer, kLastWordsStream), *sink_);
       parser.consume(progress.lastWords);  // without memory for them, the end of the link tells
     }
