@@ -4,6 +4,7 @@
 // The TCP transport: the conformance suite, and what only a port that anybody can reach must stand.
 #include <openssl/rand.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -750,6 +751,22 @@ TEST_F(RawPeer, RefusedConnectionFailsTheLinkAndTheTicket) {
   EXPECT_NE(sink_.failure(1)->find(listenerAddress_), std::string::npos) << *sink_.failure(1);
   EXPECT_NE(sink_.failure(1)->find("refused"), std::string::npos) << *sink_.failure(1);
   EXPECT_EQ(ticket.state(), SendTicket::State::kFailed);
+}
+
+// It said that the peer's process had probably ended.
+TEST_F(RawPeer, WhoHasNoDescriptorForAConnectionSaysSo) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  transport_->expect(1);
+  EXPECT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  const std::string text = sink_.failure(1).value_or("");
+  EXPECT_NE(text.find("(Too many open files on rank 0); raise the limit on open files there"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("ended"), std::string::npos) << text;
 }
 
 TEST_F(RawPeer, PeerThatDoesNotReadCannotKeepTicketsPendingBeyondClose) {

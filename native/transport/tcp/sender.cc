@@ -23,6 +23,10 @@ namespace {
 // A peer listens before its endpoint is published, so a refused connection nearly always means that
 // it is dead; the short insistence is for full queues.
 constexpr Patience kRefused{std::chrono::seconds(1), "its process has probably ended"};
+// It says nothing of the peer.
+constexpr Patience kNoDescriptor{
+    std::chrono::seconds(1),
+    "raise the limit on open files there (ulimit -n), or close files that are not needed"};
 // One that accepts and then closes, without a word, lives: strangers may have pushed us out of its
 // waiting room (handshakes.h).
 constexpr Patience kPushedOut{std::chrono::seconds(10),
@@ -43,8 +47,11 @@ iovec part(const void* data, std::uint64_t size) { return {const_cast<void*>(dat
 
 bool isOnlyFull(int error) { return error == EAGAIN || error == ENOBUFS || error == ENOMEM; }
 
+bool isForDescriptors(int error) { return error == EMFILE || error == ENFILE; }
+
 // With one to which no connection can be made.
 const Patience& patienceWith(int error) {
+  if (isForDescriptors(error)) return kNoDescriptor;
   const bool isCut = error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
                      error == EHOSTDOWN || error == ETIMEDOUT;
   return isCut ? kUnreachable : kRefused;
@@ -308,7 +315,9 @@ void Sender::connectLocked() {
   if (!socket.isOpen() || !context_->poller->add(socket.get(), EPOLLOUT, tagOfSender(peer_))) {
     const int error = errno;
     socket.reset();
-    connectFailedLocked(errnoText(error), patienceWith(error));
+    const std::string where =
+        isForDescriptors(error) ? " on rank " + std::to_string(context_->self.rank) : "";
+    connectFailedLocked(errnoText(error) + where, patienceWith(error));
     return;
   }
   connection_ = Connection(std::move(socket), context_->tls, TlsRole::kOpener);
