@@ -769,6 +769,20 @@ TEST_F(RawPeer, WhoHasNoDescriptorForAConnectionSaysSo) {
   EXPECT_EQ(text.find("ended"), std::string::npos) << text;
 }
 
+// As a process does that was stopped in the handshake: when it goes on, the time for that is over.
+TEST_F(RawPeer, WhoAnswersLateAndInVainIsAskedAgain) {
+  transport_->expect(1);
+  {
+    const FileDescriptor socket =
+        FileDescriptor::fromCall([&] { return ::accept(listener_.get(), nullptr, nullptr); });
+    HelloBytes hello;
+    ASSERT_TRUE(readExactly(socket, hello.data(), hello.size()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10'500));
+  }
+  EXPECT_TRUE(hasSomething(listener_)) << sink_.failure(1).value_or("");
+  EXPECT_FALSE(sink_.failure(1).has_value()) << *sink_.failure(1);
+}
+
 TEST_F(RawPeer, PeerThatDoesNotReadCannotKeepTicketsPendingBeyondClose) {
   constexpr std::size_t kLength = std::size_t{64} << 20;
   const auto bytes = std::make_unique<std::byte[]>(kLength);

@@ -328,6 +328,11 @@ void Sender::connectLocked() {
 
 void Sender::connectFailedLocked(const std::string& reason, const Patience& patience) {
   dropSocketLocked();
+  // A process that is stopped in the handshake answers late: that was no failure yet.
+  const bool isFirst = backoff_ == kFirstBackoff;
+  if (isFirst && state_ != State::kIdle && state_ != State::kConnecting) {
+    firstAttempt_ = Clock::now();
+  }
   if (Clock::now() - firstAttempt_ < patience.limit) {
     state_ = State::kWaiting;
     context_->retryAfter(peer_, backoff_);
