@@ -15,7 +15,7 @@ AWAY_S = 4.5
 
 
 def send_across(rank: int, world_size: int, folder: str) -> int:
-    """Rank 1 has nothing to do with rank 3 until it sends."""
+    """Rank 1 has no connection with rank 2 until it sends: failures are told to and by rank 3."""
     import numpy as np
 
     from smdistributed import collectives
@@ -27,8 +27,8 @@ def send_across(rank: int, world_size: int, folder: str) -> int:
             time.sleep(0.01)
         array = np.full(1000, rank)
         if rank == 1:
-            comm.send(array, 3)
-        elif rank == 3:
+            comm.send(array, 2)
+        elif rank == 2:
             comm.recv(array, 1)
         while not Path(folder, "healed").exists():
             time.sleep(0.01)
@@ -48,4 +48,4 @@ def test_a_connection_is_tried_for_as_long_as_a_host_may_be_silent(tmp_path: Pat
         time.sleep(AWAY_S)
         hosts[1].heal()
         Path(tmp_path, "healed").touch()
-        assert job.result() == [0, 1, 2, 1]
+        assert job.result() == [0, 1, 1, 3]
