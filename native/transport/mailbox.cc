@@ -483,6 +483,7 @@ void Mailbox::frameCancelled(Stream from) noexcept {
   flight.control.reset();
   for (const MessageFrame& message : flight.message) {
     unexpectedBytes_.fetch_sub(message.header.length, std::memory_order_relaxed);
+    if (message.wasCleared) clearedMessageBytes_ -= Windows::costOf(message.header.length);
   }
   flight.message.clear();
 }
@@ -498,9 +499,18 @@ void Mailbox::linkFailed(int peer, const Error& error) {
   {
     std::lock_guard lock(mutex_);
     std::erase_if(offers_, [peer](const Offer& offer) { return offer.peer == peer; });
+    std::erase_if(clearedOffers_, [this, peer](const Offer& offer) {
+      if (offer.peer != peer) return false;
+      clearedMessageBytes_ -= Windows::costOf(offer.bytes);
+      return true;
+    });
   }
   outflows_[index(peer)].fail();
   events_.linkFailed(peer, error);
+  try {
+    clearMessages();                 // of others, which have the room now
+  } catch (const std::bad_alloc&) {  // with a rank lost, who waits for messages hears of that
+  }
   events_.wake();
 }
 

@@ -432,6 +432,30 @@ TEST_F(FlowTest, MessagesThatAreClearedCostWhatItTakesToRememberThem) {
   }
 }
 
+// Its room is for others once its sender has gone: before the payload came, or in the middle of it.
+TEST_F(FlowTest, AMessageThatWillNotComeTakesNoRoom) {
+  for (const bool hasBegun : {false, true}) {
+    send(0, 1, 0, 1, 40 << 20, Channel::kMessage);
+    while (wires_[0].queues[1].empty() || wires_[0].queues[1].front().bytes.empty()) {
+      ASSERT_TRUE(carry(0, 1) || carry(1, 0));
+    }
+    const Sent& next = send(2, 1, 0, 2, 40 << 20, Channel::kMessage);
+    carry(2, 1);
+    carry(1, 2);
+    EXPECT_FALSE(next.isGone());
+    if (hasBegun) {
+      boxes_[1]->frameBegin(0, wires_[0].queues[1].front().header);
+      boxes_[1]->frameCancelled(0);
+    }
+    wires_[0].queues[1].clear();
+    boxes_[1]->linkFailed(0, Error(ErrorKind::kPeerLost, "gone"));
+    carryAll();
+    EXPECT_TRUE(next.isGone()) << hasBegun;
+    EXPECT_TRUE(boxes_[1]->takeMessage());
+    EXPECT_EQ(boxes_[1]->unexpectedBytes(), 0u);
+  }
+}
+
 TEST_F(FlowTest, AReceiveThatCouldNotBePostedIsForgotten) {
   // One whose clearance cannot be sent, and one that has met an announcement.
   send(0, 1, 6, 1, kLong);
