@@ -92,7 +92,7 @@ std::optional<Refusal> FrameParser::consume(std::span<const std::byte> bytes) {
     switch (state_) {
       case State::kInPayload:
         part = std::min<std::uint64_t>(bytes.size(), missing_);
-        std::memcpy(destination_, bytes.data(), part);
+        if (destination_ != nullptr) std::memcpy(destination_, bytes.data(), part);
         refusal = placed(part);
         break;
       case State::kInHeader:
@@ -137,7 +137,7 @@ std::optional<Refusal> FrameParser::begin() {
 std::optional<Refusal> FrameParser::placed(std::size_t bytes) {
   if (bytes == 0) return std::nullopt;
   missing_ -= bytes;
-  destination_ += bytes;
+  if (destination_ != nullptr) destination_ += bytes;
   return missing_ == 0 ? commit() : std::nullopt;
 }
 

@@ -40,10 +40,10 @@ class FrameParser {
   // `sink` must outlive the last call.
   FrameParser(Stream from, FrameSink& sink) : from_(from), sink_(sink) {}
 
-  // Where the next bytes belong if they are payload: whoever can should put them there and call
-  // placed(), instead of consume(). Empty between frames.
+  // Where the next missing() bytes belong: whoever can should put them there and call placed(),
+  // instead of consume(). None between frames, and of a payload that is thrown away.
   std::byte* destination() const { return destination_; }
-  std::uint64_t missing() const { return missing_; }
+  std::uint64_t missing() const { return destination_ == nullptr ? 0 : missing_; }
   // `bytes`, at most missing(), were written to destination(). As consume().
   std::optional<Refusal> placed(std::size_t bytes);
 
@@ -79,7 +79,7 @@ class FrameParser {
 
   // The frame that is being received, if the state is kInPayload.
   FrameHeader header_;
-  std::byte* destination_ = nullptr;  // of the bytes that are missing
+  std::byte* destination_ = nullptr;  // of the bytes that are missing; null: they go nowhere
   std::uint64_t missing_ = 0;
 
   Refusal refusal_;  // what is said again in the state kRefused

@@ -329,16 +329,14 @@ std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
   return flight.arrival->data.get();
 }
 
-// The receive leaves its queue; returns where its payload goes.
+// The receive leaves its queue; returns where its payload goes: nowhere, if it has another length.
 std::byte* Mailbox::fill(int peer, InFlight& flight, Receive& receive, Receives& queue,
                          const FrameHeader& header) {
-  const bool fits = receive.bytes == header.length;
-  // Reported by the receiver, who knows what it expected.
-  if (!fits) flight.discard = std::make_unique_for_overwrite<std::byte[]>(header.length);
   flight.receive = &receive;
   queue.remove(receive);
   beginStreaming(receive, peer);
-  return fits ? receive.data : flight.discard.get();
+  // Another length is reported by the receiver, who knows what it expected.
+  return receive.bytes == header.length ? receive.data : nullptr;
 }
 
 // A clearance was given, and its receive will not take what it lets come.
@@ -449,7 +447,6 @@ void Mailbox::frameEnd(Stream from, const FrameHeader& header) {
     } else if (Receive* const receive = std::exchange(flight.receive, nullptr)) {
       if (header.kind == FrameKind::kWhole) noteTaken(peer, header, reply);
       finish(*receive, peer, header);
-      flight.discard.reset();
     } else if (Arrival* const arrival = std::exchange(flight.arrival, nullptr)) {
       arrival->state = Arrival::State::kWhole;
       if (Receive* const claimant = arrival->claimedBy; claimant != nullptr) {
@@ -479,7 +476,6 @@ void Mailbox::frameCancelled(Stream from) noexcept {
     drop(*arrival);
   }
   flight.receive = nullptr;
-  flight.discard.reset();
   flight.control.reset();
   for (const MessageFrame& message : flight.message) {
     unexpectedBytes_.fetch_sub(message.header.length, std::memory_order_relaxed);

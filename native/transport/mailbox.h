@@ -165,7 +165,6 @@ class Mailbox final : public FrameSink {
   struct InFlight {  // the frame that is arriving on a stream
     Receive* receive = nullptr;
     Arrival* arrival = nullptr;
-    std::unique_ptr<std::byte[]> discard;
     std::list<MessageFrame> message;  // of Channel::kMessage: one, to be published as it is
     std::unique_ptr<std::byte[]> control;
   };

@@ -97,8 +97,9 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // Where the payload goes: header.length writable bytes that stay valid until the frame ends or is
-  // cancelled. Never null unless header.length is 0. Throws std::bad_alloc, and has done nothing
-  // then, if there is no memory for so many; a Refusal for what no peer of ours would send.
+  // cancelled. Null if header.length is 0, or if the payload is to be thrown away as it comes.
+  // Throws std::bad_alloc, and has done nothing then, if there is no memory for so many; a Refusal
+  // for what no peer of ours would send.
   virtual std::byte* frameBegin(Stream from, const FrameHeader& header) = 0;
   // The payload is whole. Throws std::bad_alloc if what a control frame asks for needs more memory
   // than there is.

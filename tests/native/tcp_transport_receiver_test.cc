@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -94,6 +95,27 @@ TEST_P(TakingTurns, ATurnEndsWithItsBudget) {
   }
   EXPECT_EQ(sink.count, frames.size());
   EXPECT_FALSE(receiver.receive(kBudget, scratch).hasMore);
+}
+
+TEST_P(TakingTurns, APayloadWithoutAPlaceIsPassedOver) {
+  constexpr std::size_t kPayload = 20'000;
+  std::vector<std::byte> bytes(2 * (sizeof(FrameHeader) + kPayload));
+  FrameHeader header;
+  header.length = kPayload;
+  for (const std::size_t at : {std::size_t{0}, bytes.size() / 2}) {
+    std::memcpy(bytes.data() + at, &header, sizeof(header));
+  }
+  ASSERT_TRUE(opener_.writeAll(bytes));
+  CountingSink sink;  // has none
+  Receiver receiver(std::move(acceptor_), 1, "127.0.0.1:1", {}, sink);
+  std::vector<std::byte> scratch(1024);
+  std::size_t total = 0;
+  for (int turn = 0; total < bytes.size() && turn < 1000; ++turn) {
+    const Receiver::Result result = receiver.receive(4096, scratch);
+    ASSERT_FALSE(result.end.has_value() || result.refusal.has_value());
+    total += result.bytes;
+  }
+  EXPECT_EQ(sink.count, 2u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Connections, TakingTurns, ::testing::Bool(),

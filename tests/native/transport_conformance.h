@@ -96,7 +96,7 @@ class RecordingSink : public FrameSink {
     ReceivedFrame& frame = open_[{from.peer, from.index}];
     frame.header = header;
     frame.bytes.assign(header.length, std::byte{0});
-    return frame.bytes.data();
+    return header.length >= noPlaceFrom ? nullptr : frame.bytes.data();
   }
 
   void frameEnd(Stream from, const FrameHeader& header) override {
@@ -148,6 +148,7 @@ class RecordingSink : public FrameSink {
 
   // Of a frame's bytes. Set it before the first frame.
   std::uint64_t noMemoryFrom = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t noPlaceFrom = std::numeric_limits<std::uint64_t>::max();
   // Called for each whole frame, before it is kept. Set it before the first frame.
   std::function<void(int peer, const ReceivedFrame&)> onFrame;
 

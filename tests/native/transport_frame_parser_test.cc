@@ -79,6 +79,26 @@ TEST(FrameParser, TakesPayloadThatIsPutInItsPlace) {
   test::expectFrame(sink.frame(kPeer, 0), kPeer, 0, 5, 10);
 }
 
+TEST(FrameParser, ThrowsAwayWhatHasNoPlace) {
+  std::vector<std::byte> stream = bytesOf(frameHeader(1, 100));
+  append(stream, payload(kPeer, 0, 1, 100));
+  append(stream, bytesOf(frameHeader(2, 10)));
+  append(stream, payload(kPeer, 0, 2, 10));
+  for (std::size_t step = 1; step <= stream.size(); ++step) {
+    RecordingSink sink;
+    sink.noPlaceFrom = 100;
+    FrameParser parser(kPeer, sink);
+    for (std::size_t from = 0; from < stream.size(); from += step) {
+      const auto part = std::span(stream).subspan(from, std::min(step, stream.size() - from));
+      ASSERT_FALSE(parser.consume(part).has_value()) << "in steps of " << step;
+      EXPECT_EQ(parser.missing() == 0, parser.destination() == nullptr);
+    }
+    ASSERT_EQ(sink.count(kPeer), 2U) << "in steps of " << step;
+    EXPECT_EQ(sink.frame(kPeer, 0).bytes, std::vector<std::byte>(100));
+    test::expectFrame(sink.frame(kPeer, 1), kPeer, 0, 2, 10);
+  }
+}
+
 TEST(Header, FollowsTheTable) {
   using Reason = Refusal::Reason;
   struct Case {
