@@ -38,6 +38,9 @@ std::string Refusal::text() const {
     case Reason::kNotCleared:
       return "it sent " + std::to_string(header.length) +
              " bytes as if they had been announced and cleared, which they were not";
+    case Reason::kBeyondWindow:
+      return "it sent " + std::to_string(header.length) +
+             " bytes at once, beyond what it may send before that is taken";
     case Reason::kAfterGoodbye:
       return "it sent bytes after its goodbye";
     case Reason::kOverrun:

@@ -24,6 +24,7 @@ Mailbox::Mailbox(int worldSize, Events events)
       windows_(worldSize),
       transports_(static_cast<std::size_t>(worldSize), nullptr),
       taken_(static_cast<std::size_t>(worldSize)),
+      used_(static_cast<std::size_t>(worldSize)),
       inFlight_(static_cast<std::size_t>(worldSize)) {
   for (int peer = 0; peer < worldSize; ++peer) outflows_.emplace_back(windows_);
   posted_.reserve();
@@ -231,6 +232,7 @@ void Mailbox::noteTaken(int peer, const FrameHeader& header, Reply& reply) {
   reply.takenBack.emplace();
   reply.takenBack->kind = FrameKind::kReturn;
   reply.takenBack->channel = header.channel;
+  used_[index(peer)][static_cast<std::size_t>(header.channel)] -= taken;
   reply.takenBack->amount = std::exchange(taken, 0);
 }
 
@@ -308,25 +310,39 @@ std::byte* Mailbox::beginWhole(Stream from, const FrameHeader& header) {
   const int peer = from.peer;
   std::lock_guard lock(mutex_);
   InFlight& flight = inFlight(from);
-  if (header.channel == Channel::kMessage) {
-    return beginMessage(from.peer, flight, header);
-  }
   if (header.channel == Channel::kControl) {
     flight.control = std::make_unique_for_overwrite<std::byte[]>(header.length);
     return flight.control.get();
   }
+  if (!isLong(header)) admit(peer, header);
+  const Refusal notCleared{Refusal::Reason::kNotCleared, header};
+  if (header.channel == Channel::kMessage) {
+    if (isLong(header)) throw notCleared;  // it is announced first
+    return beginMessage(from.peer, flight, header);
+  }
   const MatchKey key{header.tag, peer, header.channel};
   if (Receive* const receive = oldestFor(key); receive != nullptr) {
-    std::byte* const place =
-        fill(peer, flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_, header);
-    if (isLong(header) && !receive->isCleared && !takeSpare(key)) passClearance(key);
+    if (isLong(header) && !receive->isCleared && !takeSpare(key) && !passClearance(key)) {
+      throw notCleared;
+    }
     if (!isLong(header) && receive->isCleared) leaveSpare(key);
-    return place;
+    return fill(peer, flight, *receive, receive->peer == kAnyPeer ? postedForAny_ : posted_,
+                header);
   }
+  if (isLong(header) && !takeSpare(key)) throw notCleared;
   flight.arrival = &keep(peer, header, Arrival::State::kArriving,
                          std::make_unique_for_overwrite<std::byte[]>(header.length));
-  if (isLong(header)) takeSpare(key);
   return flight.arrival->data.get();
+}
+
+// A frame that came at once takes of its sender's window. What is free again there has been given
+// back here before, so no peer of ours exceeds it, in whatever order frames arrive.
+void Mailbox::admit(int peer, const FrameHeader& header) {
+  std::uint64_t& used = used_[index(peer)][static_cast<std::size_t>(header.channel)];
+  used += Windows::costOf(header.length);
+  if (used > windows_.bytes(header.channel)) {
+    throw Refusal{Refusal::Reason::kBeyondWindow, header};
+  }
 }
 
 // The receive leaves its queue; returns where its payload goes: nowhere, if it has another length.
@@ -353,10 +369,11 @@ bool Mailbox::takeSpare(const MatchKey& key) {
 }
 
 // A frame came by the clearance of another receive than that which took it. That one has none now.
-void Mailbox::passClearance(const MatchKey& key) {
+// False: there is no such receive.
+bool Mailbox::passClearance(const MatchKey& key) {
   Receive* other = posted_.first(key);
   while (other != nullptr && !other->isCleared) other = other->place.younger;
-  if (other != nullptr) other->isCleared = false;
+  return other != nullptr && std::exchange(other->isCleared, false);
 }
 
 void Mailbox::takeAnnouncement(int peer, const FrameHeader& header) {

@@ -201,7 +201,8 @@ class Mailbox final : public FrameSink {
   }
   void leaveSpare(const MatchKey& key) noexcept;
   bool takeSpare(const MatchKey& key);
-  void passClearance(const MatchKey& key);
+  bool passClearance(const MatchKey& key);
+  void admit(int peer, const FrameHeader& header);
   void takeAnnouncement(int peer, const FrameHeader& header);
   void match(Receive& receive, int peer, const FrameHeader& header, Reply& reply);
   void noteTaken(int peer, const FrameHeader& header, Reply& reply);
@@ -231,8 +232,10 @@ class Mailbox final : public FrameSink {
   std::list<Offer> clearedOffers_;
   std::uint64_t clearedMessageBytes_ = 0;
   std::vector<std::array<std::uint64_t, kNumChannels>> taken_;  // by peer; not said yet
-  std::vector<std::vector<InFlight>> inFlight_;                 // by peer and index of its stream
-  std::atomic<std::size_t> numMessages_{0};                     // looked at without the lock
+  // Of what came at once, by peer: what was not said to be taken.
+  std::vector<std::array<std::uint64_t, kNumChannels>> used_;
+  std::vector<std::vector<InFlight>> inFlight_;  // by peer and index of its stream
+  std::atomic<std::size_t> numMessages_{0};      // looked at without the lock
   std::atomic<std::uint64_t> unexpectedBytes_{0};
   std::atomic<bool> isClosed_{false};
 };

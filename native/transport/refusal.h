@@ -19,6 +19,7 @@ struct Refusal {
     kUnknownKind,     // or one that this channel or length cannot have
     kBadTag,          // one that this channel cannot have
     kNotCleared,      // a payload that was not announced, or that nobody cleared
+    kBeyondWindow,    // more than may be sent at once
     kAfterGoodbye,    // bytes behind the last ones
     kOverrun,         // a ring whose counters cannot be true
     kNoMemory,        // nowhere to put the payload of `header`

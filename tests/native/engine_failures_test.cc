@@ -571,6 +571,28 @@ TEST(FailureSpreads, AlongConnectionsThatAreThere) {
   EXPECT_LE(most, before);
 }
 
+// A long frame that nobody has asked for, and that was not announced.
+TEST(FailureSpreads, ARankThatSendsWhatItMayNotIsNamedToAll) {
+  World world({.size = 2,
+               .transport = TransportChoice::kSharedMemory,
+               .timeout = std::chrono::seconds(20)});
+  transport::FrameHeader header;
+  header.tag = 7;
+  header.length = 1 << 20;
+  transport::shm::Region& region = *world.of(0).membership().region;
+  std::atomic<std::uint64_t>& written = region.ringControl(1, 0).written;
+  std::memcpy(region.ringData(1, 0) + written, &header, sizeof header);
+  written += sizeof header;
+  world.run([&](int rank) {
+    std::byte byte{};
+    const auto work =
+        world.of(rank).receive(&byte, 1, DType::kUInt8, 1 - rank, 0, Mode::kBlocking, {});
+    EXPECT_TRUE(contains(errorOf(*work), "rank 1 (host ")) << errorOf(*work);
+    EXPECT_TRUE(contains(errorOf(*work), "it sent 1048576 bytes as if they had been announced"))
+        << errorOf(*work);
+  });
+}
+
 // --- joining ---
 
 TEST(Joining, RanksWithDifferentTransportsAreToldTheVariable) {

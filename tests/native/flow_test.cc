@@ -307,6 +307,43 @@ TEST_F(FlowTest, APayloadThatNobodyClearedIsRefused) {
   EXPECT_FALSE(send(1, 0, 5, 1, kLong).isGone());
 }
 
+// Each was kept in memory, however much it was.
+TEST_F(FlowTest, APeerThatSendsMoreThanItMayIsRefused) {
+  const Windows windows(kRanks);
+  for (const Channel channel : {Channel::kPointToPoint, Channel::kCollective, Channel::kMessage}) {
+    FrameHeader header;
+    header.channel = channel;
+    header.length = windows.atOnce(channel) + 1;
+    EXPECT_THROW(boxes_[1]->frameBegin(0, header), Refusal) << "long, and not cleared";
+    for (const std::uint64_t length : {std::uint64_t{0}, std::uint64_t{4000}}) {
+      header.length = length;
+      const std::uint64_t most = windows.bytes(channel) / Windows::costOf(length);
+      const int from = length == 0 ? 0 : 2;
+      for (std::uint64_t i = 0; i < most; ++i) {
+        ASSERT_NO_THROW(boxes_[1]->frameBegin(from, header)) << i;
+        boxes_[1]->frameEnd(from, header);
+      }
+      try {
+        boxes_[1]->frameBegin(from, header);
+        ADD_FAILURE() << "expected a refusal";
+      } catch (const Refusal& refusal) {
+        EXPECT_EQ(refusal.reason, Refusal::Reason::kBeyondWindow);
+        EXPECT_TRUE(refusal.isOfThePeer());
+        EXPECT_NE(refusal.text().find(std::to_string(length) + " bytes at once"),
+                  std::string::npos);
+      }
+    }
+  }
+  // A clearance lets one long frame come, and not two.
+  post(1, 0, 5, kLong);
+  FrameHeader header;
+  header.tag = 5;
+  header.length = kLong;
+  boxes_[1]->frameBegin(0, header);
+  boxes_[1]->frameEnd(0, header);
+  EXPECT_THROW(boxes_[1]->frameBegin(0, header), Refusal);
+}
+
 // A receive that times out has cleared a frame that may be announced meanwhile, whose payload
 // comes then though nobody has asked for it since. Before 0.1.0 was released that ended the group,
 // with a text that blamed the sender.
