@@ -246,9 +246,7 @@ void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noex
              ". All ranks must run the same release of smdistributed; if they do, look for a stray "
              "write to memory";
     } else {
-      text = describePeer(rank_) + " has no memory for the " +
-             std::to_string(refusal.header.length) + " bytes that " + describePeer(peer) +
-             " sent in " + describe(refusal.header.signature) +
+      text = describePeer(rank_) + " has no memory " + refusal.wanted(describePeer(peer)) +
              "; expected room for what arrives before it is asked for. Post receives before the "
              "matching sends, send less at a time, or free memory on that host";
     }

@@ -52,6 +52,26 @@ std::string Refusal::text() const {
          " bytes, and this process has no memory for so many";
 }
 
+std::string Refusal::wanted(const std::string& peer) const {
+  const std::string operation = header.channel == Channel::kMessage   ? "a message"
+                                : header.channel == Channel::kControl ? "news of itself"
+                                                                      : describe(header.signature);
+  switch (header.kind) {
+    case FrameKind::kWhole:
+    case FrameKind::kPayload:
+      if (header.length == 0) break;
+      return "for the " + std::to_string(header.length) + " bytes that " + peer + " sent in " +
+             operation;
+    case FrameKind::kAnnouncement:
+      return "to note that " + peer + " has announced " + std::to_string(header.amount) +
+             " bytes in " + operation;
+    case FrameKind::kClearance:
+    case FrameKind::kReturn:
+      return "to send " + peer + " what it asks for";
+  }
+  return "to note what " + peer + " sent in " + operation;
+}
+
 std::uint64_t longestFrame(Channel channel) {
   return channel == Channel::kControl ? kMaxControlBytes : kMaxFrameBytes;
 }

@@ -31,6 +31,9 @@ struct Refusal {
   bool isOfThePeer() const { return reason != Reason::kNoMemory; }
   // For people: "it ...", where "it" is the peer. Needs memory.
   std::string text() const;
+  // Of kNoMemory, for people: what there was none for, of `peer`: "for the 10 bytes that ...".
+  // Needs memory.
+  std::string wanted(const std::string& peer) const;
 };
 
 }  // namespace smd::transport

@@ -116,8 +116,10 @@ void expectReason(const std::string& text, bool isHeard) {
     return;
   }
   EXPECT_NE(text.find("rank 0 (host "), std::string::npos) << text;
+  EXPECT_EQ(text.find(" 0 bytes"), std::string::npos) << text;
   EXPECT_TRUE(text.find("has no memory left") != std::string::npos ||
               text.find("has no memory for the ") != std::string::npos ||
+              text.find("has no memory to ") != std::string::npos ||
               text.find("this process has no memory left") != std::string::npos)
       << text;
 }

@@ -199,6 +199,43 @@ TEST(FrameParser, TakesNothingBehindAFrameThatThereIsNoMemoryFor) {
   EXPECT_EQ(sink.violations(), std::vector<std::string>{});
 }
 
+// Frames of flow control have no bytes, and those of a pipeline no signature: that there was no
+// memory for 0 bytes of a barrier helped nobody.
+TEST(Refusal, SaysWhatThereWasNoMemoryFor) {
+  struct Case {
+    Channel channel;
+    FrameKind kind;
+    std::uint64_t length;
+    const char* wanted;
+  };
+  constexpr auto kSends = Channel::kPointToPoint;
+  for (const Case& each : {
+           Case{kSends, FrameKind::kWhole, 16,
+                "for the 16 bytes that rank 3 sent in send to rank 1 (float32 x 4, tag 7)"},
+           Case{kSends, FrameKind::kPayload, 16,
+                "for the 16 bytes that rank 3 sent in send to rank 1 (float32 x 4, tag 7)"},
+           Case{kSends, FrameKind::kWhole, 0,
+                "to note what rank 3 sent in send to rank 1 (float32 x 4, tag 7)"},
+           Case{kSends, FrameKind::kAnnouncement, 0,
+                "to note that rank 3 has announced 100 bytes in send to rank 1 (float32 x 4, tag "
+                "7)"},
+           Case{kSends, FrameKind::kClearance, 0, "to send rank 3 what it asks for"},
+           Case{Channel::kMessage, FrameKind::kWhole, 10,
+                "for the 10 bytes that rank 3 sent in a message"},
+           Case{Channel::kMessage, FrameKind::kAnnouncement, 0,
+                "to note that rank 3 has announced 100 bytes in a message"},
+           Case{Channel::kControl, FrameKind::kWhole, 10,
+                "for the 10 bytes that rank 3 sent in news of itself"},
+       }) {
+    Refusal refusal{Refusal::Reason::kNoMemory, frameHeader(0, each.length, each.channel)};
+    refusal.header.kind = each.kind;
+    refusal.header.amount = 100;
+    refusal.header.signature = {
+        .count = 4, .detail = 7, .root = 1, .kind = OpKind::kSend, .dtype = DType::kFloat32};
+    EXPECT_EQ(refusal.wanted("rank 3"), each.wanted);
+  }
+}
+
 // What a control frame asks for may need memory as well.
 TEST(FrameParser, TakesNothingBehindAFrameThatCouldNotBePublished) {
   RecordingSink sink;
