@@ -53,22 +53,27 @@ Known& known() {
 // Messages to the next host and from the one before, all at the same time.
 class Passing {
  public:
-  Passing(transport::Mailbox& mailbox, int next, int before, std::uint64_t firstTag, int count,
-          std::uint64_t bytes)
-      : out_(bytes), in_(static_cast<std::size_t>(count), std::vector<std::byte>(bytes)) {
+  Passing(int before, std::uint64_t firstTag, int count, std::uint64_t bytes)
+      : out_(bytes),
+        in_(static_cast<std::size_t>(count), std::vector<std::byte>(bytes)),
+        tickets_(static_cast<std::size_t>(count)) {
     for (std::vector<std::byte>& each : in_) {
       Receive& receive = receives_.emplace_back();
       receive.peer = before;
       receive.tag = firstTag + receives_.size();
       receive.data = each.data();
       receive.bytes = bytes;
-      mailbox.post(receive);
     }
-    for (const Receive& receive : receives_) {
+  }
+
+  // What it throws leaves some posted or sent.
+  void begin(transport::Mailbox& mailbox, int next) {
+    for (Receive& receive : receives_) mailbox.post(receive);
+    for (std::size_t i = 0; i < tickets_.size(); ++i) {
       FrameHeader header;
-      header.length = bytes;
-      header.tag = receive.tag;
-      mailbox.send(next, header, out_.data(), &tickets_.emplace_back());
+      header.length = out_.size();
+      header.tag = receives_[i].tag;
+      mailbox.send(next, header, out_.data(), &tickets_[i]);
     }
   }
 
@@ -84,14 +89,18 @@ class Passing {
   std::vector<std::vector<std::byte>> in_;
   std::deque<Receive> receives_;
   std::deque<SendTicket> tickets_;
+
+  friend void keepForEver(std::unique_ptr<Passing> messages) noexcept;
+  Passing* nextKept_ = nullptr;
 };
 
 // Those that were given up: bytes may still be on their way into and out of them.
-void keepForEver(std::unique_ptr<Passing> messages) {
-  static auto* const kept = new std::vector<std::unique_ptr<Passing>>();
+void keepForEver(std::unique_ptr<Passing> messages) noexcept {
+  static Passing* kept = nullptr;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  kept->push_back(std::move(messages));
+  messages->nextKept_ = kept;
+  kept = messages.release();
 }
 
 double powerOfTwo(double value) { return std::exp2(std::round(std::log2(value))); }
@@ -144,8 +153,14 @@ std::optional<Link> measureLink(const topology::Hosts& hosts, transport::Mailbox
   // Seconds until all of `count` messages have passed; none if they do not.
   const auto pass = [&](int count, std::uint64_t bytes) -> std::optional<double> {
     const Clock::time_point begin = Clock::now();
-    auto messages = std::make_unique<Passing>(mailbox, next, before, tag, count, bytes);
+    auto messages = std::make_unique<Passing>(before, tag, count, bytes);
     tag += static_cast<std::uint64_t>(count);
+    try {
+      messages->begin(mailbox, next);
+    } catch (...) {
+      keepForEver(std::move(messages));
+      throw;
+    }
     while (!messages->isDone()) {
       if (liveness.anyLost() || Clock::now() > deadline) {
         keepForEver(std::move(messages));

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,36 @@ TEST(Link, IsThatOfTheSlowestInPowersOfTwo) {
 TEST(Link, IsAssumedWhereNobodyKnows) {
   EXPECT_EQ(slowestOf({"", ""}).latencySeconds, Link().latencySeconds);
   EXPECT_EQ(slowestOf({"", ""}).bytesPerSecond, Link().bytesPerSecond);
+}
+
+// It has no memory for what it is given.
+class FullTransport final : public transport::Transport {
+ public:
+  void send(int, const transport::FrameHeader&, const void*, transport::SendTicket*) override {
+    throw std::bad_alloc();
+  }
+  void expect(int) override {}
+  bool poll() override { return false; }
+  void close(std::chrono::milliseconds, Ending) override {}
+};
+
+// What was posted before that stays posted until the transports are closed, so it must stay where
+// it is. AddressSanitizer sees the use of what was freed.
+TEST(Link, ThatCannotBeMeasuredForWantOfMemoryKeepsWhatWasPosted) {
+  FullTransport transport;
+  transport::Mailbox mailbox(2, {[] {}, [](int, const Error&) {},
+                                 [](int, const transport::FrameHeader&, std::string_view) {},
+                                 [](int, const transport::Refusal&) {}});
+  mailbox.setTransport(1, &transport);
+  const Liveness liveness(2);
+  const topology::Hosts hosts{.ranks = {{0}, {1}}};
+  EXPECT_THROW(measureLink(hosts, mailbox, liveness, std::chrono::seconds(1)), std::bad_alloc);
+  transport::FrameHeader header;
+  header.length = 8;
+  header.tag = (std::uint64_t{0xFFFFFFFF} << 32) + 1;  // the first that is awaited
+  std::memset(mailbox.frameBegin(1, header), 1, header.length);
+  mailbox.frameEnd(1, header);
+  EXPECT_EQ(mailbox.unexpectedBytes(), 0u) << "there was a receive for it";
 }
 
 }  // namespace
