@@ -728,7 +728,7 @@ void Communicator::close() {
   }
   {
     std::lock_guard failing(failMutex_);
-    if (isPending) letGoOfBuffers();
+    const std::string warning = isPending ? letGoOfBuffers() : std::string();
     const bool isLate = isPending || hasUnsentMessages();
     closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
     // Those of a group that has failed go on to say why, to whoever connects.
@@ -738,7 +738,8 @@ void Communicator::close() {
       std::lock_guard lock(errorMutex_);
       error_.emplace(ErrorKind::kConfiguration,
                      "this rank closed the group while the operation was pending; expected every "
-                     "operation to be waited for first");
+                     "operation to be waited for first" +
+                         warning);
     }
     // Within failMutex_: whoever sees the wires go and calls fail() must find that it is too late.
     hasError_.store(true, std::memory_order_release);

@@ -205,7 +205,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                    std::uint64_t bytes) const noexcept;
   std::optional<Error> groupError();
   void closeWires(milliseconds grace, transport::Transport::Ending ending);
-  void letGoOfBuffers();
+  [[nodiscard]] std::string letGoOfBuffers();
   void letSendsOut();
   Error withPrefix(const std::string& operation, const Error& error) const;
   std::string describePeer(int peer) const;

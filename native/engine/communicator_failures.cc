@@ -19,6 +19,8 @@ namespace smd::engine {
 namespace {
 
 constexpr milliseconds kAbortGrace{200};
+// More, for a process in the middle of a piece where there is no memory to go on without it.
+constexpr milliseconds kGraceWithoutCopy{2000};
 
 std::string seconds(nanoseconds duration) {
   char text[32];
@@ -31,6 +33,15 @@ std::string_view wholeCharacters(std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return text;
   while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
   return text.substr(0, limit);
+}
+
+Error withWarning(const Error& error, const std::string& warning) noexcept {
+  try {
+    if (!warning.empty()) return Error(error.kind(), error.what() + warning);
+  } catch (const std::bad_alloc&) {
+    logWarning(warning);
+  }
+  return error;
 }
 
 std::string rankList(const std::vector<int>& ranks,
@@ -92,29 +103,42 @@ void Communicator::closeWires(milliseconds grace, transport::Transport::Ending e
 
 // Before operations end with an error: the buffers in them are the caller's again then, and peers
 // write into shared ones. A process that is stopped in the middle of a piece is not waited for
-// long: what it writes, whenever it goes on, goes to memory that is nobody's by then. Caller holds
-// failMutex_.
-void Communicator::letGoOfBuffers() {
-  if (arena_ == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return;
+// long: what it writes, whenever it goes on, goes to memory that is nobody's by then. Without
+// memory for that it may still write into a buffer: returns what the caller must be told then, else
+// nothing. Caller holds failMutex_.
+std::string Communicator::letGoOfBuffers() {
+  if (arena_ == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return {};
   using Wait = transport::PeerMemory::Wait;
   arena_->retire();
   const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
-  const TimePoint giveUp = Clock::now() + kAbortGrace;
-  bool mayGiveUp = true;
+  TimePoint giveUp = Clock::now() + kAbortGrace;
+  int unfinished = rank_;  // the last that was not waited for to the end
   const auto waitFor = [&](int position) {
     const auto peer =
         static_cast<std::size_t>(membership_.localRanks[static_cast<std::size_t>(position)]);
     if (liveness_->isLost(static_cast<int>(peer))) return Wait::kIsNeedless;
     // A thread of this process uses the same mapping, and is not stopped alone.
     const bool isElsewhere = membership_.identities[peer].pid != self;
-    return mayGiveUp && isElsewhere && Clock::now() >= giveUp ? Wait::kHasEnded : Wait::kGoesOn;
+    if (!isElsewhere || Clock::now() < giveUp) return Wait::kGoesOn;
+    unfinished = static_cast<int>(peer);
+    return Wait::kHasEnded;
   };
-  if (memory_->withdrawBuffers(std::ref(waitFor))) return;
+  if (memory_->withdrawBuffers(std::ref(waitFor))) return {};
   const std::span<std::byte> written = exposed_.get();
-  if (written.empty() || arena_->makePrivate(written.data(), written.size())) return;
-  logWarning("there is no memory for a copy of a buffer that another rank is writing to");
-  mayGiveUp = false;
-  memory_->withdrawBuffers(std::ref(waitFor));
+  if (written.empty() || arena_->makePrivate(written.data(), written.size())) return {};
+  giveUp = Clock::now() + kGraceWithoutCopy;
+  if (memory_->withdrawBuffers(std::ref(waitFor))) return {};
+  try {
+    return "\nThe shared buffer of that operation (" + std::to_string(written.size()) +
+           " bytes) is not safe on rank " + std::to_string(rank_) + ": " +
+           describePeer(unfinished) +
+           " is in the middle of writing to it, may go on with that at any time, and there was no "
+           "memory to take the buffer away from it. Do not use the buffer before that process has "
+           "ended.";
+  } catch (const std::bad_alloc&) {
+    logWarning("another rank may write into the shared buffer of an operation that has failed");
+    return {};
+  }
 }
 
 // --- who hears of it -----------------------------------------------------------------------------
@@ -291,7 +315,7 @@ void Communicator::fail(const Error& error, const Signature& during) {
     isOwn = false;
   }
   if (memory_ && !showToHost(first)) isOwn = false;
-  letGoOfBuffers();
+  const std::string warning = letGoOfBuffers();
   if (size_ > 1 && !wiresClosed_) {
     try {
       mailbox_->catchUp();             // messages that have come whole are delivered all the same
@@ -302,7 +326,7 @@ void Communicator::fail(const Error& error, const Signature& during) {
   }
   {
     std::lock_guard lock(errorMutex_);
-    error_ = isOwn ? first.error : asSeenHere(first);
+    error_ = withWarning(isOwn ? first.error : asSeenHere(first), warning);
     isErrorOfOthers_ = !isOwn;
   }
   hasError_.store(true, std::memory_order_release);
