@@ -39,7 +39,8 @@ struct CommunicatorOptions {
   // SIGUSR1 prints the flight record (reporter.h).
   bool hasSignalReport = true;
   BootstrapOptions bootstrap;
-  // Bytes of messages posted here that others have not taken; zero: no limit. More is an error.
+  // Bytes of messages posted here that others have not taken, or on this host still use; zero: no
+  // limit. More is an error.
   std::uint64_t messageLimit = 0;
   bool isDeterministic = false;  // sums over several hosts have the same bits for every size
 };

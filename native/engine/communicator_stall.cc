@@ -255,8 +255,10 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
                      (names.empty() ? std::string("nobody in particular") : names) +
                      "; expected every rank to make this call soon after the first.";
   if (const std::uint64_t held = messages_->heldBytes(); held != 0) {
-    text += " Messages of " + std::to_string(held) +
-            " bytes that were posted here have not been taken by the ranks they are for.";
+    text +=
+        " Messages of " + std::to_string(held) +
+        " bytes that were posted here have not been taken by the ranks they are for, or on this "
+        "host are still in use there.";
   }
   if (!views.empty()) text += " Likely cause: " + likelyCause(work.signature(), views);
   text += " It gives up after " + secondsText(nanoseconds(work.deadline - work.started).count()) +

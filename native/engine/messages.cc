@@ -297,12 +297,12 @@ void Messages::requireBelowLimit(int peer, std::uint64_t bytes) {
   throw Error(
       ErrorKind::kConfiguration,
       std::to_string(held) +
-          " bytes of messages wait here for ranks that have not taken "
-          "them, and this one for rank " +
+          " bytes of messages are here that other ranks have not taken, or on this host still use, "
+          "and this one for rank " +
           std::to_string(peer) + " has " + std::to_string(bytes) + "; expected at most " +
           std::to_string(limit_) +
-          " (SMDDP_MESSAGE_LIMIT_MB). Look why those ranks are behind, post less at a time, "
-          "or raise the limit.");
+          " (SMDDP_MESSAGE_LIMIT_MB). Look why those ranks are behind or what they keep, post less "
+          "at a time, or raise the limit.");
 }
 
 std::uint64_t Messages::heldBytes() {

@@ -139,7 +139,8 @@ class Messages {
   bool hasUnsent() const { return numUnsent_.load(std::memory_order_acquire) != 0; }
   // Lets go of what has gone out meanwhile, or never will. Returns whether there was any.
   bool sweep();
-  // Of messages that were posted here and have not been taken where they go.
+  // Of messages that were posted here: what has not been taken where they go, and blocks that have
+  // been and are not released.
   std::uint64_t heldBytes();
   // To whom something is still to go.
   std::vector<int> unsentTo();

@@ -641,6 +641,16 @@ TEST(MessageBlocks, AreNotNeededWhereTheArenaHasNoRoom) {
   EXPECT_FALSE(pair.messages(0).hasUnsent());
 }
 
+// As they lie in its memory: what SMDDP_MESSAGE_LIMIT_MB counts.
+TEST(MessageBlocks, AreHeldByTheirSenderUntilReleased) {
+  Pair pair;
+  {
+    const Message kept = pair.pass(bytesOf(0, 1, 800000));
+    EXPECT_GE(pair.messages(0).heldBytes(), 800000u);
+  }
+  EXPECT_EQ(pair.messages(0).heldBytes(), 0u);
+}
+
 TEST(MessageBlocks, StayTakenAfterTheirSenderHasGone) {
   Pair pair;
   const auto expected = bytesOf(0, 1, 1500000);

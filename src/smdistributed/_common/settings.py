@@ -80,7 +80,8 @@ class Settings:
         stall_s: `SMDDP_STALL_SECONDS`; a rank that waits for so many seconds writes where the
             others are; 0 for never.
         message_limit_bytes: `SMDDP_MESSAGE_LIMIT_MB`, in bytes; of messages of a pipeline that this
-            rank has posted and others have not taken; more is an error; 0 for no limit.
+            rank has posted and others have not taken, or on its host still use; more is an error;
+            0 for no limit.
         signal_report: `SMDDP_SIGNAL_REPORT`; SIGUSR1 prints the last operations of every group.
         cpu_transport: `SMDDP_TRANSPORT`; for CPU tensors: "auto", "shm" or "tcp".
         cuda_transport: `SMDDP_TRANSPORT`; for CUDA tensors: "auto", "nccl" or "staged".
