@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
+#include <future>
 #include <system_error>
 #include <vector>
 
@@ -327,6 +329,60 @@ TEST_P(Failures, AbortEndsEveryRanksOperations) {
           << errorOf(*work);
     }
   });
+}
+
+// While it is in the progress thread, nothing else is carried out there.
+class Plug final : public Advancing {
+ public:
+  Plug() : isIn_(hasCome_.get_future()), isLetGo_(letGo_.get_future()) {}
+  Result advance() override {
+    hasCome_.set_value();
+    isLetGo_.wait();
+    return Result::kIdle;
+  }
+  Doorbell& bell() override { return bell_; }
+
+  void await() { isIn_.wait(); }
+  void letGo() { letGo_.set_value(); }
+
+ private:
+  std::promise<void> hasCome_, letGo_;
+  std::future<void> isIn_, isLetGo_;
+  Doorbell bell_;
+};
+
+// Rank 1 has done its part of a collective, and fails before it has got the others'. Rank 0 has
+// begun, and when it looks again it has all that it takes, and the failure: it gives no result that
+// rank 1 does not have.
+TEST_P(Failures, ACollectiveThatTheFailingRankHasNotCompletedGivesNoResult) {
+  constexpr int kSize = 3;
+  World world(options(kSize));
+  const Plan plan({.count = 4}, kSize);
+  std::deque<Buffers> buffers;
+  for (int rank = 0; rank < kSize; ++rank) buffers.emplace_back(plan, rank);
+  const auto begin = [&](int rank) {
+    return world.of(rank).collective(buffers[static_cast<std::size_t>(rank)].request(),
+                                     Mode::kAsync, {});
+  };
+  world.run([&](int rank) { waitFor(*begin(rank)); });  // so that there are connections
+  const auto plug = std::make_shared<Plug>();
+  ProgressThread::process().add(plug);
+  plug->await();
+  const auto first = begin(0);
+  const auto failing = begin(1);
+  const auto last = begin(2);
+  EXPECT_FALSE(first->isCompleted());
+  EXPECT_FALSE(failing->isCompleted());
+  if (!isShared()) std::this_thread::sleep_for(milliseconds(50));  // what was sent arrives
+  world.of(1).abort("the disk is full");
+  const TimePoint end = Clock::now() + kPatience;
+  while (!world.of(0).hasFailed() && Clock::now() < end) std::this_thread::yield();
+  plug->letGo();
+  for (const auto& work : {first, failing}) {
+    waitFor(*work);
+    EXPECT_TRUE(contains(errorOf(*work), "aborted the group: the disk is full")) << errorOf(*work);
+  }
+  waitFor(*last);
 }
 
 // It is told by a collective in which the receiver waits for it, and names itself.
