@@ -269,6 +269,12 @@ void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noex
              " cannot receive: " + refusal.text() +
              ". All ranks must run the same release of smdistributed; if they do, look for a stray "
              "write to memory";
+    } else if (refusal.reason == transport::Refusal::Reason::kTooManyAnnounced) {
+      text = describePeer(rank_) + " has " + std::to_string(transport::Windows::kMostAnnounced) +
+             " sends of other ranks waiting for their receives, and " + describePeer(peer) +
+             " began one more, " + describe(refusal.header.signature) +
+             "; expected fewer at a time. Post their receives earlier, or wait for some sends "
+             "before the next ones";
     } else {
       text = describePeer(rank_) + " has no memory " + refusal.wanted(describePeer(peer)) +
              "; expected room for what arrives before it is asked for. Post receives before the "

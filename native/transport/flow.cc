@@ -26,6 +26,9 @@ static_assert(kPointToPoint.ofAll + kCollective.ofAll + kMessage.ofAll +
                   Windows::kClearedMessageBytes ==
               Windows::kTotalBytes);
 constexpr std::uint64_t kLeastWindow = 4 * kKiB;  // of one peer, however many there are
+// Messages that are announced, of all peers together: 16 bytes each.
+constexpr std::uint64_t kOffers = std::uint64_t{1} << 16;
+constexpr std::uint64_t kFewestOffers = 16;  // of one peer
 
 }  // namespace
 
@@ -38,6 +41,7 @@ Windows::Windows(int worldSize) {
     window.bytes = std::max(std::min(share.most, share.ofAll / numPeers), kLeastWindow);
     window.atOnce = std::min(share.atOnce, window.bytes - kFrameCost);
   }
+  mostOffers_ = std::max(kOffers / numPeers, kFewestOffers);
 }
 
 void Outflow::send(Transport& transport, int peer, const FrameHeader& header, const void* payload,
@@ -83,24 +87,33 @@ void Outflow::send(Transport& transport, int peer, const FrameHeader& header, co
 // Caller holds mutex_, here and below.
 Outflow::Announced& Outflow::announce(Transport& transport, const MatchKey& key,
                                       Announced&& frame) {
-  FrameHeader announcement = frame.header;
-  announcement.kind = FrameKind::kAnnouncement;
-  announcement.amount = frame.header.length;
-  announcement.length = 0;
+  const bool isKept =
+      frame.header.channel == Channel::kMessage && numOffers_ >= windows_.mostOffers();
   std::list<Announced> one;
   Announced& waiting = one.emplace_back(std::move(frame));
   waiting.self = one.begin();
   byKey_.reserve();
   byKey_.append(waiting, key);
   try {
-    transport.send(key.peer, announcement, nullptr, nullptr);
+    if (!isKept) say(transport, key.peer, waiting);
   } catch (...) {
     byKey_.remove(waiting);
     throw;
   }
+  if (isKept && firstUnsaid_ == nullptr) firstUnsaid_ = &waiting;
   announced_.splice(announced_.end(), one);
   announcedBytes_ += waiting.header.length;
   return waiting;
+}
+
+void Outflow::say(Transport& transport, int peer, Announced& waiting) {
+  FrameHeader announcement = waiting.header;
+  announcement.kind = FrameKind::kAnnouncement;
+  announcement.amount = waiting.header.length;
+  announcement.length = 0;
+  transport.send(peer, announcement, nullptr, nullptr);
+  waiting.isSaid = true;
+  if (waiting.header.channel == Channel::kMessage) ++numOffers_;
 }
 
 void Outflow::sendPayload(Transport& transport, int peer, Announced& waiting) {
@@ -111,6 +124,8 @@ void Outflow::sendPayload(Transport& transport, int peer, Announced& waiting) {
 }
 
 void Outflow::forget(Announced& waiting) {
+  if (waiting.header.channel == Channel::kMessage && waiting.isSaid) --numOffers_;
+  if (firstUnsaid_ == &waiting) firstUnsaid_ = waiting.place.younger;
   byKey_.remove(waiting);
   announcedBytes_ -= waiting.header.length;
   announced_.erase(waiting.self);
@@ -125,6 +140,10 @@ void Outflow::clear(Transport& transport, int peer, const FrameHeader& header) {
     return;
   }
   sendPayload(transport, peer, *waiting);
+  if (firstUnsaid_ != nullptr && numOffers_ < windows_.mostOffers()) {
+    say(transport, peer, *firstUnsaid_);
+    firstUnsaid_ = firstUnsaid_->place.younger;
+  }
 }
 
 void Outflow::giveBack(Channel channel, std::uint64_t bytes) {
@@ -142,6 +161,8 @@ void Outflow::fail() {
   }
   announced_.clear();
   announcedBytes_ = 0;
+  numOffers_ = 0;
+  firstUnsaid_ = nullptr;
 }
 
 std::uint64_t Outflow::announcedBytes() {

@@ -11,6 +11,10 @@
 //                                    sender until a clearance comes, and goes straight into the
 //                                    receive.
 //
+// Messages are cleared in the order in which they are announced, so their sender announces some at
+// a time and keeps the others to itself. Of other frames nobody knows which is asked for next: each
+// is announced, and a rank refuses more than it is to remember.
+//
 // A receive that is posted before its frame is announced clears it beforehand, if it is for one
 // peer and longer than what is sent at once. A clearance is for the oldest frame of its key that is
 // or will be announced; which receive it came from does not matter, as the receiver counts them.
@@ -38,16 +42,21 @@ class Windows {
   static constexpr std::uint64_t kTotalBytes = std::uint64_t{64} << 20;
   // Of those, for messages (Channel::kMessage) that were cleared and have not been taken.
   static constexpr std::uint64_t kClearedMessageBytes = std::uint64_t{16} << 20;
+  // What it costs to remember a frame.
+  static constexpr std::uint64_t kFrameCost = 256;
+  // Of a rank: frames that were announced there, but for messages, and that nobody has asked for.
+  static constexpr std::uint64_t kMostAnnounced = kTotalBytes / kFrameCost;
 
   // The longest frame that is sent at once.
   std::uint64_t atOnce(Channel channel) const { return of(channel).atOnce; }
   // What one peer may have sent at once that has not been taken.
   std::uint64_t bytes(Channel channel) const { return of(channel).bytes; }
-  // What a frame takes of it: it also costs memory to remember it.
+  // What a frame takes of it.
   static std::uint64_t costOf(std::uint64_t length) { return length + kFrameCost; }
+  // Messages that one peer may have announced and not sent.
+  std::uint64_t mostOffers() const { return mostOffers_; }
 
  private:
-  static constexpr std::uint64_t kFrameCost = 256;
   struct Window {
     std::uint64_t atOnce = 0;
     std::uint64_t bytes = 0;
@@ -56,6 +65,7 @@ class Windows {
   const Window& of(Channel channel) const { return windows_[static_cast<std::size_t>(channel)]; }
 
   std::array<Window, kNumChannels> windows_;
+  std::uint64_t mostOffers_ = 0;
 };
 
 // Of a frame, for clearances: messages are for nobody's receive, so their order is all they have.
@@ -87,11 +97,13 @@ class Outflow {
     FrameHeader header;
     const void* payload;
     SendTicket* ticket;
+    bool isSaid = false;  // to the peer
     std::list<Announced>::iterator self = {};
     QueuePlace<Announced> place = {};
   };
 
   Announced& announce(Transport& transport, const MatchKey& key, Announced&& frame);
+  void say(Transport& transport, int peer, Announced& waiting);
   void sendPayload(Transport& transport, int peer, Announced& waiting);
   void forget(Announced& waiting);
 
@@ -103,6 +115,8 @@ class Outflow {
   // Beforehand: of keys of which nothing waits.
   std::unordered_map<MatchKey, std::uint64_t, MatchHash> cleared_;
   std::uint64_t announcedBytes_ = 0;
+  std::uint64_t numOffers_ = 0;       // messages that are said
+  Announced* firstUnsaid_ = nullptr;  // of messages
   bool hasFailed_ = false;
 };
 

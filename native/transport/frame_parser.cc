@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "transport/flow.h"
+
 namespace smd::transport {
 namespace {
 
@@ -39,8 +41,16 @@ std::string Refusal::text() const {
       return "it sent " + std::to_string(header.length) +
              " bytes as if they had been announced and cleared, which they were not";
     case Reason::kBeyondWindow:
+      if (header.kind == FrameKind::kAnnouncement) {
+        return "it announced a message of " + std::to_string(header.amount) +
+               " bytes, beyond those that it may announce before they are asked for";
+      }
       return "it sent " + std::to_string(header.length) +
              " bytes at once, beyond what it may send before that is taken";
+    case Reason::kTooManyAnnounced:
+      return "it announced " + std::to_string(header.amount) + " bytes, and " +
+             std::to_string(Windows::kMostAnnounced) +
+             " frames that were announced wait here for receives already";
     case Reason::kAfterGoodbye:
       return "it sent bytes after its goodbye";
     case Reason::kOverrun:

@@ -23,6 +23,7 @@ Mailbox::Mailbox(int worldSize, Events events)
     : events_(std::move(events)),
       windows_(worldSize),
       transports_(static_cast<std::size_t>(worldSize), nullptr),
+      numOffers_(static_cast<std::size_t>(worldSize)),
       taken_(static_cast<std::size_t>(worldSize)),
       used_(static_cast<std::size_t>(worldSize)),
       inFlight_(static_cast<std::size_t>(worldSize)) {
@@ -194,6 +195,7 @@ Mailbox::Arrival& Mailbox::keep(int peer, const FrameHeader& header, Arrival::St
       header.channel == Channel::kCollective ? collectiveArrivals_ : arrivals_;
   all.splice(all.end(), one);
   if (arrival.data != nullptr) unexpectedBytes_.fetch_add(header.length);
+  if (state == Arrival::State::kAnnounced) ++numAnnounced_;
   return arrival;
 }
 
@@ -204,6 +206,7 @@ void Mailbox::unqueue(Arrival& arrival) {
 
 void Mailbox::drop(Arrival& arrival) {
   if (arrival.data != nullptr) unexpectedBytes_.fetch_sub(arrival.header.length);
+  if (arrival.state == Arrival::State::kAnnounced) --numAnnounced_;
   (arrival.header.channel == Channel::kCollective ? collectiveArrivals_ : arrivals_)
       .erase(arrival.self);
 }
@@ -384,7 +387,11 @@ void Mailbox::takeAnnouncement(int peer, const FrameHeader& header) {
   if (header.channel == Channel::kMessage) {
     {
       const std::lock_guard lock(mutex_);
+      if (numOffers_[index(peer)] == windows_.mostOffers()) {
+        throw Refusal{Refusal::Reason::kBeyondWindow, header};
+      }
       offers_.push_back({peer, whole.length});
+      ++numOffers_[index(peer)];
     }
     clearMessages();
     return;
@@ -398,6 +405,8 @@ void Mailbox::takeAnnouncement(int peer, const FrameHeader& header) {
     } else if (Receive* const receive = oldestFor(key); receive != nullptr) {
       unpost(*receive);
       match(*receive, peer, whole, reply);
+    } else if (numAnnounced_ == Windows::kMostAnnounced) {
+      throw Refusal{Refusal::Reason::kTooManyAnnounced, header};
     } else {
       keep(peer, whole, Arrival::State::kAnnounced, nullptr);
     }
@@ -415,6 +424,7 @@ std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
     }
     std::byte* const place = beginMessage(from.peer, flight, header);
     clearedOffers_.erase(cleared);
+    --numOffers_[index(from.peer)];
     return place;
   }
   const MatchKey key{header.tag, from.peer, header.channel};
@@ -443,6 +453,7 @@ std::byte* Mailbox::beginPayload(Stream from, const FrameHeader& header) {
   arrival->data = std::make_unique_for_overwrite<std::byte[]>(header.length);
   arrival->header.kind = FrameKind::kPayload;
   arrival->state = Arrival::State::kArriving;
+  --numAnnounced_;
   unexpectedBytes_.fetch_add(header.length);
   takeSpare(key);
   flight.arrival = arrival;

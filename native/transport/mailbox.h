@@ -230,6 +230,8 @@ class Mailbox final : public FrameSink {
   std::list<MessageFrame> messages_;
   std::deque<Offer> offers_;
   std::list<Offer> clearedOffers_;
+  std::vector<std::uint64_t> numOffers_;  // by peer: of both
+  std::uint64_t numAnnounced_ = 0;        // arrivals of that state
   std::uint64_t clearedMessageBytes_ = 0;
   std::vector<std::array<std::uint64_t, kNumChannels>> taken_;  // by peer; not said yet
   // Of what came at once, by peer: what was not said to be taken.

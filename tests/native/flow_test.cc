@@ -10,7 +10,9 @@
 #include <deque>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "transport/mailbox.h"
@@ -454,6 +456,63 @@ TEST_F(FlowTest, ThePayloadOfACollectiveMayOvertakeItsAnnouncement) {
   EXPECT_TRUE(send(0, 1, 5, 2, kLength, Channel::kCollective).isGone());
   carryAll();
   expectIs(next, 0, 2);
+}
+
+// However many wait with their sender, the receiver remembers some of them.
+TEST_F(FlowTest, MessagesAreAnnouncedSomeAtATime) {
+  const auto most = static_cast<std::ptrdiff_t>(Windows(kRanks).mostOffers());
+  const auto num = static_cast<std::uint64_t>(most) + 1000;
+  send(0, 1, 0, 0, 40 << 20, Channel::kMessage);  // as long as it is not taken, no other comes
+  carryAll();
+  send(0, 1, 0, 1, 5 << 20, Channel::kMessage);  // too long to be sent at once
+  for (std::uint64_t i = 2; i < num; ++i) send(0, 1, 0, i, 10, Channel::kMessage);
+  carryAll();
+  EXPECT_EQ(numOf(FrameKind::kAnnouncement, 0), most + 1);
+  for (std::uint64_t i = 0; i < num; ++i) {
+    carryAll();
+    const auto frame = boxes_[1]->takeMessage();
+    ASSERT_TRUE(frame) << i;
+    const auto expected = contents(0, i, i == 0 ? 40 << 20 : i == 1 ? 5 << 20 : 10);
+    ASSERT_EQ(frame->header.length, expected.size()) << i;
+    ASSERT_TRUE(std::equal(expected.begin(), expected.end(), frame->data.get())) << i;
+  }
+  EXPECT_EQ(numOf(FrameKind::kAnnouncement, 0), static_cast<std::ptrdiff_t>(num));
+  EXPECT_TRUE(send(0, 1, 0, 1, 10, Channel::kMessage).isGone());
+}
+
+// As they were kept, without end.
+TEST_F(FlowTest, MoreAnnouncementsThanARankRemembersAreRefused) {
+  const auto refusalOf = [this](const FrameHeader& header) -> std::optional<Refusal> {
+    try {
+      boxes_[1]->frameBegin(0, header);
+      boxes_[1]->frameEnd(0, header);
+    } catch (const Refusal& refusal) {
+      return refusal;
+    }
+    return std::nullopt;
+  };
+  FrameHeader header;
+  header.kind = FrameKind::kAnnouncement;
+  header.amount = 20 << 20;
+  header.channel = Channel::kMessage;
+  for (std::uint64_t i = 0; i < Windows(kRanks).mostOffers(); ++i) ASSERT_FALSE(refusalOf(header));
+  auto refusal = refusalOf(header);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->reason, Refusal::Reason::kBeyondWindow);
+  EXPECT_NE(refusal->text().find("announced a message of 20971520 bytes"), std::string::npos);
+  header.channel = Channel::kPointToPoint;
+  header.amount = kLong;
+  for (header.tag = 0; header.tag < Windows::kMostAnnounced; ++header.tag) {
+    ASSERT_FALSE(refusalOf(header));
+  }
+  refusal = refusalOf(header);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->reason, Refusal::Reason::kTooManyAnnounced);
+  EXPECT_FALSE(refusal->isOfThePeer());
+  EXPECT_NE(refusal->text().find("announced 100000 bytes"), std::string::npos);
+  post(1, 0, 5, kLong);  // it takes one of them
+  EXPECT_FALSE(refusalOf(header));
+  EXPECT_TRUE(refusalOf(header));
 }
 
 TEST_F(FlowTest, MessagesThatAreClearedCostWhatItTakesToRememberThem) {
