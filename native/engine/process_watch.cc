@@ -11,7 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -22,8 +21,8 @@
 #include <utility>
 
 #include "common/clock.h"
-#include "common/fork.h"
 #include "common/log.h"
+#include "common/per_process.h"
 #include "common/signals.h"
 
 namespace smd::engine {
@@ -96,17 +95,9 @@ bool hasEnded(std::int64_t pid, std::uint64_t& began) {
 
 }  // namespace
 
-ProcessWatch::ProcessWatch() : generation_(forkGeneration()) {}
-
 ProcessWatch& ProcessWatch::process() {
-  static std::atomic<ProcessWatch*> instance{nullptr};  // as ProgressThread
-  ProcessWatch* current = instance.load(std::memory_order_acquire);
-  while (current == nullptr || isForkedChild(current->generation_)) {
-    auto* fresh = new ProcessWatch;
-    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
-    delete fresh;
-  }
-  return *current;
+  static PerProcess<ProcessWatch> instance;
+  return instance.get();
 }
 
 // Caller holds mutex_. What has ended, and whose watchers are about to hear of it, is not found.

@@ -22,7 +22,7 @@ namespace smd::engine {
 // Safe to use from any thread.
 class ProcessWatch {
  public:
-  // Of this process. Never destroyed; a forked child has one of its own, which watches nothing yet.
+  // Of this process; a forked child has one of its own, which watches nothing yet.
   static ProcessWatch& process();
 
   // Calls `onEnd`, once, on a background thread, when process `pid` has ended. Returns a number for
@@ -35,8 +35,6 @@ class ProcessWatch {
   std::size_t numDescriptors();
 
  private:
-  ProcessWatch();
-
   struct Process {
     std::int64_t pid = 0;
     FileDescriptor descriptor;                  // none: it is looked at
@@ -52,7 +50,6 @@ class ProcessWatch {
   void look();
   void ended(std::uint64_t key);
 
-  const std::uint64_t generation_;
   std::mutex callMutex_;  // while functions run; taken before the next
   std::mutex mutex_;      // guards what follows
   std::condition_variable changed_;

@@ -14,7 +14,7 @@
 
 #include "common/clock.h"
 #include "common/cpu.h"
-#include "common/fork.h"
+#include "common/per_process.h"
 #include "common/signals.h"
 
 namespace smd::engine {
@@ -50,17 +50,8 @@ void askForShortSlices() {
 }  // namespace
 
 ProgressThread& ProgressThread::process() {
-  // Never destroyed: operations may still complete while static destructors run. A forked child has
-  // no progress thread and gets an object of its own (the parent's locks may be held for ever; so
-  // there is no lock here either).
-  static std::atomic<ProgressThread*> instance{nullptr};
-  ProgressThread* current = instance.load(std::memory_order_acquire);
-  while (current == nullptr || isForkedChild(current->generation_)) {
-    auto* fresh = new ProgressThread;
-    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
-    delete fresh;
-  }
-  return *current;
+  static PerProcess<ProgressThread> instance;
+  return instance.get();
 }
 
 void ProgressThread::add(std::shared_ptr<Advancing> advancing) {

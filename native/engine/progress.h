@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "common/fork.h"
 #include "common/futex.h"
 
 namespace smd::engine {
@@ -29,7 +28,8 @@ class Advancing {
 
 class ProgressThread {
  public:
-  // Started on first use; stopped by shutdown(), after which a later use starts it again.
+  // Started on first use; stopped by shutdown(), after which a later use starts it again. A forked
+  // child has one of its own.
   static ProgressThread& process();
 
   // Throws if the thread cannot be started (a limit of the system's), or for want of memory: then
@@ -46,7 +46,6 @@ class ProgressThread {
   void sleep(const std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
   bool takeAdded(std::vector<std::shared_ptr<Advancing>>& active, const std::stop_token& stop);
 
-  const std::uint64_t generation_ = forkGeneration();
   std::mutex mutex_;
   std::vector<std::shared_ptr<Advancing>> added_;
   std::jthread thread_;

@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
-#include "common/fork.h"
+#include "common/per_process.h"
 #include "engine/communicator.h"
 
 namespace smd::engine {
@@ -20,7 +19,6 @@ namespace {
 using Notes = std::vector<std::pair<std::uint64_t, FlightNote>>;  // by number
 
 struct Registry {
-  const std::uint64_t generation = forkGeneration();
   std::mutex mutex;
   std::vector<std::weak_ptr<Communicator>> communicators;
   std::mutex notesMutex;  // what follows, and a group's note has one writer at a time
@@ -28,16 +26,9 @@ struct Registry {
   Notes notes;
 };
 
-// Never destroyed, and a forked child has one of its own: as the trace's recorder.
 Registry& registry() {
-  static std::atomic<Registry*> instance{nullptr};
-  Registry* current = instance.load(std::memory_order_acquire);
-  while (current == nullptr || isForkedChild(current->generation)) {
-    auto* fresh = new Registry;
-    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
-    delete fresh;
-  }
-  return *current;
+  static PerProcess<Registry> instance;
+  return instance.get();
 }
 
 // Each group shows one: the first that is not about a group of its own name. Of its own group

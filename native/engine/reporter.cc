@@ -19,6 +19,7 @@
 #include "common/error.h"
 #include "common/file_descriptor.h"
 #include "common/fork.h"
+#include "common/per_process.h"
 #include "common/signals.h"
 #include "engine/registry.h"
 
@@ -42,19 +43,9 @@ void writeToStderr(const std::string& text) {
 
 class Reporter {
  public:
-  // Never destroyed: the thread may be in the middle of something when the process exits. A forked
-  // child gets one of its own once it has something to say.
   static Reporter& process() {
-    static std::atomic<Reporter*> instance{nullptr};
-    Reporter* current = instance.load(std::memory_order_acquire);
-    while (current == nullptr || isForkedChild(current->generation_)) {
-      auto* fresh = new Reporter;
-      if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) {
-        return *fresh;
-      }
-      delete fresh;
-    }
-    return *current;
+    static PerProcess<Reporter> instance;
+    return instance.get();
   }
 
   // The descriptor whose counter tells the thread what to do; starts the thread.
@@ -111,7 +102,6 @@ class Reporter {
     }
   }
 
-  const std::uint64_t generation_ = forkGeneration();
   std::mutex mutex_;
   FileDescriptor wake_;
   std::vector<std::string> texts_;

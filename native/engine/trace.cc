@@ -7,31 +7,23 @@
 #include <new>
 #include <numeric>
 
-#include "common/fork.h"
+#include "common/per_process.h"
 
 namespace smd::engine {
 namespace trace {
 namespace {
 
 struct Recorder {
-  const std::uint64_t generation = forkGeneration();
   std::mutex mutex;
   bool isOn = false;
   std::size_t capacity = 0;
   Recording recorded;
 };
 
-// Never destroyed: operations may still complete while static destructors run. A forked child gets
-// one of its own, which is off: the parent's lock may be held for ever there.
+// In a forked child it is off.
 Recorder& recorder() {
-  static std::atomic<Recorder*> instance{nullptr};
-  Recorder* current = instance.load(std::memory_order_acquire);
-  while (current == nullptr || isForkedChild(current->generation)) {
-    auto* fresh = new Recorder;
-    if (instance.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
-    delete fresh;
-  }
-  return *current;
+  static PerProcess<Recorder> instance;
+  return instance.get();
 }
 
 }  // namespace
