@@ -12,6 +12,8 @@ import pytest
 from launchers import launch_command, run_to_end
 from preloaded import Preload
 
+from tests.packages import require
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # A trainer's imports take seconds per rank, and DeepSpeed compiles an operation the first time.
 RUN_TIMEOUT_S = 240.0
@@ -55,7 +57,7 @@ def accuracy(output: str) -> float:
 
 
 def test_huggingface_trainer(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    require("transformers")
     output = run_one_epoch("04_huggingface_trainer", "--cpu", into=tmp_path)
     assert "sagemaker_data_parallel: 2 process(es), backend smddp, device cpu" in output
     assert accuracy(output) > 25  # of a transformer's first look at 4,000 images; chance is 10
@@ -64,7 +66,7 @@ def test_huggingface_trainer(tmp_path: Path) -> None:
 
 
 def test_huggingface_trainer_with_model_parallelism(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    require("transformers")
     parameters = '{"pipeline_parallel_degree": 2, "microbatches": 4}'
     output = run(
         "09_model_parallel_trainer",
@@ -86,7 +88,7 @@ def test_huggingface_trainer_with_model_parallelism(tmp_path: Path) -> None:
 
 
 def test_lightning(tmp_path: Path) -> None:
-    pytest.importorskip("lightning", reason="the package lightning is not installed")
+    require("lightning")
     output = run_one_epoch("05_lightning", into=tmp_path)
     assert "backend smddp, 2 processes" in output
     assert accuracy(output) > 80
@@ -94,7 +96,7 @@ def test_lightning(tmp_path: Path) -> None:
 
 
 def test_accelerate() -> None:
-    pytest.importorskip("accelerate", reason="the package accelerate is not installed")
+    require("accelerate")
     output = run_one_epoch(
         "06_accelerate",
         "--cpu",
@@ -106,7 +108,7 @@ def test_accelerate() -> None:
 
 
 def test_deepspeed() -> None:
-    pytest.importorskip("deepspeed", reason="the package deepspeed is not installed")
+    require("deepspeed")
     output = run_one_epoch("07_deepspeed", "-x", "DS_ACCELERATOR=cpu")
     assert "ZeRO stage 2, 2 processes, backend smddp" in output
     assert accuracy(output) > 80

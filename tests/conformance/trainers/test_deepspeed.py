@@ -22,8 +22,9 @@ from tests.conformance.trainers.runs import (
     run_script,
     smddprun,
 )
+from tests.packages import require
 
-pytest.importorskip("deepspeed", reason="the package deepspeed is not installed")
+require("deepspeed")
 pytestmark = pytest.mark.timeout(2 * RUN_TIMEOUT_S)
 
 

@@ -25,8 +25,9 @@ from tests.conformance.trainers.runs import (
     torchrun,
     train,
 )
+from tests.packages import require
 
-pytest.importorskip("lightning", reason="the package lightning is not installed")
+require("lightning")
 pytestmark = pytest.mark.timeout(3 * RUN_TIMEOUT_S)
 
 SCRIPT = "train_lightning.py"

@@ -24,8 +24,9 @@ from tests.conformance.trainers.runs import (
     smddprun,
     train,
 )
+from tests.packages import require
 
-pytest.importorskip("transformers", reason="the package transformers is not installed")
+require("transformers")
 pytestmark = pytest.mark.timeout(3 * RUN_TIMEOUT_S)
 
 SCRIPT = "train_transformers.py"

@@ -18,8 +18,9 @@ from harness import run_ranks
 from torch import Tensor
 
 from smdistributed.launch.environment import CPU_ONLY
+from tests.packages import require
 
-pytest.importorskip("transformers", reason="the package transformers is not installed")
+require("transformers")
 
 RANKS = str(Path(__file__).with_name("huggingface_ranks.py"))
 BATCH_SIZE = 16
