@@ -532,6 +532,8 @@ TEST_F(RawPeer, WhoIsPushedOutOfAHandshakeKnocksAgain) {
   FrameHeader header;
   ASSERT_TRUE(readExactly(socket, &header, sizeof(header)));
   EXPECT_EQ(header.tag, frameHeader(1, 0).tag);
+  // Set after the bytes are out, so the ticket must still be there.
+  EXPECT_TRUE(wait([&] { return ticket.state() == SendTicket::State::kSent; }));
 }
 
 // On the loop's thread nobody catches anything: until 2.0.0 was released the process ended.
