@@ -649,8 +649,8 @@ TEST_F(RawPeer, AFailureIsToldOverAConnectionThatThisRankHasOpened) {
   EXPECT_EQ(readFrame(accepted), kWords);
 }
 
-// In 2.0.0 before its release a peer that could not be reached at that moment was not told, and heard
-// that this rank had left in good order.
+// In 2.0.0 before its release a peer that could not be reached at that moment was not told, and
+// heard that this rank had left in good order.
 TEST_F(RawPeer, AFailureIsToldOverAConnectionThatIsTriedAgain) {
   stopListening();
   transport_->expect(1);
