@@ -22,8 +22,9 @@ from tests.conformance.trainers.runs import (
     smddprun,
     train,
 )
+from tests.packages import require
 
-pytest.importorskip("accelerate", reason="the package accelerate is not installed")
+require("accelerate")
 pytestmark = pytest.mark.timeout(2 * RUN_TIMEOUT_S)
 
 SCRIPT = "train_accelerate.py"
