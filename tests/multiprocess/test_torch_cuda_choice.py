@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,11 +311,15 @@ def test_cpu_tensors_of_another_backend_never_reach_the_engine(backend: str) -> 
     run_ranks(gloo_has_the_cpu, 2, backend)
 
 
-def default_device(rank: int, world_size: int) -> None:
+def default_device(rank: int, world_size: int, folder: str) -> None:
     from lazy_device import staged_smddp
 
     for start in (smddp, staged_smddp):
-        with start(), torch.device("meta"):
+        where = f"file://{folder}/{start.__name__}"
+        with (
+            start(init_method=where, rank=rank, world_size=world_size),
+            torch.device("meta"),
+        ):
             sparse = torch.eye(3, device="cpu").to_sparse()
             dist.all_reduce(sparse)
             assert torch.equal(sparse.to_dense(), 2 * torch.eye(3, device="cpu"))
@@ -323,9 +328,11 @@ def default_device(rank: int, world_size: int) -> None:
             assert torch.equal(holes, torch.full((2, 3), 2.0, device="cpu"))
 
 
-def test_a_default_device_of_the_script_is_not_taken_for_that_of_the_tensors() -> None:
+def test_a_default_device_of_the_script_is_not_taken_for_that_of_the_tensors(
+    tmp_path: Path,
+) -> None:
     """`torch.set_default_device("cuda")` once broke sums of sparse CPU tensors."""
-    run_ranks(default_device, 2)
+    run_ranks(default_device, 2, str(tmp_path))
 
 
 def smddp_has_the_cpu(rank: int, world_size: int) -> None:

@@ -174,7 +174,7 @@ def test_a_split_group_keeps_the_jobs_token() -> None:
 
 def again(rank: int, world_size: int, ports: list[int]) -> None:
     for generation, port in enumerate(ports):
-        # A port each: a rank must not meet the store of the generation before (torch's own limit).
+        # A port each: a rank must not meet the store of the generation before.
         where = f"tcp://127.0.0.1:{port}"
         with smddp(init_method=where, rank=rank, world_size=world_size):
             tensor = tagged(rank + generation, 129)
@@ -203,8 +203,8 @@ def test_init_again_over_a_store_that_stays(tmp_path: Any) -> None:
     run_ranks(again_over_one_store, 2, str(tmp_path))
 
 
-def beside_gloo(rank: int, world_size: int) -> None:
-    with smddp():
+def beside_gloo(rank: int, world_size: int, folder: str) -> None:
+    with smddp(init_method=f"file://{folder}/smddp", rank=rank, world_size=world_size):
         gloo = dist.new_group(backend="gloo")
         expected = torch.stack([tagged(r, 129) for r in range(world_size)]).sum(0)
         for group in (None, gloo, None, gloo):
@@ -213,7 +213,9 @@ def beside_gloo(rank: int, world_size: int) -> None:
             assert torch.equal(tensor, expected)
     import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
 
-    dist.init_process_group("gloo")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=world_size
+    )
     ours = dist.new_group(backend="smddp")
     tensor = tagged(rank, 129)
     dist.all_reduce(tensor, group=ours)
@@ -222,8 +224,8 @@ def beside_gloo(rank: int, world_size: int) -> None:
     dist.destroy_process_group()
 
 
-def test_beside_gloo_either_way_round() -> None:
-    run_ranks(beside_gloo, 2)
+def test_beside_gloo_either_way_round(tmp_path: Any) -> None:
+    run_ranks(beside_gloo, 2, str(tmp_path))
 
 
 def combined(rank: int, world_size: int, backend: str, cpu_backend: str) -> None:

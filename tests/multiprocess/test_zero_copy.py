@@ -337,12 +337,13 @@ def test_what_finds_no_room_is_staged() -> None:
 # --- groups --------------------------------------------------------------------------------------
 
 
-def outlives_its_group(rank: int, world_size: int) -> list[str]:
-    with smddp():
+def outlives_its_group(rank: int, world_size: int, folder: str) -> list[str]:
+    place: dict[str, Any] = {"rank": rank, "world_size": world_size}
+    with smddp(init_method=f"file://{folder}/one", **place):
         tensor = _adopt(torch.ones(_COUNT)).fill_(rank + 1)
     gc.collect()
     assert bool((tensor == rank + 1).all())
-    with smddp():
+    with smddp(init_method=f"file://{folder}/other", **place):
 
         def all_reduces() -> None:
             for _ in range(2):
@@ -352,8 +353,8 @@ def outlives_its_group(rank: int, world_size: int) -> list[str]:
         return algorithms_of(all_reduces)
 
 
-def test_a_tensor_outlives_its_group_and_serves_another() -> None:
-    assert run_moving(outlives_its_group, 2) == [["staged"] * 2] * 2
+def test_a_tensor_outlives_its_group_and_serves_another(tmp_path: Any) -> None:
+    assert run_moving(outlives_its_group, 2, str(tmp_path)) == [["staged"] * 2] * 2
 
 
 def in_two_groups(rank: int, world_size: int) -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,13 +16,22 @@ from machine_speed import scaled
 
 TIMEOUT_S = scaled(30.0)
 _PATIENCE = timedelta(seconds=scaled(60.0))
+_ports: set[str | None] = set()  # at which this rank has met the others
 
 
 @contextlib.contextmanager
 def smddp(backend: str = "smddp", timeout_s: float = TIMEOUT_S, **options: Any) -> Iterator[None]:
-    """The documented start of a script, and an orderly end."""
+    """The documented start of a script, and an orderly end.
+
+    A second group at the same port is refused: a rank that is ahead would meet the store of the
+    first one, which rank 0 is about to close, and torch does not try again (a limit of its own).
+    """
     import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
 
+    if "store" not in options and options.get("init_method", "env://") == "env://":
+        port = os.environ.get("MASTER_PORT")
+        assert port not in _ports, f"a second group at port {port}; pass init_method=file://..."
+        _ports.add(port)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **options)
     try:
         yield
