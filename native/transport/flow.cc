@@ -39,9 +39,17 @@ Windows::Windows(int worldSize) {
         std::pair{Channel::kCollective, kCollective}, std::pair{Channel::kMessage, kMessage}}) {
     Window& window = windows_[static_cast<std::size_t>(channel)];
     window.bytes = std::max(std::min(share.most, share.ofAll / numPeers), kLeastWindow);
-    window.atOnce = std::min(share.atOnce, window.bytes - kFrameCost);
+    const std::uint64_t keptBack = channel == Channel::kPointToPoint ? window.bytes / 8 : 0;
+    window.atOnce = std::min(share.atOnce, window.bytes - keptBack - kFrameCost);
   }
   mostOffers_ = std::max(kOffers / numPeers, kFewestOffers);
+}
+
+bool Windows::isToBeGivenBack(Channel channel, std::uint64_t taken) const {
+  const Window& window = of(channel);
+  const bool isInTheWay =
+      channel == Channel::kPointToPoint && taken + costOf(window.atOnce) > window.bytes;
+  return isInTheWay || 2 * taken >= window.bytes;
 }
 
 void Outflow::send(Transport& transport, int peer, const FrameHeader& header, const void* payload,

@@ -53,6 +53,11 @@ class Windows {
   std::uint64_t bytes(Channel channel) const { return of(channel).bytes; }
   // What a frame takes of it.
   static std::uint64_t costOf(std::uint64_t length) { return length + kFrameCost; }
+  // Whether the receiver says now that so much was taken: when it is half of the window, so that it
+  // costs little, and the sender has the other half meanwhile. Of users' sends, which somebody may
+  // wait for, before it is in the way of one: if all others were taken, any that may go at once
+  // does.
+  bool isToBeGivenBack(Channel channel, std::uint64_t taken) const;
   // Messages that one peer may have announced and not sent.
   std::uint64_t mostOffers() const { return mostOffers_; }
 

@@ -224,13 +224,12 @@ std::optional<std::pair<int, Signature>> Mailbox::findStray(std::uint64_t sequen
 
 // --- flow control --------------------------------------------------------------------------------
 
-// What was sent at once has been taken. It is said when it is half of the window, so that it costs
-// little, and the sender has the other half meanwhile.
+// What was sent at once has been taken.
 void Mailbox::noteTaken(int peer, const FrameHeader& header, Reply& reply) {
   if (header.kind != FrameKind::kWhole || isLong(header)) return;  // a clearance let it come
   std::uint64_t& taken = taken_[index(peer)][static_cast<std::size_t>(header.channel)];
   taken += Windows::costOf(header.length);
-  if (2 * taken < windows_.bytes(header.channel)) return;
+  if (!windows_.isToBeGivenBack(header.channel, taken)) return;
   reply.peer = peer;
   reply.takenBack.emplace();
   reply.takenBack->kind = FrameKind::kReturn;

@@ -228,6 +228,22 @@ TEST_F(FlowTest, AWindowIsAllThatIsSentUnasked) {
   EXPECT_TRUE(send(0, 1, 5, 1, kLength).isGone());
 }
 
+// Two of 100 ranks that had received 20 KB from one another waited for each other when both sent
+// 64 KiB and received them later; two of two did not.
+TEST(Windows, WhatWasTakenIsNotInTheWayOfASend) {
+  for (const int worldSize : {2, 9, 10, 65, 66, 100, 130, 1000, 10'000}) {
+    const Windows windows(worldSize);
+    const std::uint64_t bytes = windows.bytes(Channel::kPointToPoint);
+    const std::uint64_t most = Windows::costOf(windows.atOnce(Channel::kPointToPoint));
+    EXPECT_LE(most, bytes - bytes / 8);
+    const std::uint64_t kept = std::min(bytes - most, bytes / 2 - 1);
+    EXPECT_FALSE(windows.isToBeGivenBack(Channel::kPointToPoint, kept));
+    EXPECT_TRUE(windows.isToBeGivenBack(Channel::kPointToPoint, bytes - most + 1));
+    EXPECT_TRUE(windows.isToBeGivenBack(Channel::kPointToPoint, (bytes + 1) / 2));
+  }
+  EXPECT_EQ(Windows(100).atOnce(Channel::kPointToPoint), 64U << 10);
+}
+
 TEST_F(FlowTest, AWindowIsGivenBackAlsoByReceivesThatWaited) {
   constexpr int kNum = 2000;
   for (int i = 0; i < kNum; ++i) {
