@@ -434,7 +434,7 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
   const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv && missing.size() > 1 &&
                             static_cast<int>(gone.size()) < size_ - 1;
   for (const auto& [peer, how] : gone) {
-    const bool leftInOrder = how.find("left") != std::string::npos;
+    const bool leftInOrder = hasLeftInOrder(how);
     if (anyoneWillDo && leftInOrder) continue;
     const bool isMissing = std::find(missing.begin(), missing.end(), peer) != missing.end();
     if (peer == rank_ || (!isMissing && !isUnfinished(peer))) continue;

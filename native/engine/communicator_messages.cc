@@ -184,7 +184,7 @@ bool Communicator::advanceMessages(bool& moved) {
 // That a rank has gone: one that did not say goodbye, or `peer`.
 std::optional<Error> Communicator::goneError(int peer) {
   for (const auto& [rank, how] : goneRanks()) {
-    const bool leftInOrder = how.find("left") != std::string::npos;
+    const bool leftInOrder = hasLeftInOrder(how);
     if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
     if (hasReport_.load(std::memory_order_acquire)) return reportedError();  // it said why
     return Error(ErrorKind::kPeerLost,

@@ -11,8 +11,12 @@
 
 #include <csignal>
 #include <future>
+#include <new>
+#include <string>
 
+#include "common/error.h"
 #include "engine/process_watch.h"
+#include "transport/tcp/link_end.h"
 
 namespace smd::engine {
 namespace {
@@ -49,6 +53,20 @@ TEST(Liveness, WhoIsDeadBeforeItIsWatchedIsLostAtOnce) {
   liveness.watchProcess(1, child, [] {});
   EXPECT_TRUE(liveness.anyLost());
   EXPECT_EQ(liveness.howLost(1), "died");
+}
+
+// A link that failed for want of memory was taken for a rank that had left: its text ends with "no
+// memory left". Whoever waited for anyone to send waited for the deadline then.
+TEST(Liveness, OnlyWhoSaysGoodbyeHasLeftInOrder) {
+  using namespace transport::tcp;
+  const std::string endpoint = "127.0.0.1:1";
+  EXPECT_TRUE(hasLeftInOrder(leftInGoodOrder(endpoint).text));
+  EXPECT_TRUE(hasLeftInOrder("left the group (it closed it, or its program ended)"));
+  for (const LinkEnd& end : {unserved(endpoint, reasonOf(std::bad_alloc())), gaveUp(endpoint),
+                             unanswered(endpoint), closedUnexpectedly(endpoint, "")}) {
+    EXPECT_FALSE(hasLeftInOrder(end.text)) << end.text;
+  }
+  EXPECT_FALSE(hasLeftInOrder("died"));
 }
 
 TEST(Liveness, AllGroupsShareOneDescriptorForEachProcess) {
