@@ -582,30 +582,32 @@ TEST_F(RawPeer, HalfAFrameThenEndFailsTheLink) {
   EXPECT_EQ(sink_.count(1), 0U);
 }
 
-TEST_F(RawPeer, FrameOfImpossibleLengthFailsTheLinkBeforeMemoryIsAskedFor) {
+// Its connection stays: over it the peer is told why the group fails, instead of finding it closed.
+TEST_F(RawPeer, WhatNoFrameCanBeIsRefused) {
   const FileDescriptor socket = connectAsPeer();
   const FrameHeader header = frameHeader(1, kMaxFrameBytes + 1);
   write(socket, &header, sizeof(header));
-  ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
-  EXPECT_NE(sink_.failure(1)->find("broke the protocol"), std::string::npos) << *sink_.failure(1);
-  EXPECT_TRUE(isClosedQuietly(socket));
+  ASSERT_TRUE(wait([&] { return sink_.refusal(1).has_value(); }));
+  EXPECT_EQ(sink_.refusal(1)->reason, Refusal::Reason::kTooLong);
+  EXPECT_FALSE(sink_.failure(1).has_value());
+  transport_->spread(wordsHeader(), kWords.data());
+  EXPECT_EQ(readLastWords(socket), kWords);
 }
 
-TEST_F(RawPeer, ControlFrameThatIsNoErrorTextFailsTheLink) {
+TEST_F(RawPeer, AControlFrameThatIsNoErrorTextIsRefused) {
   const FileDescriptor socket = connectAsPeer();
   const FrameHeader header = frameHeader(1, longestFrame(Channel::kControl) + 1, Channel::kControl);
   write(socket, &header, sizeof(header));
-  ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
-  EXPECT_NE(sink_.failure(1)->find("expected at most 1048576"), std::string::npos)
-      << *sink_.failure(1);
+  ASSERT_TRUE(wait([&] { return sink_.refusal(1).has_value(); }));
+  EXPECT_NE(sink_.refusal(1)->text().find("expected at most 1048576"), std::string::npos);
 }
 
-TEST_F(RawPeer, UnknownChannelFailsTheLink) {
+TEST_F(RawPeer, AnUnknownChannelIsRefused) {
   const FileDescriptor socket = connectAsPeer();
   const FrameHeader header = frameHeader(1, 0, static_cast<Channel>(77));
   write(socket, &header, sizeof(header));
-  ASSERT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
-  EXPECT_NE(sink_.failure(1)->find("channel 77"), std::string::npos) << *sink_.failure(1);
+  ASSERT_TRUE(wait([&] { return sink_.refusal(1).has_value(); }));
+  EXPECT_NE(sink_.refusal(1)->text().find("channel 77"), std::string::npos);
 }
 
 TEST_F(RawPeer, GoodbyeIsToldApartFromDeath) {

@@ -56,10 +56,6 @@ Receiver::Result Receiver::receive(std::size_t budget, std::span<std::byte> scra
     if (!refusal.has_value()) {
       refusal = parser_.consume(scratch.first(bytes - placed));
     }
-    if (refusal.has_value() && refusal->isOfThePeer()) {
-      result.end = LinkEnd{false, endpoint_ + " broke the protocol: " + refusal->text()};
-      break;
-    }
     if (refusal.has_value()) {
       result.refusal = refusal;
       break;

@@ -31,7 +31,7 @@ class Receiver {
     std::size_t bytes = 0;       // that were read
     bool hasMore = false;        // that no poll reports: to be called again, when others had a turn
     std::optional<LinkEnd> end;  // the connection has ended, everything before was delivered
-    std::optional<Refusal> refusal;  // this process cannot take what comes: not to be called again
+    std::optional<Refusal> refusal;  // what comes cannot be received: not to be called again
   };
   // Reads until nothing is left or about `budget` bytes have come. `scratch` takes what belongs
   // to no payload yet; it is empty again on return, so all connections may share one.

@@ -15,9 +15,9 @@
 // Life of a link. Frames to a peer travel over connections that we opened (Outbound), frames from
 // it over those that it opened (Receivers). A link has failed when one of them has ended. If the
 // sending end notices first, what the peer still sent is read before the failure is reported: the
-// peer may have handed over its last frames, and then left. A peer whose frames this process has no
-// memory for is not read from any more, but its connections stay, and so does the way to it: it is
-// to be told.
+// peer may have handed over its last frames, and then left. A peer whose frames cannot be received,
+// for want of memory or because it broke the protocol, is not read from any more, but its
+// connections stay, and so does the way to it: it is to be told.
 //
 // A failure is told along connections that there are: over those that we opened as a control frame,
 // over those that we accepted as an answer, behind a mark that proves who says it. A rank that
@@ -917,7 +917,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<int, std::map<int, std::uint64_t>> receiversOf_;  // by peer and its stream
   std::unordered_map<int, Ending> endings_;                            // by peer
   std::vector<bool> hasFailed_;                                        // by peer
-  std::vector<bool> isRefused_;        // by peer: there was no memory for what it sends
+  std::vector<bool> isRefused_;        // by peer: what it sends could not be received
   std::vector<bool> hasReceivedFrom_;  // by peer: was it ever let in
   std::unordered_map<std::uint64_t, Connection> answered_;  // numbered as receivers are
   std::uint64_t nextReceiver_ = 0;
