@@ -469,6 +469,11 @@ Error Communicator::timeoutError(Work& work) {
   } else {
     text +=
         ". Expected a matching call on the other side; compare peers and tags of send and recv.";
+    if (work.signature().kind == OpKind::kSend) {
+      text +=
+          " A send that the receiver has no room for returns when it is received: two ranks that "
+          "both send first and receive later wait for each other.";
+    }
   }
   text += refusedMeanwhile(missing) + whereRanksAre(missing);
   return Error(ErrorKind::kTimeout, text);

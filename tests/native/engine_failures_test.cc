@@ -412,6 +412,17 @@ TEST_P(Failures, ASendThatNobodyReceivesNamesItsReceiver) {
 
 // At any moment of whatever is under way. Buffers are freed at once: nobody may touch them any
 // more.
+// Both calls are there and match.
+TEST_P(Failures, RanksThatBothSendFirstReadWhyThatIsNoGood) {
+  World world(options(2));
+  world.run([&](int rank) {
+    const std::vector<std::byte> bytes(300000);  // more than goes unasked
+    const auto work = world.of(rank).send(bytes.data(), bytes.size(), DType::kUInt8, 1 - rank, 0,
+                                          Mode::kBlocking, milliseconds(1000));
+    EXPECT_TRUE(contains(errorOf(*work), "both send first and receive later")) << errorOf(*work);
+  });
+}
+
 TEST_P(Failures, AbortMeetsOperationsUnderWay) {
   constexpr int kSize = 3;
   const Plan plan({.kind = OpKind::kAllReduce, .count = 300000}, kSize);
