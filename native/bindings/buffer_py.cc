@@ -133,6 +133,12 @@ ArrayMemory memoryOf(nb::handle object, bool isWritable) {
            "; expected a contiguous (C order)" + (isWritable ? ", writable" : "") +
            " array. Pass numpy.ascontiguousarray(...) or a writable copy.");
   }
+  // What torch negates when it is read; DLPack does not say so. Conjugated ones it refuses to export.
+  if (nb::hasattr(object, "is_neg") && nb::cast<bool>(object.attr("is_neg")())) {
+    refuse("this " + typeName(object) +
+           " is a lazily negated view, whose memory does not hold its values; expected an ordinary "
+           "one. Pass its resolve_neg().");
+  }
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
     refuse("a " + typeName(object) +

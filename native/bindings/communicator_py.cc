@@ -231,6 +231,7 @@ class PyCommunicator {
     if (call.isAsync)
       return nb::cast(new PyWork(std::move(work), communicator_, errors_, call.owner),
                       nb::rv_policy::take_ownership);
+    dropWhatHasEnded();
     if (work->error()) errors_->raise(*work->error());
     return result(*work);
   }

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/work_py.h"
 
+#include <atomic>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "bindings/duration.h"
@@ -12,10 +15,22 @@ namespace {
 
 using Drive = engine::Communicator::Drive;
 
+}  // namespace
+
+// Guarded by the graveyard's lock.
+struct PyWork::Owner {
+  PyObject* object;
+};
+
+namespace {
+
+using Owner = PyWork::Owner;
+
 // Objects whose operation ended on a thread that does not hold the GIL; dropped by the next one
 // that does. Taking the GIL for it would make every asynchronous operation wait for the
 // interpreter.
 struct Graveyard {
+  std::atomic<bool> isEmpty{true};  // looked at without the lock
   std::mutex mutex;
   std::vector<PyObject*> objects;
 };
@@ -24,31 +39,76 @@ Graveyard& graveyard() {
   return *instance;
 }
 
-void bury(PyObject* object) {
-  std::lock_guard lock(graveyard().mutex);
-  graveyard().objects.push_back(object);
-}
-
-void clearGraveyard() {
+// With what else there is to be dropped: with the lock, so that who waits for the operation finds
+// its object either with its owner or here.
+void clearGraveyard(Owner* also) {
   std::vector<PyObject*> objects;
   {
     std::lock_guard lock(graveyard().mutex);
     objects.swap(graveyard().objects);
+    graveyard().isEmpty.store(true, std::memory_order_relaxed);
+    if (also != nullptr && also->object != nullptr) {
+      objects.push_back(std::exchange(also->object, nullptr));
+    }
   }
   for (PyObject* object : objects) Py_DECREF(object);
 }
 
+void bury(Owner& owner) {
+  std::lock_guard lock(graveyard().mutex);
+  if (owner.object == nullptr) return;
+  graveyard().objects.push_back(owner.object);
+  owner.object = nullptr;
+  graveyard().isEmpty.store(false, std::memory_order_relaxed);
+}
+
+// What keeps the memory of `owner` in its place: of what has a buffer, that is not to be resized;
+// in tuples, of each.
+nb::object holderOf(nb::object owner) {
+  if (PyTuple_CheckExact(owner.ptr()) != 0) {
+    bool isNew = false;
+    nb::list holders;
+    for (nb::handle each : nb::borrow<nb::tuple>(owner)) {
+      nb::object holder = holderOf(nb::borrow(each));
+      isNew = isNew || !holder.is(each);
+      holders.append(holder);
+    }
+    return isNew ? nb::object(nb::tuple(holders)) : owner;
+  }
+  if (PyList_CheckExact(owner.ptr()) != 0) return holderOf(nb::tuple(owner));
+  if (PyObject_CheckBuffer(owner.ptr()) == 0) return owner;
+  PyObject* const view = PyMemoryView_FromObject(owner.ptr());
+  if (view != nullptr) return nb::steal(view);
+  PyErr_Clear();
+  return owner;
+}
+
 }  // namespace
+
+void dropWhatHasEnded() {
+  if (!graveyard().isEmpty.load(std::memory_order_relaxed)) clearGraveyard(nullptr);
+}
 
 PyWork::PyWork(std::shared_ptr<engine::Work> work,
                const std::shared_ptr<engine::Communicator>& communicator,
                std::shared_ptr<ErrorClasses> errors, nb::object owner)
     : work_(std::move(work)), communicator_(communicator), errors_(std::move(errors)) {
-  clearGraveyard();
+  dropWhatHasEnded();
   if (!owner.is_none() && !work_->isCompleted()) {
-    work_->onCompletion([object = owner.release().ptr()] { bury(object); });
+    owner_ = std::make_shared<Owner>();
+    owner_->object = holderOf(std::move(owner)).release().ptr();
+    work_->onCompletion([owner = owner_] { bury(*owner); });
   }
 }
+
+bool PyWork::isCompleted() const {
+  if (!work_->isCompleted()) return false;
+  letGo();
+  return true;
+}
+
+// Of a completed operation: what kept its memory, and that of others.
+void PyWork::letGo() const { clearGraveyard(owner_.get()); }
 
 void PyWork::wait(nb::handle timeoutSeconds) const {
   if (!work_->isCompleted()) {
@@ -58,12 +118,18 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
       if (limit > 0) end = endAfter(limit);
     }
     Drive result = Drive::kDone;
+    std::optional<Error> refused;
     {
       nb::gil_scoped_release release;
       if (const auto communicator = communicator_.lock()) {
-        result = communicator->wait(*work_, end);
+        try {
+          result = communicator->wait(*work_, end);
+        } catch (const Error& error) {
+          refused = error;
+        }
       }  // else it has been closed, which completes its operations
     }
+    if (refused) errors_->raise(*refused);
     if (result == Drive::kInterrupted) throw nb::python_error();
     if (result == Drive::kNotYet) {
       errors_->raise(
@@ -73,7 +139,7 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
                     "it to be complete. Wait longer; the operation goes on."));
     }
   }
-  clearGraveyard();
+  letGo();
   if (work_->error()) errors_->raise(*work_->error());
 }
 
@@ -110,7 +176,8 @@ void registerWork(nb::module_& module) {
           [](nb::object self, nb::object function) { PyWork::addDoneCallback(self, function); },
           nb::arg("fn"),
           "Calls ``fn(work)`` once the operation is complete: at once, or on the thread that\n"
-          "completes it, which is the progress thread or one that waits.")
+          "completes it, which is the progress thread or one that waits. It is to be brief, and\n"
+          "must not wait for another operation (ConfigurationError).")
       .def_prop_ro("is_small", &PyWork::isSmall,
                    "So small that waking a thread for it takes longer than the operation.")
       .def_prop_ro("source", &PyWork::source, "Rank that sent, of a completed receive; else -1.");

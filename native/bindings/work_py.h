@@ -17,23 +17,32 @@ class ErrorOrNone : public nb::object {
   NB_OBJECT_DEFAULT(ErrorOrNone, nb::object, "BaseException | None", isAnyObject)
 };
 
+// Lets go of the buffers of operations that have ended and that nobody has waited for.
+void dropWhatHasEnded();
+
 // The Python handle of an operation.
 class PyWork {
  public:
-  // `owner` keeps the buffers alive until the operation is complete, even if the handle is dropped.
+  struct Owner;
+
+  // `owner` keeps the buffers alive, and where they are, until the operation is complete, even if
+  // the handle is dropped.
   PyWork(std::shared_ptr<engine::Work> work,
          const std::shared_ptr<engine::Communicator>& communicator,
          std::shared_ptr<ErrorClasses> errors, nb::object owner);
 
   void wait(nb::handle timeoutSeconds) const;
-  bool isCompleted() const { return work_->isCompleted(); }
+  bool isCompleted() const;
   ErrorOrNone exception() const;
   int source() const { return work_->source(); }
   bool isSmall() const { return work_->isSmall; }
   static void addDoneCallback(nb::object self, nb::object function);
 
  private:
+  void letGo() const;
+
   std::shared_ptr<engine::Work> work_;
+  std::shared_ptr<Owner> owner_;  // null: there was none, or it was complete at once
   std::weak_ptr<engine::Communicator> communicator_;
   std::shared_ptr<ErrorClasses> errors_;
 };

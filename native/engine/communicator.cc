@@ -332,6 +332,8 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     algorithms::premultiply(work->context, work->scratch);
     lock.lock();
     requireOpen();
+    const bool isAlone = queue_.empty() && driver_ == Driver::kNone;
+    if (mode == Mode::kBlocking && !isAlone) requireMayWait(work->signature());
     work->wasQueued = !queue_.empty();
     if (size_ > 1) queue_.push_back(work);
   } catch (const std::bad_alloc& error) {
@@ -371,8 +373,20 @@ void Communicator::giveUp(Work& work) {
   throw Interrupted{};
 }
 
+void Communicator::requireMayWait(const Signature& signature) {
+  if (!Work::isCallingBack()) return;
+  throw Error(ErrorKind::kConfiguration,
+              describe(signature) +
+                  " is waited for in a done-callback of another operation; expected no wait there, "
+                  "since the thread that runs it is the one that carries operations out. Start it "
+                  "with async_op=True and wait on a thread of your own, or give it a callback, "
+                  "too.");
+}
+
 Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   if (work.isCompleted()) return Drive::kDone;
+  checkUsable();
+  requireMayWait(work.signature());
   std::unique_lock lock(mutex_);
   // A thread that waits takes over from the progress thread, and so is woken by the peer itself.
   const bool isQueued = work.context.signature.sequence != 0;

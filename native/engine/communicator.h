@@ -130,6 +130,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
                              const std::exception& cause);
   void checkUsable() const;
+  // Throws if this thread is the one that what waits for `signature` would wait for.
+  static void requireMayWait(const Signature& signature);
   Task start(Work& work);
   void requireOpen() const;
   void requireUsable(std::string_view operation, int peer, bool mayBeAny);

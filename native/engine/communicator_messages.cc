@@ -138,10 +138,11 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
     ~Taking() { flag.store(false, std::memory_order_release); }
   } const taking{isTakingMessage_};
   // From everyone at any time: so the death of each is to be noticed.
-  if (!std::exchange(isExpectingMessages_, true)) {
+  if (!isExpectingMessages_) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) mailbox_->expect(peer);
     }
+    isExpectingMessages_ = true;
   }
   NextMessage next(*this);
   if (end <= Clock::now()) {

@@ -2,7 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/work.h"
 
+#include <utility>
+
 namespace smd::engine {
+namespace {
+
+thread_local bool callsBack = false;
+
+}  // namespace
+
+bool Work::isCallingBack() { return callsBack; }
 
 bool Work::waitUntil(TimePoint end, const std::function<bool()>& interrupted) {
   constexpr nanoseconds kSlice = milliseconds(100);  // how long Ctrl-C may go unnoticed
@@ -40,7 +49,10 @@ void Work::complete(std::optional<Error> error) {
     callbacks.swap(callbacks_);
   }
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futexWakeAll(done_);
+  if (callbacks.empty()) return;
+  const bool before = std::exchange(callsBack, true);
   for (auto& callback : callbacks) callback();
+  callsBack = before;
 }
 
 }  // namespace smd::engine

@@ -37,6 +37,9 @@ class Work {
 
   // Runs `callback` once the work has completed: on the completing thread, or at once.
   void onCompletion(std::function<void()> callback);
+  // Whether this thread runs callbacks of a work that it has completed. Nothing else is driven by
+  // it meanwhile: what waits here may wait for ever.
+  static bool isCallingBack();
 
   // --- for the communicator ---
   void complete(std::optional<Error> error);

@@ -82,7 +82,8 @@ class Work:
     def add_done_callback(self, fn: object) -> None:
         """
         Calls ``fn(work)`` once the operation is complete: at once, or on the thread that
-        completes it, which is the progress thread or one that waits.
+        completes it, which is the progress thread or one that waits. It is to be brief, and
+        must not wait for another operation (ConfigurationError).
         """
 
     @property

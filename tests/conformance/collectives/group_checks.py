@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import array
+import os
 import threading
 import time
 import weakref
@@ -160,12 +161,104 @@ def arrays_may_be_dropped_while_their_operation_runs(comm: Any) -> None:
         del array
     for work in works:
         work.wait()
-    # The thread that has completed an operation hands back its arrays a moment later. Any call lets
-    # go of what has been handed back; arrays that are never let go of fill the memory of a job.
+    # Who waits for an operation lets go of its array; else those of a job's run fill its memory.
+    assert [array() for array in alive] == [None] * len(alive)
+
+
+def an_array_that_nobody_waits_for_is_let_go_of(comm: Any) -> None:
+    """By any call: the thread that completes an operation cannot do it."""
+    alive = []
+    for is_asked in (True, False):
+        array = np.ones(LARGE)
+        work = comm.all_reduce(array, async_op=True)
+        alive.append(weakref.ref(array))
+        del array
+        end = time.monotonic() + TIMEOUT_S
+        while is_asked and not work.is_completed():
+            assert time.monotonic() < end
+        del work
+    assert alive[0]() is None
+    small = np.ones(1)
     end = time.monotonic() + TIMEOUT_S
-    while any(array() is not None for array in alive):
-        assert time.monotonic() < end, "arrays of completed operations are kept"
-        works[0].wait()
+    is_over = np.zeros(comm.world_size, dtype=bool)
+    while not is_over.all():  # every rank goes on until all have seen it
+        assert time.monotonic() < end, "the array of a completed operation is kept"
+        comm.all_reduce(small)
+        comm.all_gather(is_over, np.array([alive[1]() is None]))
+
+
+def what_an_operation_uses_cannot_be_resized(comm: Any) -> None:
+    if comm.rank == 1:
+        buffer = bytearray(LARGE)
+        work = comm.recv(buffer, 0, tag=3, async_op=True)
+        name, text, _ = raised(buffer.clear)
+        assert name == "BufferError", text
+        comm.send(np.zeros(1), 0)
+        work.wait()
+        assert buffer == bytearray([7]) * LARGE
+        buffer.clear()
+    elif comm.rank == 0:
+        comm.recv(np.zeros(1), 1)
+        sent = bytearray([7]) * LARGE
+        comm.send(sent, 1, tag=3, async_op=True).wait()
+        sent.clear()
+
+
+def a_callback_that_would_wait_is_refused(comm: Any) -> None:
+    """The thread that carries out operations runs it: it would wait for itself."""
+    values = np.ones(LARGE)
+    others = range(1, comm.world_size)
+    if comm.rank == 0:  # what the others have begun goes on when they have been told
+        for tag in (1, 2):
+            for peer in others:
+                comm.recv(np.zeros(1), peer, tag=tag)
+                if tag == 1:
+                    comm.send(np.zeros(1), peer, tag=3)
+        comm.all_reduce(values)
+    else:
+        begun = comm.all_reduce(values, async_op=True)
+        told: list[tuple[str, str, list[str]]] = []
+        called = threading.Event()
+
+        def callback(_: Any) -> None:
+            told.append(raised(begun.wait))
+            told.append(raised(comm.all_reduce, np.ones(3)))
+            called.set()
+
+        comm.recv(np.zeros(1), 0, tag=3, async_op=True).add_done_callback(callback)
+        comm.send(np.zeros(1), 0, tag=1)
+        assert called.wait(TIMEOUT_S)
+        for name, text, _ in told:
+            assert name == "ConfigurationError", text
+            assert "is waited for in a done-callback" in text
+        comm.send(np.zeros(1), 0, tag=2)
+        begun.wait()
+    assert values[0] == comm.world_size
+
+
+def a_forked_child_cannot_wait_for_its_parents_works(comm: Any) -> None:
+    values = np.ones(LARGE)
+    received = np.zeros(3)
+    if comm.rank == 0:
+        works = [comm.recv(received, 1, async_op=True), comm.all_reduce(values, async_op=True)]
+        for work in works:
+            child = os.fork()
+            if child == 0:
+                name, text, _ = raised(work.wait)
+                is_told = name == "ConfigurationError" and "before this process was forked" in text
+                os._exit(0 if is_told else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        comm.send(np.zeros(1), 1)
+    elif comm.rank == 1:
+        comm.recv(np.zeros(1), 0)  # until the children have ended
+        comm.send(np.ones(3), 0)
+    if comm.rank == 0:
+        for work in works:
+            work.wait()
+        assert received[0] == 1
+    else:
+        comm.all_reduce(values)
+    assert values[0] == comm.world_size
 
 
 def a_wait_that_ends_first_leaves_the_operation_running(comm: Any) -> None:
@@ -297,6 +390,8 @@ def what_cannot_be_used_is_refused_in_words(comm: Any) -> None:
         (lambda: comm.all_reduce([1.0, 2.0]), "is no array"),
         (lambda: comm.all_reduce(None), "is no array"),
         (lambda: comm.all_reduce(torch.ones(4, 4).T), "contiguous"),
+        (lambda: comm.all_reduce(torch._neg_view(torch.ones(4))), "lazily negated view"),
+        (lambda: comm.all_reduce(torch.ones(4, dtype=torch.complex64).conj()), "no array"),
         (lambda: comm.all_gather(np.ones(n + 1), np.ones(1)), "expected"),
         (lambda: comm.all_gather(np.ones(n, np.int32), np.ones(1)), "element types"),
         (lambda: comm.all_gather([np.ones(1)] * (n + 1), np.ones(1)), "one per rank"),
