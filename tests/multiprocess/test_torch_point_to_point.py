@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import run_ranks
-from torch_ranks import smddp, tagged
+from torch_ranks import raised, smddp, tagged
 
 
 def ring(rank: int, world_size: int) -> None:
@@ -131,3 +131,33 @@ def beside_collectives(rank: int, world_size: int) -> None:
 
 def test_a_waiting_receive_does_not_hold_up_collectives() -> None:
     run_ranks(beside_collectives, 2)
+
+
+def _wrong_numbers(rank: int, world_size: int) -> list[tuple[str, str, list[str]]]:
+    with smddp():
+        told = [
+            raised(dist.recv, torch.zeros(3), -1),  # rank - 1 on rank 0; not: from anyone
+            raised(dist.send, torch.zeros(3), -1),
+        ]
+        peer = 1 - rank
+        for tag in (-1, 2**70, 1.0, "1", None):
+            told.append(raised(dist.send, torch.zeros(3), peer, None, tag))
+            told.append(raised(dist.recv, torch.zeros(3), peer, None, tag))
+        # Nothing of it has come through, or is waited for.
+        if rank == 0:
+            dist.send(torch.ones(3), 1, tag=2**63 - 1)
+        else:
+            received = torch.zeros(3)
+            assert dist.recv(received, tag=2**63 - 1) == 0
+            assert torch.equal(received, torch.ones(3))
+        return told
+
+
+def test_a_rank_or_tag_that_is_none_is_refused() -> None:
+    for told in run_ranks(_wrong_numbers, 2):
+        for name, text, _ in told[:2]:
+            assert name == "SMDDPConfigInvalid", text
+            assert "rank -1 is out of range; expected 0 to 1" in text
+        for name, text, _ in told[2:]:
+            assert name == "SMDDPConfigInvalid", text
+            assert "is no tag; expected a whole number from 0 to 2**63 - 1" in text

@@ -7,6 +7,7 @@ Nothing has moved when a method here returns; whoever called it then runs or sta
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -18,15 +19,17 @@ from smdistributed.dataparallel.torch.operation import Operation
 from smdistributed.dataparallel.torch.tensors import (
     contiguous,
     in_place,
+    is_literal,
+    literal,
     reduction,
     staged_input,
     staged_outputs,
     storage_order,
 )
 
-__all__ = ["ANY_SOURCE", "Calls"]
+__all__ = ["Calls"]
 
-ANY_SOURCE = -1
+_ANY_SOURCE = -1
 
 _OWN_SIZE = "Give the tensor at the index of a rank the size of that rank's {}."
 # Rule and advice where one tensor holds a share of every rank.
@@ -80,8 +83,10 @@ class Calls:
 
     def reduce(self, tensor: Tensor, op: ReduceOp, root: int) -> Operation:
         """In place on the root; the other ranks' tensors are only read."""
-        in_place(tensor, "reduce", self._device_type)
         self._check_rank(root, "reduce", "root")
+        if root != self._rank:
+            tensor = literal(tensor)
+        in_place(tensor, "reduce", self._device_type)
         code, factor = reduction(op, tensor.dtype, "reduce")
         outputs = (tensor,) if root == self._rank else ()
         layout = storage_order(tensor)
@@ -91,8 +96,10 @@ class Calls:
 
     def broadcast(self, tensor: Tensor, root: int) -> Operation:
         """In place; read on the root, written elsewhere."""
-        in_place(tensor, "broadcast", self._device_type)
         self._check_rank(root, "broadcast", "root")
+        if root == self._rank:
+            tensor = literal(tensor)
+        in_place(tensor, "broadcast", self._device_type)
         inputs, outputs = ((tensor,), ()) if root == self._rank else ((), (tensor,))
         layout = storage_order(tensor)
         return Operation("broadcast", inputs, outputs, tensor.dtype, peer=root, layout=layout)
@@ -143,6 +150,7 @@ class Calls:
         """Splits count rows of dimension 0; an empty list means even shares."""
         operation = "all_to_all_single"
         self._check_dtypes([output], mine.dtype, operation)
+        mine = literal(mine)
         contiguous(output, operation, self._device_type)
         contiguous(mine, operation, self._device_type)
         return Operation(
@@ -176,15 +184,24 @@ class Calls:
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Operation:
         """To one rank; a receive with the same tag takes it."""
+        tensor = literal(tensor)
         contiguous(tensor, "send", self._device_type)
         self._check_rank(peer, "send", "destination")
+        self._check_tag(tag, "send")
         return Operation("send", (tensor,), (), tensor.dtype, peer=peer, tag=tag)
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Operation:
-        """`peer` may be `ANY_SOURCE`."""
+        """From one rank; takes a message with the same tag."""
+        self._check_rank(peer, "recv", "source")
+        return self._receive(tensor, peer, tag)
+
+    def recv_anysource(self, tensor: Tensor, tag: int) -> Operation:
+        """From whichever rank sends first."""
+        return self._receive(tensor, _ANY_SOURCE, tag)
+
+    def _receive(self, tensor: Tensor, peer: int, tag: int) -> Operation:
         contiguous(tensor, "recv", self._device_type)
-        if peer != ANY_SOURCE:
-            self._check_rank(peer, "recv", "source")
+        self._check_tag(tag, "recv")
         return Operation("recv", (), (tensor,), tensor.dtype, peer=peer, tag=tag)
 
     # ---- what they share -------------------------------------------------------------------
@@ -210,6 +227,7 @@ class Calls:
                 and tensor.is_cpu
                 and tensor.layout is torch.strided
                 and tensor.is_contiguous()
+                and is_literal(tensor)
             ):
                 inputs = [staged_input(t, operation, self._device_type) for t in inputs]
                 outputs, copies = staged_outputs(outputs, operation, self._device_type)
@@ -287,6 +305,13 @@ class Calls:
                     f"{operation}: invalid tensor type at index {index} (expected {dtype}, got"
                     f" {tensor.dtype}). All tensors of one call must have one dtype; convert it."
                 )
+
+    def _check_tag(self, tag: int, operation: str) -> None:
+        if not hasattr(tag, "__index__") or not 0 <= operator.index(tag) < 1 << 63:
+            raise SMDDPConfigInvalid(
+                f"{operation}: {tag!r} is no tag; expected a whole number from 0 to 2**63 - 1, the"
+                " same on both sides."
+            )
 
     def _check_rank(self, rank: int, operation: str, what: str) -> None:
         if not 0 <= rank < self._size:

@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed.dataparallel.torch import sparse
 from smdistributed.dataparallel.torch.adoption.observer import Observer
-from smdistributed.dataparallel.torch.calls import ANY_SOURCE, Calls
+from smdistributed.dataparallel.torch.calls import Calls
 from smdistributed.dataparallel.torch.coalescing import Runnable, coalesce
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.operation import Operation
@@ -199,7 +199,7 @@ class Collectives(abc.ABC):
         return self._note(self._start(call, tensors))
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> TorchWork:
-        call = self._calls.recv(only_tensor(tensors, "recv"), ANY_SOURCE, tag)
+        call = self._calls.recv_anysource(only_tensor(tensors, "recv"), tag)
         return self._note(self._start(call, tensors))
 
     # ---- several calls, one handle ---------------------------------------------------------

@@ -74,6 +74,8 @@ from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
 
 _UNSET = timedelta(0)
+# Of the hot path. Complex ones may be conjugated views, and are looked at elsewhere.
+_DIRECT_DTYPES = {dtype: code for dtype, code in DTYPE_CODES.items() if not dtype.is_complex}
 
 
 @keep_from_compiler
@@ -155,7 +157,7 @@ class ProcessGroupSmddp(GroupIdentity):
             self._working_devices += self._cuda.working_devices
         # Looked up once, for the hot path. CPU tensors of another backend must fail a test there.
         self._all_reduce_ptr: Any = self._engine.all_reduce_ptr
-        self._direct_dtypes = {} if "cpu" in self._others else DTYPE_CODES
+        self._direct_dtypes = {} if "cpu" in self._others else _DIRECT_DTYPES
         self._observe_from = self._observer.from_elements
         self._limit_s = 0.0  # handed to the engine; 0 is the timeout it was created with
 
@@ -212,6 +214,7 @@ class ProcessGroupSmddp(GroupIdentity):
             or not tensor.is_cpu
             or tensor.layout is not torch.strided
             or not tensor.is_contiguous()
+            or tensor.is_neg()
         ):
             return self._by(tensor).allreduce(tensors, opts)
         count = tensor.numel()

@@ -13,6 +13,10 @@ Contiguity follows what callers of Gloo and NCCL rely on (dataparallel specifica
 - collectives with lists of tensors, and the gather and scatter forms, pass a tensor with holes
   through a contiguous copy;
 - where Gloo would silently give a wrong result (a view with holes reduced in place), we refuse.
+
+Memory holds the values of a tensor, unless it is a lazily negated or conjugated view
+(`tensor.conj().imag`): of such a one a copy with its values is read, and written are only those
+that Gloo would write as well.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ __all__ = [
     "check_moves",
     "check_reducible",
     "in_place",
+    "is_literal",
+    "literal",
     "movable",
     "only_tensor",
     "reduction",
@@ -162,15 +168,38 @@ def in_place(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor
     """Accept a tensor whose memory is used directly, in storage order; no copy is made.
 
     Raises:
-        SMDDPConfigInvalid: the tensor has holes or overlaps itself (a strided or expanded view).
+        SMDDPConfigInvalid: the tensor has holes or overlaps itself (a strided or expanded view), or
+            its memory does not hold its values.
     """
     check_moves(tensor, operation, device_type)
+    _require_literal(tensor, operation)
     if tensor.is_contiguous() or _is_dense(tensor):
         return tensor
     raise SMDDPConfigInvalid(
         f"{operation}: Tensors must be contiguous, but one of shape {tuple(tensor.shape)} has"
         f" strides {tensor.stride()}, so its elements do not fill one block of memory. Pass"
         " tensor.contiguous(), and copy the result back if the call works in place."
+    )
+
+
+def is_literal(tensor: Tensor) -> bool:
+    """Whether memory holds the values themselves, and not what is to be negated or conjugated."""
+    return not (tensor.is_neg() or tensor.is_conj())
+
+
+def literal(tensor: Tensor) -> Tensor:
+    """A tensor of the same values whose memory holds them: itself, if it can be."""
+    return tensor if is_literal(tensor) else tensor.resolve_conj().resolve_neg()
+
+
+def _require_literal(tensor: Tensor, operation: str) -> None:
+    if is_literal(tensor):
+        return
+    kind = "negated" if tensor.is_neg() else "conjugated"
+    raise SMDDPConfigInvalid(
+        f"{operation}: a lazily {kind} view of shape {tuple(tensor.shape)} cannot be written in"
+        " place, since its memory does not hold its values; expected an ordinary tensor. Pass"
+        " tensor.resolve_conj().resolve_neg(), and copy the result back."
     )
 
 
@@ -189,6 +218,7 @@ def storage_order(tensor: Tensor) -> int:
 def contiguous(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
     """As `in_place`, for operations where the order of elements must be the same on both sides."""
     check_moves(tensor, operation, device_type)
+    _require_literal(tensor, operation)
     if tensor.is_contiguous():
         return tensor
     raise SMDDPConfigInvalid(
@@ -201,7 +231,7 @@ def contiguous(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tens
 def staged_input(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor:
     """The tensor itself, or a contiguous copy of it."""
     check_moves(tensor, operation, device_type)
-    return tensor.contiguous()
+    return literal(tensor).contiguous()
 
 
 def staged_outputs(
@@ -211,11 +241,13 @@ def staged_outputs(
     is_plain = True
     for tensor in tensors:
         check_moves(tensor, operation, device_type)
-        is_plain = is_plain and tensor.is_contiguous()
+        is_plain = is_plain and tensor.is_contiguous() and is_literal(tensor)
     if is_plain:
         return tensors, ()
     staged = [
-        t if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+        t
+        if t.is_contiguous() and is_literal(t)
+        else torch.empty(t.shape, dtype=t.dtype, device=t.device)
         for t in tensors
     ]
     pairs = zip(tensors, staged, strict=True)
