@@ -133,11 +133,16 @@ ArrayMemory memoryOf(nb::handle object, bool isWritable) {
            "; expected a contiguous (C order)" + (isWritable ? ", writable" : "") +
            " array. Pass numpy.ascontiguousarray(...) or a writable copy.");
   }
-  // What torch negates when it is read; DLPack does not say so. Conjugated ones it refuses to export.
-  if (nb::hasattr(object, "is_neg") && nb::cast<bool>(object.attr("is_neg")())) {
-    refuse("this " + typeName(object) +
-           " is a lazily negated view, whose memory does not hold its values; expected an ordinary "
-           "one. Pass its resolve_neg().");
+  // What torch negates or conjugates when it is read; DLPack does not say so.
+  for (const char* lazily : {"neg", "conj"}) {
+    const std::string name = lazily;
+    if (nb::hasattr(object, ("is_" + name).c_str()) &&
+        nb::cast<bool>(object.attr(("is_" + name).c_str())())) {
+      refuse("this " + typeName(object) + " is a lazy view (is_" + name +
+             "), whose memory does not hold its values; expected an ordinary one. Pass its "
+             "resolve_" +
+             name + "().");
+    }
   }
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
