@@ -9,6 +9,7 @@ it is rank 3.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -99,15 +100,32 @@ def reset(scene: Scene) -> None:
 
 
 def interrupt(seconds: float) -> Callable[[Scene], None]:
-    """Pull the cable, and put it back before the host is given up."""
+    """Pull the cable, and put it back before the host is given up.
+
+    TCP tries again 6 s after the first loss, and then after 13: what pulls the cable must not wait
+    for a processor meanwhile.
+    """
 
     def strike(scene: Scene) -> None:
-        scene.hosts[1].unplug()
-        time.sleep(seconds)
-        scene.hosts[1].heal()
+        with _ahead_of_others():
+            scene.hosts[1].unplug()
+            time.sleep(seconds)
+            scene.hosts[1].heal()
         scene.go_on_and_stop()
 
     return strike
+
+
+@contextlib.contextmanager
+def _ahead_of_others() -> Iterator[None]:
+    """This thread, and the programs that it starts, get a processor at once, where they may."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def congest(scene: Scene) -> None:
