@@ -14,9 +14,9 @@ Contiguity follows what callers of Gloo and NCCL rely on (dataparallel specifica
   through a contiguous copy;
 - where Gloo would silently give a wrong result (a view with holes reduced in place), we refuse.
 
-Memory holds the values of a tensor, unless it is a lazily negated or conjugated view
-(`tensor.conj().imag`): of such a one a copy with its values is read, and written are only those
-that Gloo would write as well.
+The memory of a lazily negated or conjugated view (`tensor.conj().imag`) does not hold its values. A
+call that reads such a view reads a copy with its values; one that fills a list or a gathered tensor
+copies the result into it; one that would write into it in place refuses it.
 """
 
 from __future__ import annotations
