@@ -224,13 +224,15 @@ class PyCommunicator {
   template <class Start, class Result>
   nb::object run(const CallOptions& call, Start&& start, Result&& result) const {
     const engine::Mode mode = call.isAsync ? engine::Mode::kAsync : engine::Mode::kBlocking;
+    nb::object holder = call.isAsync ? holderOf(call.owner) : nb::object(nb::none());
     std::shared_ptr<engine::Work> work = guarded([&] {
       nb::gil_scoped_release release;
       return start(mode);
     });
-    if (call.isAsync)
-      return nb::cast(new PyWork(std::move(work), communicator_, errors_, call.owner),
+    if (call.isAsync) {
+      return nb::cast(new PyWork(std::move(work), communicator_, errors_, std::move(holder)),
                       nb::rv_policy::take_ownership);
+    }
     dropWhatHasEnded();
     if (work->error()) errors_->raise(*work->error());
     return result(*work);

@@ -54,16 +54,17 @@ void clearGraveyard(Owner* also) {
   for (PyObject* object : objects) Py_DECREF(object);
 }
 
-void bury(Owner& owner) {
+void bury(Owner& owner) noexcept try {
   std::lock_guard lock(graveyard().mutex);
   if (owner.object == nullptr) return;
   graveyard().objects.push_back(owner.object);
   owner.object = nullptr;
   graveyard().isEmpty.store(false, std::memory_order_relaxed);
+} catch (const std::bad_alloc&) {  // who waits for the operation drops it; else it stays
 }
 
-// What keeps the memory of `owner` in its place: of what has a buffer, that is not to be resized;
-// in tuples, of each.
+}  // namespace
+
 nb::object holderOf(nb::object owner) {
   if (PyTuple_CheckExact(owner.ptr()) != 0) {
     bool isNew = false;
@@ -83,22 +84,19 @@ nb::object holderOf(nb::object owner) {
   return owner;
 }
 
-}  // namespace
-
 void dropWhatHasEnded() {
   if (!graveyard().isEmpty.load(std::memory_order_relaxed)) clearGraveyard(nullptr);
 }
 
 PyWork::PyWork(std::shared_ptr<engine::Work> work,
                const std::shared_ptr<engine::Communicator>& communicator,
-               std::shared_ptr<ErrorClasses> errors, nb::object owner)
+               std::shared_ptr<ErrorClasses> errors, nb::object holder)
     : work_(std::move(work)), communicator_(communicator), errors_(std::move(errors)) {
   dropWhatHasEnded();
-  if (!owner.is_none() && !work_->isCompleted()) {
-    owner_ = std::make_shared<Owner>();
-    owner_->object = holderOf(std::move(owner)).release().ptr();
-    work_->onCompletion([owner = owner_] { bury(*owner); });
-  }
+  if (holder.is_none() || work_->isCompleted()) return;
+  PyObject* const object = holder.release().ptr();  // without memory below it stays for good
+  owner_ = std::make_shared<Owner>(object);
+  work_->onCompletion([owner = owner_] { bury(*owner); });
 }
 
 bool PyWork::isCompleted() const {

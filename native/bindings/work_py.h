@@ -17,6 +17,11 @@ class ErrorOrNone : public nb::object {
   NB_OBJECT_DEFAULT(ErrorOrNone, nb::object, "BaseException | None", isAnyObject)
 };
 
+// What keeps the memory of `owner` where it is: of an object with a buffer, which is not to be
+// resized meanwhile, a view; of what is in tuples and lists, of each. To be made before the
+// operation begins.
+nb::object holderOf(nb::object owner);
+
 // Lets go of the buffers of operations that have ended and that nobody has waited for.
 void dropWhatHasEnded();
 
@@ -25,11 +30,10 @@ class PyWork {
  public:
   struct Owner;
 
-  // `owner` keeps the buffers alive, and where they are, until the operation is complete, even if
-  // the handle is dropped.
+  // `holder` is kept until the operation is complete, even if the handle is dropped.
   PyWork(std::shared_ptr<engine::Work> work,
          const std::shared_ptr<engine::Communicator>& communicator,
-         std::shared_ptr<ErrorClasses> errors, nb::object owner);
+         std::shared_ptr<ErrorClasses> errors, nb::object holder);
 
   void wait(nb::handle timeoutSeconds) const;
   bool isCompleted() const;

@@ -9,6 +9,18 @@ namespace {
 
 thread_local bool callsBack = false;
 
+// Until the end of a scope, also when something throws.
+class CallingBack {
+ public:
+  CallingBack() = default;
+  ~CallingBack() { callsBack = before_; }
+  CallingBack(const CallingBack&) = delete;
+  CallingBack& operator=(const CallingBack&) = delete;
+
+ private:
+  const bool before_ = std::exchange(callsBack, true);
+};
+
 }  // namespace
 
 bool Work::isCallingBack() { return callsBack; }
@@ -50,9 +62,8 @@ void Work::complete(std::optional<Error> error) {
   }
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futexWakeAll(done_);
   if (callbacks.empty()) return;
-  const bool before = std::exchange(callsBack, true);
+  const CallingBack here;
   for (auto& callback : callbacks) callback();
-  callsBack = before;
 }
 
 }  // namespace smd::engine
