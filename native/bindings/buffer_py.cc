@@ -18,7 +18,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
 
+// Of what hold() made, that of its argument.
 std::string typeName(nb::handle object) {
+  if (PyMemoryView_Check(object.ptr()) != 0) object = PyMemoryView_GET_BASE(object.ptr());
   return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
 
@@ -117,17 +119,10 @@ ArrayMemory describeExported(const Py_buffer& view, nb::handle object) {
 
 }  // namespace
 
-ArrayMemory memoryOf(nb::handle object, bool isWritable) {
-  Py_buffer view;
+ArrayMemory memoryOf(nb::handle object, bool isWritable, HeldBuffer& held) {
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (isWritable ? PyBUF_WRITABLE : 0);
   if (PyObject_CheckBuffer(object.ptr())) {
-    if (PyObject_GetBuffer(object.ptr(), &view, flags) == 0) {
-      struct Release {
-        Py_buffer& view;
-        ~Release() { PyBuffer_Release(&view); }
-      } release{view};
-      return describeExported(view, object);
-    }
+    if (held.hold(object.ptr(), flags)) return describeExported(held.view(), object);
     nb::python_error cause;
     refuse("this " + typeName(object) + " cannot be used: " + cause.what() +
            "; expected a contiguous (C order)" + (isWritable ? ", writable" : "") +
@@ -173,13 +168,15 @@ void registerBuffer(nb::module_& module) {
   module.def(
       "buffer",
       [](nb::handle object, bool isWritable) {
-        const ArrayMemory memory = memoryOf(object, isWritable);
+        HeldBuffer held;
+        const ArrayMemory memory = memoryOf(object, isWritable, held);
         return nb::typed<nb::tuple, int, int, int>(
             nb::make_tuple(memory.address, memory.count, memory.dtype));
       },
       nb::arg("array").none(), nb::arg("writable") = false,
       "(address, number of elements, dtype code) of a contiguous array in CPU memory.\n\n"
-      "The address is valid while the array lives. Raises ValueError for anything else.");
+      "The address is valid while the array lives and is not resized: see hold(). Raises "
+      "ValueError\nfor anything else.");
 }
 
 }  // namespace smd::bindings

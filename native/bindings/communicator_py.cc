@@ -367,7 +367,8 @@ void registerCommunicator(nb::module_& module) {
           "all_reduce",
           [](const PyCommunicator& self, nb::object array, int op, double factor, bool asyncOp,
              double timeoutSeconds) {
-            const ArrayMemory memory = memoryOf(array, true);
+            HeldBuffer held;
+            const ArrayMemory memory = memoryOf(array, true, held);
             return self.collective(
                 inPlace(reduction(OpKind::kAllReduce, memory.dtype, op, factor), memory),
                 {asyncOp, timeoutSeconds, std::move(array)});
@@ -392,7 +393,8 @@ void registerCommunicator(nb::module_& module) {
           [](const PyCommunicator& self, nb::object array, int op, int root, double factor,
              bool asyncOp, double timeoutSeconds) {
             requireRank(self.engine().size(), root);
-            const ArrayMemory memory = memoryOf(array, self.engine().rank() == root);
+            HeldBuffer held;
+            const ArrayMemory memory = memoryOf(array, self.engine().rank() == root, held);
             Request request = inPlace(reduction(OpKind::kReduce, memory.dtype, op, factor), memory);
             request.root = root;
             return self.collective(std::move(request), {asyncOp, timeoutSeconds, std::move(array)});
@@ -417,7 +419,8 @@ void registerCommunicator(nb::module_& module) {
           [](const PyCommunicator& self, nb::object array, int root, bool asyncOp,
              double timeoutSeconds) {
             requireRank(self.engine().size(), root);
-            const ArrayMemory memory = memoryOf(array, self.engine().rank() != root);
+            HeldBuffer held;
+            const ArrayMemory memory = memoryOf(array, self.engine().rank() != root, held);
             Request request = inPlace(movement(OpKind::kBroadcast, memory.dtype), memory);
             request.root = root;
             return self.collective(std::move(request), {asyncOp, timeoutSeconds, std::move(array)});

@@ -161,6 +161,12 @@ void PyWork::addDoneCallback(nb::object self, nb::object function) {
 }
 
 void registerWork(nb::module_& module) {
+  module.def(
+      "hold", [](nb::object arrays) { return nb::borrow<nb::any>(holderOf(std::move(arrays))); },
+      nb::arg("arrays").none(),
+      "What keeps the memory of arrays where it is, for use in their place: of one with the "
+      "buffer\nprotocol a memoryview, which makes resizing it a BufferError; of those in tuples "
+      "and lists,\na tuple of such; anything else as it is.");
   nb::class_<PyWork>(module, "Work", "Handle of an operation under way.")
       .def("wait", &PyWork::wait, nb::arg("timeout_s") = nb::none(),
            "Blocks (without the GIL) until the operation is complete; raises its error.\n\n"

@@ -3,6 +3,7 @@ The collectives engine. See smdistributed.collectives for the public face.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 FLOAT32: int = 0
@@ -59,7 +60,15 @@ def buffer(array: object | None, writable: bool = False) -> tuple[int, int, int]
     """
     (address, number of elements, dtype code) of a contiguous array in CPU memory.
 
-    The address is valid while the array lives. Raises ValueError for anything else.
+    The address is valid while the array lives and is not resized: see hold(). Raises ValueError
+    for anything else.
+    """
+
+def hold(arrays: object | None) -> Any:
+    """
+    What keeps the memory of arrays where it is, for use in their place: of one with the buffer
+    protocol a memoryview, which makes resizing it a BufferError; of those in tuples and lists,
+    a tuple of such; anything else as it is.
     """
 
 class Work:

@@ -41,7 +41,8 @@ class Communicator:
 
     Arrays are contiguous and in CPU memory; shapes do not matter, only the number of elements.
     Every call blocks (without the GIL) until its result is there, unless `async_op=True`: then it
-    returns a `Work`, and the arrays must be left alone until `work.wait()`. Calls of one
+    returns a `Work`, and the arrays must be left alone until `work.wait()`; one that is resized
+    before an operation is over raises `BufferError` where it is resized (not tensors). Calls of one
     communicator are safe from several threads as long as all ranks make them in the same order.
 
     Errors of every call: `ValueError` for an array that cannot be used; `MismatchError` on all
@@ -189,19 +190,19 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
+        output, input = held = _native.hold((output, input))
         in_pointer, in_count, dtype = _native.buffer(input)
-        keep = (output, input) if async_op else None
         if isinstance(output, (list, tuple)):
             parts = arrays.list_parts("all_gather", output, self.world_size, dtype, writable=True)
             arrays.require_count("all_gather", "input", in_count, parts.counts[self.rank])
             return self._native.all_gather_ptr(
-                in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, keep
+                in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, held
             )
         out_pointer, out_count, out_dtype = _native.buffer(output, True)
         arrays.require_dtype("all_gather", dtype, out_dtype)
         arrays.require_count("all_gather", "output", out_count, in_count * self.world_size)
         return self._native.all_gather_into_ptr(
-            in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, keep
+            in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, held
         )
 
     def reduce_scatter(
@@ -225,8 +226,8 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
+        output, input = held = _native.hold((output, input))
         out_pointer, out_count, dtype = _native.buffer(output, True)
-        keep = (output, input) if async_op else None
         if isinstance(input, (list, tuple)):
             parts = arrays.list_parts(
                 "reduce_scatter", input, self.world_size, dtype, writable=False
@@ -241,13 +242,13 @@ class Communicator:
                 factor,
                 async_op,
                 timeout_s,
-                keep,
+                held,
             )
         in_pointer, in_count, in_dtype = _native.buffer(input)
         arrays.require_dtype("reduce_scatter", dtype, in_dtype)
         arrays.require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
         return self._native.reduce_scatter_from_ptr(
-            in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, keep
+            in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, held
         )
 
     def all_to_all(
@@ -270,6 +271,7 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
+        output, input = held = _native.hold((output, input))
         sent = arrays.cut("input", input, input_splits, self.world_size, writable=False)
         received = arrays.cut("output", output, output_splits, self.world_size, writable=True)
         arrays.require_dtype("all_to_all", sent.dtype, received.dtype)
@@ -281,7 +283,7 @@ class Communicator:
             sent.dtype,
             async_op,
             timeout_s,
-            (output, input) if async_op else None,
+            held,
         )
 
     def gather(
@@ -302,6 +304,7 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
+        output, input = held = _native.hold((output, input))
         in_pointer, in_count, dtype = _native.buffer(input)
         parts = arrays.root_parts(
             "gather",
@@ -321,7 +324,7 @@ class Communicator:
             in_count,
             async_op,
             timeout_s,
-            (output, input) if async_op else None,
+            held,
         )
 
     def scatter(
@@ -343,6 +346,7 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
+        output, input = held = _native.hold((output, input))
         out_pointer, out_count, dtype = _native.buffer(output, True)
         parts = arrays.root_parts(
             "scatter",
@@ -362,7 +366,7 @@ class Communicator:
             out_count,
             async_op,
             timeout_s,
-            (output, input) if async_op else None,
+            held,
         )
 
     def barrier(self, *, async_op: bool = False, timeout_s: float = 0.0) -> _native.Work | None:
@@ -385,10 +389,9 @@ class Communicator:
         Large messages wait for their receiver, so two ranks that both send first wait for ever
         (until the timeout): let one of them receive first, or use `async_op=True`.
         """
-        pointer, count, dtype = _native.buffer(array)
-        return self._native.send_ptr(
-            pointer, count, dtype, peer, tag, async_op, timeout_s, array if async_op else None
-        )
+        held = _native.hold(array)
+        pointer, count, dtype = _native.buffer(held)
+        return self._native.send_ptr(pointer, count, dtype, peer, tag, async_op, timeout_s, held)
 
     def recv(
         self,
@@ -404,7 +407,8 @@ class Communicator:
         Returns:
             The sender's rank; or a `Work`, which has it as `source` once complete.
         """
-        pointer, count, dtype = _native.buffer(array, True)
+        held = _native.hold(array)
+        pointer, count, dtype = _native.buffer(held, True)
         return self._native.recv_ptr(
             pointer,
             count,
@@ -413,7 +417,7 @@ class Communicator:
             tag,
             async_op,
             timeout_s,
-            array if async_op else None,
+            held,
         )
 
     # --- memory ----------------------------------------------------------------------------------

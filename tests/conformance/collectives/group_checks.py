@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from smdistributed.collectives import _native
 from tests.conformance.collectives.ranks import TIMEOUT_S, raised, reduced, tagged
 
 LARGE = 300_007
@@ -202,6 +203,33 @@ def what_an_operation_uses_cannot_be_resized(comm: Any) -> None:
         sent = bytearray([7]) * LARGE
         comm.send(sent, 1, tag=3, async_op=True).wait()
         sent.clear()
+
+
+def what_a_call_uses_cannot_be_resized(comm: Any) -> None:
+    """By another thread, while one is inside the call."""
+    calls = {
+        "all_reduce": lambda buffer, _: comm.all_reduce(buffer),
+        "all_gather": lambda buffer, parts: comm.all_gather(parts, buffer),
+    }
+    for call in calls.values():
+        buffer = bytearray([1]) * LARGE
+        parts = [bytearray(LARGE) for _ in range(comm.world_size)]
+        if comm.rank != 0:
+            comm.recv(np.zeros(1), 0)  # it has tried
+            call(buffer, parts)
+            continue
+        address, count, _ = _native.buffer(buffer)
+        inside = threading.Thread(target=call, args=(buffer, parts))
+        inside.start()
+        end = time.monotonic() + TIMEOUT_S
+        while not _native.is_in_use(address, count):
+            assert time.monotonic() < end
+        name, text, _ = raised(buffer.clear)
+        for peer in range(1, comm.world_size):
+            comm.send(np.zeros(1), peer)
+        inside.join()
+        assert name == "BufferError", text
+        buffer.clear()
 
 
 def a_callback_that_would_wait_is_refused(comm: Any) -> None:
