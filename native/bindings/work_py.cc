@@ -100,7 +100,10 @@ PyWork::PyWork(std::shared_ptr<engine::Work> work,
 }
 
 bool PyWork::isCompleted() const {
-  if (!work_->isCompleted()) return false;
+  if (!work_->isCompleted()) {
+    work_->startClock(Clock::now());
+    return false;
+  }
   letGo();
   return true;
 }
@@ -148,6 +151,7 @@ ErrorOrNone PyWork::exception() const {
 
 void PyWork::addDoneCallback(nb::object self, nb::object function) {
   const std::shared_ptr<engine::Work> work = nb::cast<PyWork&>(self).work_;
+  work->startClock(Clock::now());
   work->onCompletion([pySelf = self.release().ptr(), pyFunction = function.release().ptr()] {
     nb::gil_scoped_acquire acquire;
     const nb::object workObject = nb::steal(pySelf);

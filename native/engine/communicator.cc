@@ -253,7 +253,7 @@ std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds time
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
   if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
-  work->deadline = work->started + (timeout.count() > 0 ? timeout : options_.timeout);
+  work->limit = timeout.count() > 0 ? timeout : options_.timeout;
   algorithms::Context& context = work->context;
   context.signature = algorithms::signatureOf(request);
   context.request = std::move(request);
@@ -327,6 +327,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
     std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
     work = makeWork(std::move(request), timeout);
+    work->startClock(work->started);  // whoever is late keeps others waiting
     work->packed = std::move(packed);
     work->isSmall = isSmall(work->context.request);
     algorithms::premultiply(work->context, work->scratch);
@@ -498,7 +499,11 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
         work->context.request.kind == OpKind::kSend
             ? algorithms::runSend(work->context)
             : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
-    if (mode != Mode::kBlocking) asynchronous.push_back(work);
+    if (mode == Mode::kBlocking) {
+      work->startClock(work->started);
+    } else {
+      asynchronous.push_back(work);
+    }
   } catch (const std::bad_alloc& error) {
     const Request& asked = work ? work->context.request : request;
     Signature signature = algorithms::signatureOf(asked);
@@ -616,7 +621,7 @@ class Communicator::DrivenWork final : public Driven {
   DrivenWork(Communicator& communicator, Work& work) : communicator_(communicator), work_(work) {}
   bool step() override { return communicator_.step(work_); }
   bool stepOrDiagnose() override { return communicator_.stepOrDiagnose(work_); }
-  TimePoint deadline() const override { return work_.deadline; }
+  TimePoint deadline() const override { return work_.deadline(); }
   bool awaitsOtherHosts() const override {
     if (communicator_.allLocal_) return false;
     const Condition* awaited = work_.body.awaited();

@@ -381,7 +381,7 @@ std::optional<Error> Communicator::diagnose(Work& work) {
     fail(withHistory(work, *mismatch));
     return groupError();
   }
-  if (now < work.deadline) return std::nullopt;
+  if (now < work.deadline()) return std::nullopt;
   const Error timeout = timeoutError(work);
   // A receive that nobody answered harms nobody else; everything else leaves ranks out of step.
   if (Condition* awaited = work.body.awaited(); awaited != nullptr) {
@@ -454,7 +454,7 @@ Error Communicator::timeoutError(Work& work) {
   const std::vector<int> missing =
       awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
   std::string text =
-      describePeer(rank_) + " has waited " + seconds(Clock::now() - work.started) + " for ";
+      describePeer(rank_) + " has waited " + seconds(Clock::now() - work.clockStart()) + " for ";
   text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
     if (peer < 0) return std::string("any rank to send");
     // Where it was among the collectives says nothing of messages.

@@ -41,6 +41,17 @@ bool isStopped(std::int64_t pid) {
   return end != nullptr && end + 2 < text + size && (end[2] == 'T' || end[2] == 't');
 }
 
+std::string expectationOf(OpKind kind) {
+  switch (kind) {
+    case OpKind::kSend:
+      return "; expected it to receive this message, with the same tag.";
+    case OpKind::kRecv:
+      return "; expected a message from there, with the same tag.";
+    default:
+      return "; expected every rank to make this call soon after the first.";
+  }
+}
+
 }  // namespace
 
 // --- what this rank shows ------------------------------------------------------------------------
@@ -187,8 +198,9 @@ std::string Communicator::whereRanksAre(const std::vector<int>& first) const {
 // --- while waiting -------------------------------------------------------------------------------
 
 std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
+  if (!work.isClockRunning()) return std::nullopt;  // a message that nobody waits for yet
   StallWatch& stall = work.stall;
-  if (!stall.isBegun()) stall.begin(now, work.deadline, options_.reportStallAfter);
+  if (!stall.isBegun()) stall.begin(now, work.deadline(), options_.reportStallAfter);
   if (!stall.isDue(now)) return std::nullopt;
   const StallWatch::Todo todo = stall.look(now);
   Condition* awaited = work.body.awaited();
@@ -253,7 +265,7 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
                      "' has waited " + secondsText(work.stall.waited(now).count()) + " in " +
                      describe(work.signature()) + " for " +
                      (names.empty() ? std::string("nobody in particular") : names) +
-                     "; expected every rank to make this call soon after the first.";
+                     expectationOf(work.signature().kind);
   if (const std::uint64_t held = messages_->heldBytes(); held != 0) {
     text +=
         " Messages of " + std::to_string(held) +
@@ -261,8 +273,8 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
         "host are still in use there.";
   }
   if (!views.empty()) text += " Likely cause: " + likelyCause(work.signature(), views);
-  text += " It gives up after " + secondsText(nanoseconds(work.deadline - work.started).count()) +
-          "." + whereRanksAre(missing) + "\n";
+  text +=
+      " It gives up after " + secondsText(work.limit.count()) + "." + whereRanksAre(missing) + "\n";
   report(std::move(text));
 }
 
@@ -277,7 +289,7 @@ bool Communicator::suspect(Work& work, const Error& error) {
   if (work.suspicion) return true;
   work.suspicion = error;
   const TimePoint now = Clock::now();
-  work.suspectedUntil = std::min(now + kPatience, std::max(now, work.deadline));
+  work.suspectedUntil = std::min(now + kPatience, std::max(now, work.deadline()));
   work.nextQuestion = now;
   return true;
 }

@@ -27,6 +27,7 @@ bool Work::isCallingBack() { return callsBack; }
 
 bool Work::waitUntil(TimePoint end, const std::function<bool()>& interrupted) {
   constexpr nanoseconds kSlice = milliseconds(100);  // how long Ctrl-C may go unnoticed
+  if (!isCompleted()) startClock(Clock::now());
   while (!isCompleted()) {
     const TimePoint now = Clock::now();
     if (now >= end) return false;
@@ -38,6 +39,11 @@ bool Work::waitUntil(TimePoint end, const std::function<bool()>& interrupted) {
     if (!isCompleted() && interrupted && interrupted()) return false;
   }
   return true;
+}
+
+void Work::startClock(TimePoint from) {
+  TimePoint none = TimePoint::max();
+  if (deadline() == none) deadline_.compare_exchange_strong(none, from + limit);
 }
 
 void Work::onCompletion(std::function<void()> callback) {

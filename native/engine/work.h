@@ -35,6 +35,13 @@ class Work {
   // then and returns early if it says so.
   bool waitUntil(TimePoint end, const std::function<bool()>& interrupted);
 
+  // From when its time runs, unless it does already: a collective's from the call; a message's from
+  // when somebody first asks for it, since it may be started long before its peer gets to it.
+  void startClock(TimePoint from);
+  bool isClockRunning() const { return deadline() != TimePoint::max(); }
+  TimePoint clockStart() const { return deadline() - limit; }
+  TimePoint deadline() const { return deadline_.load(std::memory_order_relaxed); }
+
   // Runs `callback` once the work has completed: on the completing thread, or at once.
   void onCompletion(std::function<void()> callback);
   // Whether this thread runs callbacks of a work that it has completed. Nothing else is driven by
@@ -53,7 +60,7 @@ class Work {
       false};  // body made: at the head of the queue, on the driver's thread
   std::unique_ptr<OperationTrace> trace;  // null: not traced
   TimePoint started;
-  TimePoint deadline;
+  nanoseconds limit{};       // of the time that it may take
   std::uint64_t flight = 0;  // its entry in the flight record; 0: none yet
   bool wasQueued = false;    // behind another collective
   StallWatch stall;
@@ -64,6 +71,7 @@ class Work {
   TimePoint suspectedUntil, nextQuestion;
 
  private:
+  std::atomic<TimePoint> deadline_{TimePoint::max()};
   FutexWord done_{0};
   std::atomic<std::uint32_t> sleepers_{0};
   std::optional<Error> error_;

@@ -273,13 +273,43 @@ TEST_P(PointToPoint, AReceiveNobodyAnswersTimesOutAndHarmsNobody) {
           SMD_REQUIRE(work->error().has_value());
           EXPECT_EQ(work->error()->kind(), ErrorKind::kTimeout);
           EXPECT_NE(errorOf(*work).find("for rank 1 (host"), std::string::npos) << errorOf(*work);
-          EXPECT_GE(Clock::now(), work->deadline);  // not before its time
+          EXPECT_GE(Clock::now(), work->deadline());  // not before its time
         }
       }
       requireNone(send(all.of(0), message(0, 1, 1, 10), 1, 1));
     } else {
       std::vector<std::byte> bytes(10);
       requireNone(receive(all.of(1), bytes, 0, 1));
+    }
+  });
+}
+
+// It may be started long before its peer gets to it: its time runs from when somebody waits. Before
+// 0.1.0 was released it ran from the call, and who waited later found a timeout.
+TEST_P(PointToPoint, AReceiveThatNobodyWaitsForHasTime) {
+  constexpr auto kLimit = milliseconds(50);
+  World& all = world(2);
+  all.run([&](int rank) {
+    if (rank == 0) {
+      std::vector<std::byte> bytes(10), never(10);
+      const auto early =
+          all.of(0).receive(bytes.data(), 10, DType::kUInt8, 1, 1, Mode::kAsync, kLimit);
+      const auto later =
+          all.of(0).receive(never.data(), 10, DType::kUInt8, 1, 2, Mode::kAsync, kLimit);
+      waitFor(*later);
+      EXPECT_NE(errorOf(*later).find("has waited"), std::string::npos) << errorOf(*later);
+      EXPECT_FALSE(early->isCompleted());  // or its time would have been over first
+      requireNone(send(all.of(0), message(0, 1, 3, 10), 1, 3));
+      const auto peerIsThere = errorOf(*all.of(0).collective(Request{}, Mode::kBlocking, {}));
+      requireNone(peerIsThere);
+      waitFor(*early);
+      requireNone(errorOf(*early));
+      EXPECT_EQ(bytes, message(1, 0, 1, 10));
+    } else {
+      std::vector<std::byte> bytes(10);
+      requireNone(receive(all.of(1), bytes, 0, 3));
+      requireNone(send(all.of(1), message(1, 0, 1, 10), 0, 1));
+      requireNone(errorOf(*all.of(1).collective(Request{}, Mode::kBlocking, {})));
     }
   });
 }

@@ -387,7 +387,9 @@ class Communicator:
         """Send `array` to rank `peer`. Returns once `array` may be changed again.
 
         Large messages wait for their receiver, so two ranks that both send first wait for ever
-        (until the timeout): let one of them receive first, or use `async_op=True`.
+        (until the timeout): let one of them receive first, or use `async_op=True`. The timeout of
+        a message with `async_op=True` runs from when its `Work` is first asked: by `wait()`,
+        `is_completed()` or `add_done_callback()`.
         """
         held = _native.hold(array)
         pointer, count, dtype = _native.buffer(held)
