@@ -4,6 +4,7 @@
 // The TCP transport: the conformance suite, and what only a port that anybody can reach must stand.
 #include <openssl/rand.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -755,6 +756,23 @@ TEST_F(RawPeer, RefusedConnectionFailsTheLinkAndTheTicket) {
   EXPECT_NE(sink_.failure(1)->find(listenerAddress_), std::string::npos) << *sink_.failure(1);
   EXPECT_NE(sink_.failure(1)->find("refused"), std::string::npos) << *sink_.failure(1);
   EXPECT_EQ(ticket.state(), SendTicket::State::kFailed);
+}
+
+// Nothing was wrong with the socket, so nobody knew before the operation's timeout.
+TEST_F(RawPeer, MemoryThatIsGivenBackTooEarlyEndsTheLink) {
+  constexpr std::size_t kHalf = 1 << 16;
+  void* const memory =
+      ::mmap(nullptr, 2 * kHalf, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ::munmap(static_cast<std::byte*>(memory) + kHalf, kHalf);
+  SendTicket ticket;
+  transport_->send(1, frameHeader(1, 2 * kHalf), memory, &ticket);
+  const FileDescriptor accepted = acceptAsPeer();
+  EXPECT_TRUE(wait([&] { return sink_.failure(1).has_value(); }));
+  EXPECT_NE(sink_.failure(1).value_or("").find("was given back"), std::string::npos)
+      << sink_.failure(1).value_or("");
+  EXPECT_EQ(ticket.state(), SendTicket::State::kFailed);
+  ::munmap(memory, kHalf);
 }
 
 // It said that the peer's process had probably ended.

@@ -34,6 +34,12 @@ inline LinkEnd unserved(const std::string& endpoint, const std::string& reason) 
   return {false, endpoint + " cannot be served by this rank any more (" + reason + ")"};
 }
 
+inline LinkEnd givenBackTooEarly(const std::string& endpoint) {
+  return {false, endpoint +
+                     " was left in the middle of a message (the memory that this rank sends was "
+                     "given back before the operation was complete; keep it until wait() returns)"};
+}
+
 // `reason` may be empty.
 inline LinkEnd closedUnexpectedly(const std::string& endpoint, const std::string& reason) {
   return {false, endpoint + " closed the connection" + (reason.empty() ? "" : " (" + reason + ")")};

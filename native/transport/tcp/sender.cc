@@ -94,9 +94,7 @@ void Sender::send(const FrameHeader& header, const void* payload, SendTicket* ti
     // On the caller's thread: nobody has to wake up for it.
     std::array<iovec, 2> parts = {part(&header, sizeof(header)), part(payload, header.length)};
     const ssize_t sent = connection_.write(parts);
-    if (sent < 0 && !isOnlyFull(errno)) {
-      socketError_ = errno;  // the poller will report the socket, handleEvents() the end
-    }
+    if (sent < 0) noteFailedWriteLocked(errno);
     written = static_cast<std::uint64_t>(std::max<ssize_t>(sent, 0));
     if (written == sizeof(header) + header.length) {
       completeTicket(ticket, SendTicket::State::kSent);
@@ -116,11 +114,8 @@ void Sender::send(const FrameHeader& header, const void* payload, SendTicket* ti
     }
     queue_.push_back(std::move(outgoing));
   } catch (const std::bad_alloc&) {
-    if (written > 0) {
-      // The peer waits for the rest of this frame, and would take the next one for it.
-      socketError_ = ENOMEM;
-      ::shutdown(connection_.descriptor(), SHUT_RDWR);
-    }
+    // The peer waits for the rest of this frame, and would take the next one for it.
+    if (written > 0) endSocketLocked(ENOMEM);
     throw;
   }
   if (state_ == State::kConnected) {
@@ -432,9 +427,10 @@ void Sender::readFarewellLocked(Progress& progress) {
         return;
       case ReadResult::kEnd:
         progress.end =
-            hasPeerLeft_ ? leftInGoodOrder(rail_.target.toString())
-            : socketError_ == ETIMEDOUT
-                ? unanswered(rail_.target.toString())
+            hasPeerLeft_                ? leftInGoodOrder(rail_.target.toString())
+            : socketError_ == ETIMEDOUT ? unanswered(rail_.target.toString())
+            : socketError_ == EFAULT
+                ? givenBackTooEarly(rail_.target.toString())
                 : closedUnexpectedly(rail_.target.toString(), connection_.problem(socketError_));
         return;
       case ReadResult::kComplete:
@@ -525,9 +521,7 @@ void Sender::flushLocked(Progress& progress) {
     }
     const ssize_t sent = connection_.write(std::span(parts).first(count));
     if (sent < 0) {
-      if (!isOnlyFull(errno)) {
-        socketError_ = errno;
-      }
+      noteFailedWriteLocked(errno);
       break;
     }
     progress.hasMoved = true;
@@ -551,6 +545,18 @@ void Sender::flushLocked(Progress& progress) {
     }
   }
   watchLocked(!queue_.empty());
+}
+
+void Sender::noteFailedWriteLocked(int error) {
+  if (isOnlyFull(error)) return;
+  if (error == EFAULT) return endSocketLocked(error);
+  socketError_ = error;  // the poller will report the socket, handleEvents() the end
+}
+
+// There is nothing wrong with the socket: without this nobody would report it.
+void Sender::endSocketLocked(int error) {
+  socketError_ = error;
+  ::shutdown(connection_.descriptor(), SHUT_RDWR);
 }
 
 void Sender::watchLocked(bool isForWriting) {

@@ -120,6 +120,8 @@ class Sender {
   void readFarewellLocked(Progress& progress);
   void readLastWordsLocked(Progress& progress);
   void flushLocked(Progress& progress);
+  void noteFailedWriteLocked(int error);
+  void endSocketLocked(int error);
   void watchLocked(bool isForWriting);
   void dropSocketLocked();
   enum class ReadResult : std::uint8_t { kComplete, kIncomplete, kEnd };
