@@ -56,6 +56,20 @@ TEST(ArenaSize, Table) {
 
 // --- ranges ---
 
+TEST(RangeSet, GivesItsRangesUpOneByOne) {
+  RangeSet set;
+  set.insert({5, 9});
+  set.insert({1, 3});
+  for (const auto& [begin, end] : {std::pair(1, 3), std::pair(5, 9)}) {
+    const auto range = set.takeFirst();
+    ASSERT_TRUE(range.has_value());
+    EXPECT_EQ(range->begin, begin);
+    EXPECT_EQ(range->end, end);
+  }
+  EXPECT_FALSE(set.takeFirst().has_value());
+  EXPECT_EQ(set.total(), 0);
+}
+
 TEST(RangeSet, BehavesLikeASetOfNumbers) {
   constexpr std::uint64_t kNumbers = 200;
   std::mt19937 random(7);

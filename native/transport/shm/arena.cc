@@ -55,14 +55,14 @@ std::shared_ptr<SharedBuffer> Arena::allocate(std::size_t bytes, Contents conten
   return bringIn(range) ? buffer : nullptr;
 }
 
-void Arena::retire() {
-  std::vector<ByteRange> kept;
+void Arena::retire() noexcept {
+  RangeSet kept;
   {
     const std::lock_guard lock(mutex_);
     isRetired_ = true;
-    kept = recycled_.erase({0, memory_.arenaBytes()});
+    std::swap(kept, recycled_);
   }
-  for (const ByteRange& range : kept) returnPages(range);
+  while (const auto range = kept.takeFirst()) returnPages(*range);
 }
 
 void Arena::giveBack(const ByteRange& range) {

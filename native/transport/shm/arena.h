@@ -38,7 +38,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Nothing is given out any more, and addresses that come back are not used again, but their pages
   // go to the system: the group has failed, and a peer that has not noticed (one that is stopped)
   // may still write where a buffer was.
-  void retire();
+  void retire() noexcept;
   // Of a retired arena: takes [data, data + bytes) of a buffer away from peers. See Region.
   bool makePrivate(std::byte* data, std::size_t bytes) const {
     return region_->makePrivate(data, bytes);

@@ -61,6 +61,15 @@ class RangeSet {
     return taken;
   }
 
+  // The lowest of the ranges, if there is one.
+  std::optional<ByteRange> takeFirst() noexcept {
+    if (ranges_.empty()) return std::nullopt;
+    const ByteRange first{ranges_.begin()->first, ranges_.begin()->second};
+    ranges_.erase(ranges_.begin());
+    total_ -= first.size();
+    return first;
+  }
+
   // Takes `size` out of the first range that holds so much; returns where.
   std::optional<std::uint64_t> takeFirstFit(std::uint64_t size) {
     const auto found = std::find_if(ranges_.begin(), ranges_.end(), [size](const auto& range) {

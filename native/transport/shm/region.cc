@@ -17,6 +17,7 @@
 
 #include "common/error.h"
 #include "common/fork.h"
+#include "common/per_process.h"
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14
 #define MADV_POPULATE_WRITE 23
@@ -60,8 +61,8 @@ struct Registry {
   std::map<ino_t, std::weak_ptr<Region>> regions;
 };
 Registry& registry() {
-  static auto* instance = new Registry;  // never destroyed: regions may outlive static destructors
-  return *instance;
+  static PerProcess<Registry> instance;
+  return instance.get();
 }
 
 struct stat statusOf(const FileDescriptor& descriptor) {
