@@ -36,6 +36,41 @@ std::uint64_t agreedBytes(const Request& request) {
   return signatureOf(request).count * elementSize(request.dtype);
 }
 
+bool lacksMemory(const Request& request, bool isRoot) {
+  const auto isNowhere = [](const auto& buffers, const std::vector<std::uint64_t>& counts) {
+    for (std::size_t i = 0; i < std::min(buffers.size(), counts.size()); ++i) {
+      if (buffers[i] == nullptr && counts[i] != 0) return true;
+    }
+    return false;
+  };
+  if (isNowhere(request.inputs, request.inputCounts)) return true;
+  if (isNowhere(request.outputs, request.outputCounts)) return true;
+  for (const Piece& piece : request.pieces) {
+    if (piece.count != 0 && (piece.input == nullptr || piece.output == nullptr)) return true;
+  }
+  if (request.count == 0 || !request.pieces.empty()) return false;
+  const bool readsNowhere = request.input == nullptr && request.fragments.empty();
+  const bool writesNowhere = request.output == nullptr;
+  switch (request.kind) {
+    case OpKind::kAllReduce:
+      return readsNowhere || writesNowhere;
+    case OpKind::kReduce:
+      return readsNowhere || (isRoot && writesNowhere);
+    case OpKind::kBroadcast:
+      return isRoot ? readsNowhere : writesNowhere;
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+    case OpKind::kSend:
+      return readsNowhere;
+    case OpKind::kReduceScatter:
+    case OpKind::kScatter:
+    case OpKind::kRecv:
+      return writesNowhere;
+    default:
+      return false;
+  }
+}
+
 bool isSummedWide(const Request& request) {
   const bool isReduced = request.kind == OpKind::kAllReduce || request.kind == OpKind::kReduce ||
                          request.kind == OpKind::kReduceScatter;

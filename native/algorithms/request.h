@@ -79,6 +79,9 @@ std::uint64_t agreedBytes(const Request& request);
 // sum, rounded, could overflow where the result does not.
 bool isSummedWide(const Request& request);
 
+// Whether a buffer that has elements is at no address, seen from a rank that is the root or not.
+bool lacksMemory(const Request& request, bool isRoot);
+
 // What the ranks must agree on, in one signature (sequence number not yet set).
 Signature signatureOf(const Request& request);
 

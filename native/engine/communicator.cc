@@ -248,6 +248,17 @@ void Communicator::requireUsable(std::string_view operation, int peer, bool mayB
   requireOpen();
 }
 
+// What lies at no address would be read by nobody, or end the process.
+void Communicator::requireMemory(const Request& request) const {
+  if (!algorithms::lacksMemory(request, request.root == rank_)) return;
+  throw Error(ErrorKind::kConfiguration,
+              describe(algorithms::signatureOf(request)) + " on rank " + std::to_string(rank_) +
+                  " got elements without memory behind them; expected ordinary arrays or tensors. "
+                  "A tensor of torch has none while it is fake, a DTensor, the result of a "
+                  "functional collective that was not waited for, or after its storage was "
+                  "resized to 0. Pass wait_tensor(t), t.to_local() or a copy.");
+}
+
 // Throws with `request` as it was, if there is no memory.
 std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
@@ -320,6 +331,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
       request.kind == OpKind::kReduceScatter) {
     kernels::reduceOrThrow(request.op, request.dtype);
   }
+  requireMemory(request);
   const bool isBrief = mode != Mode::kBlocking;
   std::shared_ptr<Work> work;
   std::unique_lock lock(mutex_, std::defer_lock);
@@ -333,8 +345,7 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     algorithms::premultiply(work->context, work->scratch);
     lock.lock();
     requireOpen();
-    const bool isAlone = queue_.empty() && driver_ == Driver::kNone;
-    if (mode == Mode::kBlocking && !isAlone) requireMayWait(work->signature());
+    if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
     work->wasQueued = !queue_.empty();
     if (size_ > 1) queue_.push_back(work);
   } catch (const std::bad_alloc& error) {
@@ -489,6 +500,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
   request.count = count;
   request.dtype = dtype;
   request.root = peer;
+  requireMemory(request);
   std::shared_ptr<Work> work;
   std::list<std::shared_ptr<Work>> asynchronous;  // made before it begins: it must be kept then
   try {
@@ -510,10 +522,18 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     signature.detail = tag;
     failCall(signature, algorithms::agreedBytes(asked), error);
   }
+  if (mode == Mode::kBlocking) requireMayWait(work->signature());
   noteBegin(*work);
   if (work->trace) work->trace->start();
   if (mode == Mode::kBlocking) {
-    if (driveInline(*work, {}) == Drive::kInterrupted) {
+    Drive result = Drive::kDone;
+    try {
+      result = driveInline(*work, {});
+    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+      fail(cannotGoOn(error, *work));
+      finish(*work, groupError());
+    }
+    if (result == Drive::kInterrupted) {
       fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
       finish(*work, groupError());
       throw Interrupted{};

@@ -119,17 +119,20 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Result advance() override;
   Doorbell& bell() override;
 
+  // Throws in a forked child of the process that has made it.
+  void checkUsable() const;
+
  private:
   Communicator(int rank, int worldSize, CommunicatorOptions options);
   void join(const ExchangeFn& exchange);
   // Of the network between the hosts.
   void learnLink(const ExchangeFn& exchange);
 
+  void requireMemory(const algorithms::Request& request) const;
   std::shared_ptr<Work> makeWork(algorithms::Request&& request, nanoseconds timeout);
   // Ends the group if there are others, who would wait for a call that this rank has not made.
   [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
                              const std::exception& cause);
-  void checkUsable() const;
   // Throws if this thread is the one that what waits for `signature` would wait for.
   static void requireMayWait(const Signature& signature);
   Task start(Work& work);

@@ -23,6 +23,8 @@ def _calls() -> dict[str, tuple[Any, ...]]:
     holes = torch.zeros(8)[::2]
     sparse = torch.eye(2).to_sparse()
     meta = torch.zeros(3, device="meta")
+    freed = torch.zeros(3)
+    freed.untyped_storage().resize_(0)
     n = dist.get_world_size()
     group = dist.group.WORLD
     assert group is not None
@@ -32,6 +34,21 @@ def _calls() -> dict[str, tuple[Any, ...]]:
             lambda: dist.all_reduce(holes),
             "SMDDPConfigInvalid",
             "Pass tensor.contiguous()",
+        ),
+        "a tensor whose storage was given back": (
+            lambda: dist.all_reduce(freed),
+            "SMDDPConfigInvalid",
+            "without memory behind them",
+        ),
+        "a message from such a tensor": (
+            lambda: dist.send(freed, 1 - dist.get_rank()),
+            "SMDDPConfigInvalid",
+            "without memory behind them",
+        ),
+        "a message to such a tensor": (
+            lambda: dist.recv(freed, 1 - dist.get_rank()),
+            "SMDDPConfigInvalid",
+            "without memory behind them",
         ),
         "an expanded tensor": (
             lambda: dist.broadcast(torch.ones(1).expand(4), 0),

@@ -136,7 +136,7 @@ TEST_P(Mixed, SeveralThreadsWaitForALittleWhile) {
           for (std::size_t k = i - t * 3 + 1; k-- > i - t * 3 - 2;) {
             using Drive = Communicator::Drive;
             while (world.of(rank).wait(*works[k], Clock::now() + patience) != Drive::kDone) {
-              SMD_REQUIRE(Clock::now() < works[k]->deadline + kPatience);
+              SMD_REQUIRE(Clock::now() < works[k]->deadline() + kPatience);
             }
           }
         });
