@@ -18,8 +18,17 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
 
+// What an object with DLPack has exported: its memory lives as long as this, maybe no longer.
+struct HeldExport {
+  nb::object owner;
+  nb::ndarray<nb::ro> array;
+  bool isReadOnly;
+};
+
 // Of what hold() made, that of its argument.
 std::string typeName(nb::handle object) {
+  HeldExport* held = nullptr;
+  if (nb::try_cast(object, held) && held != nullptr) object = held->owner;
   if (PyMemoryView_Check(object.ptr()) != 0) object = PyMemoryView_GET_BASE(object.ptr());
   return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
@@ -117,9 +126,41 @@ ArrayMemory describeExported(const Py_buffer& view, nb::handle object) {
           static_cast<std::uint64_t>(view.len / view.itemsize), dtype};
 }
 
+// Anything that has no DLPack comes back as it is.
+nb::object holdExport(const nb::object& owner) {
+  nb::ndarray<> writable;
+  if (nb::try_cast(owner, writable)) {
+    return nb::cast(HeldExport{owner, nb::ndarray<nb::ro>(writable), false});
+  }
+  nb::ndarray<nb::ro> readable;
+  if (!nb::try_cast(owner, readable)) return owner;
+  return nb::cast(HeldExport{owner, std::move(readable), true});
+}
+
+bool isSequence(nb::handle object) {
+  return PyTuple_Check(object.ptr()) != 0 || PyList_Check(object.ptr()) != 0;
+}
+
 }  // namespace
 
-ArrayMemory memoryOf(nb::handle object, bool isWritable, HeldBuffer& held) {
+nb::object holderOf(nb::object owner, int depth) {
+  if (isSequence(owner)) {
+    if (depth == 0) return owner;  // arrays are not nested deeper: it is refused where it is used
+    const nb::object elements = nb::steal(PySequence_Tuple(owner.ptr()));
+    if (!elements.is_valid()) throw nb::python_error();
+    nb::list holders;
+    for (nb::handle each : elements) holders.append(holderOf(nb::borrow(each), depth - 1));
+    return nb::tuple(holders);
+  }
+  if (owner.is_none() || nb::isinstance<HeldExport>(owner)) return owner;
+  if (PyObject_CheckBuffer(owner.ptr()) == 0) return holdExport(owner);
+  PyObject* const view = PyMemoryView_FromObject(owner.ptr());
+  if (view != nullptr) return nb::steal(view);
+  PyErr_Clear();
+  return owner;
+}
+
+ArrayMemory memoryOf(nb::object& object, bool isWritable, HeldBuffer& held) {
   const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (isWritable ? PyBUF_WRITABLE : 0);
   if (PyObject_CheckBuffer(object.ptr())) {
     if (held.hold(object.ptr(), flags)) return describeExported(held.view(), object);
@@ -128,21 +169,28 @@ ArrayMemory memoryOf(nb::handle object, bool isWritable, HeldBuffer& held) {
            "; expected a contiguous (C order)" + (isWritable ? ", writable" : "") +
            " array. Pass numpy.ascontiguousarray(...) or a writable copy.");
   }
+  object = holderOf(std::move(object), 0);
+  HeldExport* exported = nullptr;
+  if (!nb::try_cast(object, exported) || exported == nullptr) {
+    refuse("a " + typeName(object) +
+           " is no array; expected a NumPy array or anything with the buffer protocol or DLPack.");
+  }
   // What torch negates or conjugates when it is read; DLPack does not say so.
   for (const char* lazily : {"neg", "conj"}) {
     const std::string name = lazily;
-    if (nb::hasattr(object, ("is_" + name).c_str()) &&
-        nb::cast<bool>(object.attr(("is_" + name).c_str())())) {
+    const nb::object& owner = exported->owner;
+    if (nb::hasattr(owner, ("is_" + name).c_str()) &&
+        nb::cast<bool>(owner.attr(("is_" + name).c_str())())) {
       refuse("this " + typeName(object) + " is a lazy view (is_" + name +
              "), whose memory does not hold its values; expected an ordinary one. Pass its "
              "resolve_" +
              name + "().");
     }
   }
-  nb::ndarray<nb::ro> array;
-  if (!nb::try_cast(object, array)) {
-    refuse("a " + typeName(object) +
-           " is no array; expected a NumPy array or anything with the buffer protocol or DLPack.");
+  const nb::ndarray<nb::ro>& array = exported->array;
+  if (isWritable && exported->isReadOnly) {
+    refuse("this " + typeName(object) +
+           " is read-only; expected a writable array. Pass a writable copy.");
   }
   if (array.device_type() != nb::device::cpu::value) {
     refuse("this " + typeName(object) +
@@ -165,9 +213,20 @@ ArrayMemory memoryOf(nb::handle object, bool isWritable, HeldBuffer& held) {
 }
 
 void registerBuffer(nb::module_& module) {
+  nb::class_<HeldExport>(module, "HeldExport", "What hold() makes of an array with DLPack.");
+  module.def(
+      "hold",
+      [](nb::object arrays) {
+        return nb::borrow<nb::any>(holderOf(std::move(arrays), kListsOfArrays));
+      },
+      nb::arg("arrays").none(),
+      "What keeps the memory of arrays where it is, for use in their place: of one with the "
+      "buffer\nprotocol a memoryview, which makes resizing it a BufferError; of one with DLPack, "
+      "what it has\nexported; of those in tuples and lists, a tuple of such; anything else as it "
+      "is.");
   module.def(
       "buffer",
-      [](nb::handle object, bool isWritable) {
+      [](nb::object object, bool isWritable) {
         HeldBuffer held;
         const ArrayMemory memory = memoryOf(object, isWritable, held);
         return nb::typed<nb::tuple, int, int, int>(

@@ -40,9 +40,17 @@ class HeldBuffer {
   bool isHeld_ = false;
 };
 
-// Of a contiguous array in CPU memory; `held` is empty after it if that came by DLPack. Throws
-// nanobind::value_error for anything else.
-ArrayMemory memoryOf(nb::handle array, bool isWritable, HeldBuffer& held);
+// Of a contiguous array in CPU memory. One that comes by DLPack is replaced by what holds its
+// memory, since that may belong to what it has exported alone. Throws nanobind::value_error for
+// anything else.
+ArrayMemory memoryOf(nb::object& array, bool isWritable, HeldBuffer& held);
+
+// What keeps the memory of `owner` where it is: of an object with a buffer, which is not to be
+// resized meanwhile, a view; of one with DLPack, what it has exported; of what is in tuples and
+// lists, up to `depth` of them in each other, of each. To be made before the memory is looked at,
+// and to be used in its place.
+nb::object holderOf(nb::object owner, int depth);
+inline constexpr int kListsOfArrays = 2;  // the arguments of a call, each an array or a list
 
 // Adds buffer(object, writable) -> (address, number of elements, dtype code).
 void registerBuffer(nanobind::module_& module);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -55,6 +56,12 @@ struct CallOptions {
   double timeoutSeconds;
   nb::object owner;
 };
+
+// Whose memory has been looked at, and is held meanwhile.
+CallOptions onArray(bool isAsync, double timeoutSeconds, nb::object array) {
+  if (isAsync) array = holderOf(std::move(array), 0);
+  return {isAsync, timeoutSeconds, std::move(array)};
+}
 
 // Certificate, key, authority.
 using TlsFiles = std::tuple<std::string, std::string, std::string>;
@@ -175,12 +182,26 @@ class PyCommunicator {
   }
 
   void abort(const std::string& reason) const {
-    nb::gil_scoped_release release;
-    communicator_->abort(reason);
+    {
+      nb::gil_scoped_release release;
+      communicator_->abort(reason);
+    }
+    dropWhatHasEnded();
   }
   void close() const {
-    nb::gil_scoped_release release;
-    communicator_->close();
+    if (engine::Work::isCallingBack()) {
+      errors_->raise(Error(
+          ErrorKind::kConfiguration,
+          "group '" + communicator_->name() +
+              "' is closed in a done-callback of an operation; expected that elsewhere, since "
+              "closing waits for the thread that runs it. Call abort() here, and close() on "
+              "a thread of your own."));
+    }
+    {
+      nb::gil_scoped_release release;
+      communicator_->close();
+    }
+    dropWhatHasEnded();
   }
 
   // Runs a collective; None once complete, or its Work.
@@ -224,14 +245,24 @@ class PyCommunicator {
   template <class Start, class Result>
   nb::object run(const CallOptions& call, Start&& start, Result&& result) const {
     const engine::Mode mode = call.isAsync ? engine::Mode::kAsync : engine::Mode::kBlocking;
-    nb::object holder = call.isAsync ? holderOf(call.owner) : nb::object(nb::none());
-    std::shared_ptr<engine::Work> work = guarded([&] {
-      nb::gil_scoped_release release;
-      return start(mode);
-    });
+    dropWhatHasEnded();
+    std::unique_ptr<PyWork> handle;
     if (call.isAsync) {
-      return nb::cast(new PyWork(std::move(work), communicator_, errors_, std::move(holder)),
-                      nb::rv_policy::take_ownership);
+      handle = std::make_unique<PyWork>(communicator_, errors_, call.owner);
+    }
+    std::shared_ptr<engine::Work> work;
+    try {
+      work = guarded([&] {
+        nb::gil_scoped_release release;
+        return start(mode);
+      });
+    } catch (...) {
+      if (handle != nullptr) handle->letGo();
+      throw;
+    }
+    if (call.isAsync) {
+      handle->begin(std::move(work));
+      return nb::cast(handle.release(), nb::rv_policy::take_ownership);
     }
     dropWhatHasEnded();
     if (work->error()) errors_->raise(*work->error());
@@ -371,7 +402,7 @@ void registerCommunicator(nb::module_& module) {
             const ArrayMemory memory = memoryOf(array, true, held);
             return self.collective(
                 inPlace(reduction(OpKind::kAllReduce, memory.dtype, op, factor), memory),
-                {asyncOp, timeoutSeconds, std::move(array)});
+                onArray(asyncOp, timeoutSeconds, std::move(array)));
           },
           nb::arg("array").none(), nb::arg("op"), nb::arg("factor") = 1.0, SMD_ARRAY_ARGS, kOfArray)
       .def(
@@ -397,7 +428,8 @@ void registerCommunicator(nb::module_& module) {
             const ArrayMemory memory = memoryOf(array, self.engine().rank() == root, held);
             Request request = inPlace(reduction(OpKind::kReduce, memory.dtype, op, factor), memory);
             request.root = root;
-            return self.collective(std::move(request), {asyncOp, timeoutSeconds, std::move(array)});
+            return self.collective(std::move(request),
+                                   onArray(asyncOp, timeoutSeconds, std::move(array)));
           },
           nb::arg("array").none(), nb::arg("op"), nb::arg("root"), nb::arg("factor") = 1.0,
           SMD_ARRAY_ARGS, kOfArray)
@@ -423,7 +455,8 @@ void registerCommunicator(nb::module_& module) {
             const ArrayMemory memory = memoryOf(array, self.engine().rank() != root, held);
             Request request = inPlace(movement(OpKind::kBroadcast, memory.dtype), memory);
             request.root = root;
-            return self.collective(std::move(request), {asyncOp, timeoutSeconds, std::move(array)});
+            return self.collective(std::move(request),
+                                   onArray(asyncOp, timeoutSeconds, std::move(array)));
           },
           nb::arg("array").none(), nb::arg("root"), SMD_ARRAY_ARGS, kOfArray)
       .def(

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/work_py.h"
 
+#include <nanobind/stl/optional.h>
+
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "bindings/duration.h"
+#include "common/per_process.h"
 
 namespace smd::bindings {
 namespace {
@@ -34,24 +37,25 @@ struct Graveyard {
   std::mutex mutex;
   std::vector<PyObject*> objects;
 };
+// A forked child has an empty one: what its parent's operations use stays with it for good.
 Graveyard& graveyard() {
-  static auto* instance = new Graveyard;
-  return *instance;
+  static PerProcess<Graveyard> instance;
+  return instance.get();
 }
 
 // With what else there is to be dropped: with the lock, so that who waits for the operation finds
 // its object either with its owner or here.
 void clearGraveyard(Owner* also) {
   std::vector<PyObject*> objects;
+  PyObject* another = nullptr;
   {
     std::lock_guard lock(graveyard().mutex);
     objects.swap(graveyard().objects);
     graveyard().isEmpty.store(true, std::memory_order_relaxed);
-    if (also != nullptr && also->object != nullptr) {
-      objects.push_back(std::exchange(also->object, nullptr));
-    }
+    if (also != nullptr) another = std::exchange(also->object, nullptr);
   }
   for (PyObject* object : objects) Py_DECREF(object);
+  Py_XDECREF(another);
 }
 
 void bury(Owner& owner) noexcept try {
@@ -65,38 +69,27 @@ void bury(Owner& owner) noexcept try {
 
 }  // namespace
 
-nb::object holderOf(nb::object owner) {
-  if (PyTuple_CheckExact(owner.ptr()) != 0) {
-    bool isNew = false;
-    nb::list holders;
-    for (nb::handle each : nb::borrow<nb::tuple>(owner)) {
-      nb::object holder = holderOf(nb::borrow(each));
-      isNew = isNew || !holder.is(each);
-      holders.append(holder);
-    }
-    return isNew ? nb::object(nb::tuple(holders)) : owner;
-  }
-  if (PyList_CheckExact(owner.ptr()) != 0) return holderOf(nb::tuple(owner));
-  if (PyObject_CheckBuffer(owner.ptr()) == 0) return owner;
-  PyObject* const view = PyMemoryView_FromObject(owner.ptr());
-  if (view != nullptr) return nb::steal(view);
-  PyErr_Clear();
-  return owner;
-}
-
 void dropWhatHasEnded() {
   if (!graveyard().isEmpty.load(std::memory_order_relaxed)) clearGraveyard(nullptr);
 }
 
-PyWork::PyWork(std::shared_ptr<engine::Work> work,
-               const std::shared_ptr<engine::Communicator>& communicator,
+PyWork::PyWork(const std::shared_ptr<engine::Communicator>& communicator,
                std::shared_ptr<ErrorClasses> errors, nb::object holder)
-    : work_(std::move(work)), communicator_(communicator), errors_(std::move(errors)) {
-  dropWhatHasEnded();
-  if (holder.is_none() || work_->isCompleted()) return;
-  PyObject* const object = holder.release().ptr();  // without memory below it stays for good
-  owner_ = std::make_shared<Owner>(object);
-  work_->onCompletion([owner = owner_] { bury(*owner); });
+    : communicator_(communicator), errors_(std::move(errors)) {
+  if (holder.is_none()) return;
+  owner_ = std::make_shared<Owner>(nullptr);
+  owner_->object = holder.release().ptr();
+}
+
+void PyWork::begin(std::shared_ptr<engine::Work> work) {
+  work_ = std::move(work);
+  if (owner_ == nullptr) return;
+  if (work_->isCompleted()) {  // nobody else has the owner yet
+    Py_XDECREF(std::exchange(owner_->object, nullptr));
+    owner_.reset();
+    return;
+  }
+  work_->onCompletion([owner = owner_] { bury(*owner); });  // without memory it stays for good
 }
 
 bool PyWork::isCompleted() const {
@@ -108,16 +101,12 @@ bool PyWork::isCompleted() const {
   return true;
 }
 
-// Of a completed operation: what kept its memory, and that of others.
 void PyWork::letGo() const { clearGraveyard(owner_.get()); }
 
-void PyWork::wait(nb::handle timeoutSeconds) const {
+void PyWork::wait(std::optional<double> timeoutSeconds) const {
   if (!work_->isCompleted()) {
     TimePoint end = TimePoint::max();
-    if (timeoutSeconds.is_valid() && !timeoutSeconds.is_none()) {
-      const double limit = nb::cast<double>(timeoutSeconds);
-      if (limit > 0) end = endAfter(limit);
-    }
+    if (timeoutSeconds.value_or(0) > 0) end = endAfter(*timeoutSeconds);
     Drive result = Drive::kDone;
     std::optional<Error> refused;
     {
@@ -145,17 +134,32 @@ void PyWork::wait(nb::handle timeoutSeconds) const {
 }
 
 ErrorOrNone PyWork::exception() const {
+  if (work_->isCompleted()) letGo();
   if (!work_->isCompleted() || !work_->error()) return nb::borrow<ErrorOrNone>(nb::none());
   return nb::borrow<ErrorOrNone>(errors_->toPython(*work_->error()));
 }
 
 void PyWork::addDoneCallback(nb::object self, nb::object function) {
-  const std::shared_ptr<engine::Work> work = nb::cast<PyWork&>(self).work_;
+  if (PyCallable_Check(function.ptr()) == 0) {
+    throw nb::type_error(
+        "add_done_callback got something that cannot be called; expected fn(work)");
+  }
+  const PyWork& handle = nb::cast<PyWork&>(self);
+  const std::shared_ptr<engine::Work> work = handle.work_;
+  if (const auto communicator = handle.communicator_.lock();
+      communicator != nullptr && !work->isCompleted()) {
+    try {
+      communicator->checkUsable();  // nobody would call it
+    } catch (const Error& error) {
+      handle.errors_->raise(error);
+    }
+  }
   work->startClock(Clock::now());
   work->onCompletion([pySelf = self.release().ptr(), pyFunction = function.release().ptr()] {
     nb::gil_scoped_acquire acquire;
     const nb::object workObject = nb::steal(pySelf);
     const nb::object callable = nb::steal(pyFunction);
+    nb::cast<PyWork&>(workObject).letGo();
     try {
       callable(workObject);
     } catch (nb::python_error& error) {
@@ -165,12 +169,6 @@ void PyWork::addDoneCallback(nb::object self, nb::object function) {
 }
 
 void registerWork(nb::module_& module) {
-  module.def(
-      "hold", [](nb::object arrays) { return nb::borrow<nb::any>(holderOf(std::move(arrays))); },
-      nb::arg("arrays").none(),
-      "What keeps the memory of arrays where it is, for use in their place: of one with the "
-      "buffer\nprotocol a memoryview, which makes resizing it a BufferError; of those in tuples "
-      "and lists,\na tuple of such; anything else as it is.");
   nb::class_<PyWork>(module, "Work", "Handle of an operation under way.")
       .def("wait", &PyWork::wait, nb::arg("timeout_s") = nb::none(),
            "Blocks (without the GIL) until the operation is complete; raises its error.\n\n"

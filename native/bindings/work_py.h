@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
 
 #include "bindings/python_errors.h"
 #include "engine/communicator.h"
@@ -17,11 +18,6 @@ class ErrorOrNone : public nb::object {
   NB_OBJECT_DEFAULT(ErrorOrNone, nb::object, "BaseException | None", isAnyObject)
 };
 
-// What keeps the memory of `owner` where it is: of an object with a buffer, which is not to be
-// resized meanwhile, a view; of what is in tuples and lists, of each. To be made before the
-// operation begins.
-nb::object holderOf(nb::object owner);
-
 // Lets go of the buffers of operations that have ended and that nobody has waited for.
 void dropWhatHasEnded();
 
@@ -30,12 +26,16 @@ class PyWork {
  public:
   struct Owner;
 
+  // Of an operation that has not begun: without memory it never does. Needs begin() or letGo().
   // `holder` is kept until the operation is complete, even if the handle is dropped.
-  PyWork(std::shared_ptr<engine::Work> work,
-         const std::shared_ptr<engine::Communicator>& communicator,
+  PyWork(const std::shared_ptr<engine::Communicator>& communicator,
          std::shared_ptr<ErrorClasses> errors, nb::object holder);
+  // It has: what it uses stays held from here on, whatever is thrown.
+  void begin(std::shared_ptr<engine::Work> work);
+  // It is complete, or will never begin. Drops what kept its memory, and that of others.
+  void letGo() const;
 
-  void wait(nb::handle timeoutSeconds) const;
+  void wait(std::optional<double> timeoutSeconds) const;
   bool isCompleted() const;
   ErrorOrNone exception() const;
   int source() const { return work_->source(); }
@@ -43,10 +43,8 @@ class PyWork {
   static void addDoneCallback(nb::object self, nb::object function);
 
  private:
-  void letGo() const;
-
   std::shared_ptr<engine::Work> work_;
-  std::shared_ptr<Owner> owner_;  // null: there was none, or it was complete at once
+  std::shared_ptr<Owner> owner_;  // null: there was none
   std::weak_ptr<engine::Communicator> communicator_;
   std::shared_ptr<ErrorClasses> errors_;
 };

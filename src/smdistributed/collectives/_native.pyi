@@ -56,6 +56,16 @@ BXOR: int = 7
 
 PREMUL_SUM: int = 8
 
+class HeldExport:
+    """What hold() makes of an array with DLPack."""
+
+def hold(arrays: object | None) -> Any:
+    """
+    What keeps the memory of arrays where it is, for use in their place: of one with the buffer
+    protocol a memoryview, which makes resizing it a BufferError; of one with DLPack, what it has
+    exported; of those in tuples and lists, a tuple of such; anything else as it is.
+    """
+
 def buffer(array: object | None, writable: bool = False) -> tuple[int, int, int]:
     """
     (address, number of elements, dtype code) of a contiguous array in CPU memory.
@@ -64,17 +74,10 @@ def buffer(array: object | None, writable: bool = False) -> tuple[int, int, int]
     for anything else.
     """
 
-def hold(arrays: object | None) -> Any:
-    """
-    What keeps the memory of arrays where it is, for use in their place: of one with the buffer
-    protocol a memoryview, which makes resizing it a BufferError; of those in tuples and lists,
-    a tuple of such; anything else as it is.
-    """
-
 class Work:
     """Handle of an operation under way."""
 
-    def wait(self, timeout_s: object | None = None) -> None:
+    def wait(self, timeout_s: float | None = None) -> None:
         """
         Blocks (without the GIL) until the operation is complete; raises its error.
 

@@ -409,6 +409,11 @@ class Communicator:
         Returns:
             The sender's rank; or a `Work`, which has it as `source` once complete.
         """
+        if peer is not None and peer < 0:
+            raise ValueError(
+                f"recv names rank {peer}; expected 0 to {self.world_size - 1}, or None for whoever "
+                "sends first. Check the rank arithmetic of the caller."
+            )
         held = _native.hold(array)
         pointer, count, dtype = _native.buffer(held, True)
         return self._native.recv_ptr(

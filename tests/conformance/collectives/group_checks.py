@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -246,11 +247,15 @@ def a_callback_that_would_wait_is_refused(comm: Any) -> None:
     else:
         begun = comm.all_reduce(values, async_op=True)
         told: list[tuple[str, str, list[str]]] = []
+        closed: list[tuple[str, str, list[str]]] = []
         called = threading.Event()
 
         def callback(_: Any) -> None:
             told.append(raised(begun.wait))
             told.append(raised(comm.all_reduce, np.ones(3)))
+            told.append(raised(comm.send, np.ones(3), 0))
+            told.append(raised(comm.recv, np.ones(3), 0))
+            closed.append(raised(comm.close))
             called.set()
 
         comm.recv(np.zeros(1), 0, tag=3, async_op=True).add_done_callback(callback)
@@ -259,9 +264,126 @@ def a_callback_that_would_wait_is_refused(comm: Any) -> None:
         for name, text, _ in told:
             assert name == "ConfigurationError", text
             assert "is waited for in a done-callback" in text
+        assert "is closed in a done-callback" in closed[0][1]
         comm.send(np.zeros(1), 0, tag=2)
         begun.wait()
     assert values[0] == comm.world_size
+
+
+def a_callback_is_refused_also_if_nothing_is_under_way(comm: Any) -> None:
+    """Whether it is must not depend on how far another thread has come."""
+    if comm.rank == 0:
+        for peer in range(1, comm.world_size):
+            comm.send(bytes(8), peer)
+    else:
+        received = bytearray(8)
+        work = comm.recv(received, 0, async_op=True)
+        told: list[tuple[str, str, list[str]]] = []
+        called = threading.Event()
+
+        def callback(_: Any) -> None:
+            received.clear()  # is the caller's again
+            told.extend(raised(call) for call in (comm.barrier, comm.close))
+            called.set()
+
+        name, text, _ = raised(work.add_done_callback, 5)
+        assert name == "TypeError", text
+        name, text, _ = raised(work.wait, "abc")
+        assert name == "TypeError", text
+        is_over = work.is_completed()  # then this thread runs it, and may do anything
+        work.add_done_callback(callback if not is_over else lambda _: called.set())
+        assert called.wait(TIMEOUT_S)
+        for name, text, _ in told:
+            assert name == "ConfigurationError", text
+    comm.barrier()
+
+
+class _Exports:
+    """DLPack of an array that nobody else has, as some libraries make it when they are asked."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._make().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def what_dlpack_exports_is_held(comm: Any) -> None:
+    """It may be the only owner of the memory."""
+    large = 10 * LARGE  # given back to the system at once
+    for is_async in (False, True):
+        if comm.rank == 0:
+            sent = _Exports(lambda: torch.full((large,), 7.0))
+            for peer in range(1, comm.world_size):
+                work = comm.send(sent, peer, async_op=is_async)
+                if is_async:
+                    torch.zeros(large)  # where it would lie by now
+                    comm.send(np.zeros(1), peer, tag=1)
+                    work.wait()
+        else:
+            received = np.zeros(large, np.float32)
+            if is_async:
+                comm.recv(np.zeros(1), 0, tag=1)
+            comm.recv(received, 0)
+            assert (received == 7).all()
+
+
+def read_only_memory_is_not_written_to(comm: Any) -> None:
+    memory = bytes(40)
+    array = np.frombuffer(memory, np.float32)
+    for each in (array, _Exports(lambda: array)):
+        name, text, _ = raised(comm.recv, each, (comm.rank + 1) % comm.world_size)
+        assert name == "ValueError", text
+        assert "writable" in text, text
+    assert memory == bytes(40)
+
+
+def arrays_in_lists_of_any_class_are_held(comm: Any) -> None:
+    class Parts(list[Any]):
+        pass
+
+    parts = Parts(bytearray(LARGE) for _ in range(comm.world_size))
+    mine = bytearray([comm.rank]) * LARGE
+    if comm.rank != 0:
+        comm.recv(np.zeros(1), 0)
+    work = comm.all_gather(parts, mine, async_op=True)
+    if comm.rank == 0:
+        for array in (*parts, mine):
+            name, text, _ = raised(array.clear)
+            assert name == "BufferError", text
+        for peer in range(1, comm.world_size):
+            comm.send(np.zeros(1), peer)
+    work.wait()
+    assert [part[0] for part in parts] == list(range(comm.world_size))
+
+
+def a_rank_below_zero_is_nobody(comm: Any) -> None:
+    name, text, _ = raised(comm.recv, np.zeros(1), -1)
+    assert name == "ValueError", text
+    assert "recv names rank -1; expected 0 to" in text
+
+
+def elements_without_memory_are_refused(comm: Any) -> None:
+    native = comm.native
+    peer = (comm.rank + 1) % comm.world_size
+    calls = {
+        "send": lambda: native.send_ptr(0, 3, _native.FLOAT32, peer),
+        "recv": lambda: native.recv_ptr(0, 3, _native.FLOAT32, peer),
+        "all_reduce": lambda: native.all_reduce_ptr(0, 3, _native.FLOAT32, _native.SUM),
+        "broadcast": lambda: native.broadcast_ptr(0, 3, _native.FLOAT32, 0),
+        "all_gather": lambda: native.all_gather_ptr(
+            0, [0] * comm.world_size, [3] * comm.world_size, _native.FLOAT32
+        ),
+    }
+    for call, function in calls.items():
+        name, text, _ = raised(function)
+        assert name == "ConfigurationError", text
+        assert call in text
+        assert "without memory behind them" in text
+    native.all_reduce_ptr(0, 0, _native.FLOAT32, _native.SUM)
 
 
 def a_forked_child_cannot_wait_for_its_parents_works(comm: Any) -> None:
@@ -272,8 +394,11 @@ def a_forked_child_cannot_wait_for_its_parents_works(comm: Any) -> None:
         for work in works:
             child = os.fork()
             if child == 0:
-                name, text, _ = raised(work.wait)
-                is_told = name == "ConfigurationError" and "before this process was forked" in text
+                is_told = True
+                for call in (work.wait, lambda w=work: w.add_done_callback(print)):
+                    name, text, _ = raised(call)
+                    is_told = is_told and name == "ConfigurationError"
+                    is_told = is_told and "before this process was forked" in text
                 os._exit(0 if is_told else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         comm.send(np.zeros(1), 1)
