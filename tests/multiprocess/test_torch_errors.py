@@ -23,8 +23,6 @@ def _calls() -> dict[str, tuple[Any, ...]]:
     holes = torch.zeros(8)[::2]
     sparse = torch.eye(2).to_sparse()
     meta = torch.zeros(3, device="meta")
-    freed = torch.zeros(3)
-    freed.untyped_storage().resize_(0)
     n = dist.get_world_size()
     group = dist.group.WORLD
     assert group is not None
@@ -34,21 +32,6 @@ def _calls() -> dict[str, tuple[Any, ...]]:
             lambda: dist.all_reduce(holes),
             "SMDDPConfigInvalid",
             "Pass tensor.contiguous()",
-        ),
-        "a tensor whose storage was given back": (
-            lambda: dist.all_reduce(freed),
-            "SMDDPConfigInvalid",
-            "without memory behind them",
-        ),
-        "a message from such a tensor": (
-            lambda: dist.send(freed, 1 - dist.get_rank()),
-            "SMDDPConfigInvalid",
-            "without memory behind them",
-        ),
-        "a message to such a tensor": (
-            lambda: dist.recv(freed, 1 - dist.get_rank()),
-            "SMDDPConfigInvalid",
-            "without memory behind them",
         ),
         "an expanded tensor": (
             lambda: dist.broadcast(torch.ones(1).expand(4), 0),
@@ -147,6 +130,25 @@ def bad_tensors(rank: int, world_size: int) -> None:
 
 def test_bad_tensors_raise_before_anything_moves() -> None:
     run_ranks(bad_tensors, 2)
+
+
+def without_memory(rank: int, world_size: int) -> None:
+    """As FSDP leaves the parameters that it has sharded. Of CUDA tensors torch says it itself."""
+    freed = torch.zeros(3)
+    freed.untyped_storage().resize_(0)
+    peer = 1 - rank
+    with smddp():
+        for call, *others in ((dist.all_reduce,), (dist.send, peer), (dist.recv, peer)):
+            name, text, _ = raised(call, freed, *others)
+            assert name == "SMDDPConfigInvalid", text
+            assert "without memory behind them" in text, text
+        tensor = tagged(rank, 3)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, sum(tagged(r, 3) for r in range(world_size)))
+
+
+def test_tensors_without_memory_are_refused() -> None:
+    run_ranks(without_memory, 2)
 
 
 def disagree(rank: int, world_size: int, how: str) -> tuple[str, str, list[str]]:
