@@ -340,12 +340,13 @@ std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanos
     std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
     work = makeWork(std::move(request), timeout);
     work->startClock(work->started);  // whoever is late keeps others waiting
+    // Before premultiply(), which may write to the caller's array.
+    if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
     work->packed = std::move(packed);
     work->isSmall = isSmall(work->context.request);
     algorithms::premultiply(work->context, work->scratch);
     lock.lock();
     requireOpen();
-    if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
     work->wasQueued = !queue_.empty();
     if (size_ > 1) queue_.push_back(work);
   } catch (const std::bad_alloc& error) {
@@ -511,18 +512,17 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
         work->context.request.kind == OpKind::kSend
             ? algorithms::runSend(work->context)
             : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
-    if (mode == Mode::kBlocking) {
-      work->startClock(work->started);
-    } else {
-      asynchronous.push_back(work);
-    }
+    if (mode != Mode::kBlocking) asynchronous.push_back(work);
   } catch (const std::bad_alloc& error) {
     const Request& asked = work ? work->context.request : request;
     Signature signature = algorithms::signatureOf(asked);
     signature.detail = tag;
     failCall(signature, algorithms::agreedBytes(asked), error);
   }
-  if (mode == Mode::kBlocking) requireMayWait(work->signature());
+  if (mode == Mode::kBlocking) {
+    requireMayWait(work->signature());
+    work->startClock(work->started);
+  }
   noteBegin(*work);
   if (work->trace) work->trace->start();
   if (mode == Mode::kBlocking) {

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from smdistributed.collectives import _native
+from smdistributed.collectives import ReduceOp, _native
 from tests.conformance.collectives.ranks import TIMEOUT_S, raised, reduced, tagged
 
 LARGE = 300_007
@@ -249,10 +249,11 @@ def a_callback_that_would_wait_is_refused(comm: Any) -> None:
         told: list[tuple[str, str, list[str]]] = []
         closed: list[tuple[str, str, list[str]]] = []
         called = threading.Event()
+        untouched = np.ones(3)
 
         def callback(_: Any) -> None:
             told.append(raised(begun.wait))
-            told.append(raised(comm.all_reduce, np.ones(3)))
+            told.append(raised(comm.all_reduce, untouched, ReduceOp.PREMUL_SUM, factor=2.0))
             told.append(raised(comm.send, np.ones(3), 0))
             told.append(raised(comm.recv, np.ones(3), 0))
             closed.append(raised(comm.close))
@@ -265,6 +266,7 @@ def a_callback_that_would_wait_is_refused(comm: Any) -> None:
             assert name == "ConfigurationError", text
             assert "is waited for in a done-callback" in text
         assert "is closed in a done-callback" in closed[0][1]
+        assert (untouched == 1).all()
         comm.send(np.zeros(1), 0, tag=2)
         begun.wait()
     assert values[0] == comm.world_size
@@ -274,6 +276,7 @@ def a_callback_is_refused_also_if_nothing_is_under_way(comm: Any) -> None:
     """Whether it is must not depend on how far another thread has come."""
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
+            comm.recv(np.zeros(1), peer)  # its callback is there
             comm.send(bytes(8), peer)
     else:
         received = bytearray(8)
@@ -290,9 +293,10 @@ def a_callback_is_refused_also_if_nothing_is_under_way(comm: Any) -> None:
         assert name == "TypeError", text
         name, text, _ = raised(work.wait, "abc")
         assert name == "TypeError", text
-        is_over = work.is_completed()  # then this thread runs it, and may do anything
-        work.add_done_callback(callback if not is_over else lambda _: called.set())
+        work.add_done_callback(callback)
+        comm.send(np.zeros(1), 0)
         assert called.wait(TIMEOUT_S)
+        assert len(told) == 2
         for name, text, _ in told:
             assert name == "ConfigurationError", text
     comm.barrier()
