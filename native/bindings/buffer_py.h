@@ -52,7 +52,7 @@ ArrayMemory memoryOf(nb::object& array, bool isWritable, HeldBuffer& held);
 nb::object holderOf(nb::object owner, int depth);
 inline constexpr int kListsOfArrays = 2;  // the arguments of a call, each an array or a list
 
-// Adds buffer(object, writable) -> (address, number of elements, dtype code).
+// Adds hold(arrays) and buffer(array, writable) -> (address, number of elements, dtype code).
 void registerBuffer(nanobind::module_& module);
 
 }  // namespace smd::bindings

@@ -182,8 +182,9 @@ void registerWork(nb::module_& module) {
           [](nb::object self, nb::object function) { PyWork::addDoneCallback(self, function); },
           nb::arg("fn"),
           "Calls ``fn(work)`` once the operation is complete: at once, or on the thread that\n"
-          "completes it, which is the progress thread or one that waits. It is to be brief, and\n"
-          "must not wait for another operation (ConfigurationError).")
+          "completes it, which is the progress thread or one that waits. It is to be brief: a\n"
+          "blocking call, a wait for another operation and close() are refused there\n"
+          "(ConfigurationError). Also refused in a forked child, of an operation of its parent.")
       .def_prop_ro("is_small", &PyWork::isSmall,
                    "So small that waking a thread for it takes longer than the operation.")
       .def_prop_ro("source", &PyWork::source, "Rank that sent, of a completed receive; else -1.");

@@ -94,8 +94,9 @@ class Work:
     def add_done_callback(self, fn: object) -> None:
         """
         Calls ``fn(work)`` once the operation is complete: at once, or on the thread that
-        completes it, which is the progress thread or one that waits. It is to be brief, and
-        must not wait for another operation (ConfigurationError).
+        completes it, which is the progress thread or one that waits. It is to be brief: a
+        blocking call, a wait for another operation and close() are refused there
+        (ConfigurationError). Also refused in a forked child, of an operation of its parent.
         """
 
     @property

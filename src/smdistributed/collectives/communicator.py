@@ -408,6 +408,9 @@ class Communicator:
 
         Returns:
             The sender's rank; or a `Work`, which has it as `source` once complete.
+
+        Raises:
+            ValueError: also for a `peer` below zero.
         """
         if peer is not None and peer < 0:
             raise ValueError(
@@ -519,7 +522,11 @@ class Communicator:
         self._native.abort(reason)
 
     def close(self) -> None:
-        """Say goodbye to the other ranks and release everything. Idempotent."""
+        """Say goodbye to the other ranks and release everything. Idempotent.
+
+        Raises:
+            ConfigurationError: called in a done-callback, whose thread it would wait for.
+        """
         self._native.close()
 
     def __enter__(self) -> Self:
