@@ -26,10 +26,14 @@ struct HeldExport {
 };
 
 // Of what hold() made, that of its argument.
-std::string typeName(nb::handle object) {
+std::string typeName(nb::handle array) {
+  nb::object object = nb::borrow(array);
   HeldExport* held = nullptr;
   if (nb::try_cast(object, held) && held != nullptr) object = held->owner;
-  if (PyMemoryView_Check(object.ptr()) != 0) object = PyMemoryView_GET_BASE(object.ptr());
+  if (PyMemoryView_Check(object.ptr()) != 0) {
+    const nb::object base = nb::getattr(object, "obj", nb::none());  // none if it was released
+    if (!base.is_none()) object = base;
+  }
   return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
 

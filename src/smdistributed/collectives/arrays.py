@@ -4,8 +4,8 @@
 
 A collective takes one part of memory per rank either as a list of arrays or as one array that is
 cut. Both come out of here as addresses and numbers of elements, by rank, after the checks that
-concern this rank alone; what concerns all ranks is for the engine to compare. Nothing here keeps an
-array alive: the addresses are good for as long as the caller holds it.
+concern this rank alone; what concerns all ranks is for the engine to compare. The addresses
+are good for as long as the caller holds the arrays, with `Held`.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from smdistributed.collectives import _native
 
 __all__ = [
     "Array",
+    "Held",
     "Parts",
     "cut",
     "list_parts",
@@ -44,6 +45,42 @@ _ELEMENT_BYTES = {
     _native.UINT64: 8,
     _native.OPAQUE8: 1,
 }
+
+
+class Held:
+    """The arrays of one call: their memory stays where it is until the call, or its `Work`, ends.
+
+    A context that gives what stands for them, `_native.hold(arrays)`.
+
+    Args:
+        arrays: one, or a tuple of arrays and lists of arrays.
+        is_async: whether the call returns before it is complete. What has begun holds them itself.
+    """
+
+    __slots__ = ("_arrays", "_is_async")
+
+    def __init__(self, arrays: Any, is_async: bool) -> None:
+        self._arrays = arrays
+        self._is_async = is_async
+
+    def __enter__(self) -> Any:
+        self._arrays = _native.hold(self._arrays)
+        return self._arrays
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # At once: a traceback keeps them else, and an `except` could not close what they lie in.
+        # Without memory for its handle an operation goes on alone.
+        has_failed = kind is not None and not issubclass(kind, MemoryError)
+        if has_failed or not self._is_async:
+            _release(self._arrays)
+
+
+def _release(held: Any) -> None:
+    if isinstance(held, tuple):
+        for each in held:
+            _release(each)
+    elif isinstance(held, memoryview):
+        held.release()
 
 
 class Parts(NamedTuple):

@@ -190,20 +190,23 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        output, input = held = _native.hold((output, input))
-        in_pointer, in_count, dtype = _native.buffer(input)
-        if isinstance(output, (list, tuple)):
-            parts = arrays.list_parts("all_gather", output, self.world_size, dtype, writable=True)
-            arrays.require_count("all_gather", "input", in_count, parts.counts[self.rank])
-            return self._native.all_gather_ptr(
-                in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, held
+        with arrays.Held((output, input), async_op) as held:
+            output, input = held
+            in_pointer, in_count, dtype = _native.buffer(input)
+            if isinstance(output, (list, tuple)):
+                parts = arrays.list_parts(
+                    "all_gather", output, self.world_size, dtype, writable=True
+                )
+                arrays.require_count("all_gather", "input", in_count, parts.counts[self.rank])
+                return self._native.all_gather_ptr(
+                    in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, held
+                )
+            out_pointer, out_count, out_dtype = _native.buffer(output, True)
+            arrays.require_dtype("all_gather", dtype, out_dtype)
+            arrays.require_count("all_gather", "output", out_count, in_count * self.world_size)
+            return self._native.all_gather_into_ptr(
+                in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, held
             )
-        out_pointer, out_count, out_dtype = _native.buffer(output, True)
-        arrays.require_dtype("all_gather", dtype, out_dtype)
-        arrays.require_count("all_gather", "output", out_count, in_count * self.world_size)
-        return self._native.all_gather_into_ptr(
-            in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, held
-        )
 
     def reduce_scatter(
         self,
@@ -226,30 +229,31 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        output, input = held = _native.hold((output, input))
-        out_pointer, out_count, dtype = _native.buffer(output, True)
-        if isinstance(input, (list, tuple)):
-            parts = arrays.list_parts(
-                "reduce_scatter", input, self.world_size, dtype, writable=False
+        with arrays.Held((output, input), async_op) as held:
+            output, input = held
+            out_pointer, out_count, dtype = _native.buffer(output, True)
+            if isinstance(input, (list, tuple)):
+                parts = arrays.list_parts(
+                    "reduce_scatter", input, self.world_size, dtype, writable=False
+                )
+                arrays.require_count("reduce_scatter", "output", out_count, parts.counts[self.rank])
+                return self._native.reduce_scatter_ptr(
+                    parts.pointers,
+                    out_pointer,
+                    parts.counts,
+                    dtype,
+                    op,
+                    factor,
+                    async_op,
+                    timeout_s,
+                    held,
+                )
+            in_pointer, in_count, in_dtype = _native.buffer(input)
+            arrays.require_dtype("reduce_scatter", dtype, in_dtype)
+            arrays.require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
+            return self._native.reduce_scatter_from_ptr(
+                in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, held
             )
-            arrays.require_count("reduce_scatter", "output", out_count, parts.counts[self.rank])
-            return self._native.reduce_scatter_ptr(
-                parts.pointers,
-                out_pointer,
-                parts.counts,
-                dtype,
-                op,
-                factor,
-                async_op,
-                timeout_s,
-                held,
-            )
-        in_pointer, in_count, in_dtype = _native.buffer(input)
-        arrays.require_dtype("reduce_scatter", dtype, in_dtype)
-        arrays.require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
-        return self._native.reduce_scatter_from_ptr(
-            in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, held
-        )
 
     def all_to_all(
         self,
@@ -271,20 +275,21 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        output, input = held = _native.hold((output, input))
-        sent = arrays.cut("input", input, input_splits, self.world_size, writable=False)
-        received = arrays.cut("output", output, output_splits, self.world_size, writable=True)
-        arrays.require_dtype("all_to_all", sent.dtype, received.dtype)
-        return self._native.all_to_all_ptr(
-            sent.pointers,
-            sent.counts,
-            received.pointers,
-            received.counts,
-            sent.dtype,
-            async_op,
-            timeout_s,
-            held,
-        )
+        with arrays.Held((output, input), async_op) as held:
+            output, input = held
+            sent = arrays.cut("input", input, input_splits, self.world_size, writable=False)
+            received = arrays.cut("output", output, output_splits, self.world_size, writable=True)
+            arrays.require_dtype("all_to_all", sent.dtype, received.dtype)
+            return self._native.all_to_all_ptr(
+                sent.pointers,
+                sent.counts,
+                received.pointers,
+                received.counts,
+                sent.dtype,
+                async_op,
+                timeout_s,
+                held,
+            )
 
     def gather(
         self,
@@ -304,28 +309,29 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        output, input = held = _native.hold((output, input))
-        in_pointer, in_count, dtype = _native.buffer(input)
-        parts = arrays.root_parts(
-            "gather",
-            "output",
-            output,
-            self.world_size,
-            dtype,
-            is_root=self.rank == root,
-            writable=True,
-        )
-        return self._native.gather_ptr(
-            in_pointer,
-            parts.pointers,
-            parts.counts,
-            dtype,
-            root,
-            in_count,
-            async_op,
-            timeout_s,
-            held,
-        )
+        with arrays.Held((output, input), async_op) as held:
+            output, input = held
+            in_pointer, in_count, dtype = _native.buffer(input)
+            parts = arrays.root_parts(
+                "gather",
+                "output",
+                output,
+                self.world_size,
+                dtype,
+                is_root=self.rank == root,
+                writable=True,
+            )
+            return self._native.gather_ptr(
+                in_pointer,
+                parts.pointers,
+                parts.counts,
+                dtype,
+                root,
+                in_count,
+                async_op,
+                timeout_s,
+                held,
+            )
 
     def scatter(
         self,
@@ -346,28 +352,29 @@ class Communicator:
             async_op: Return a `Work` at once.
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
-        output, input = held = _native.hold((output, input))
-        out_pointer, out_count, dtype = _native.buffer(output, True)
-        parts = arrays.root_parts(
-            "scatter",
-            "input",
-            input,
-            self.world_size,
-            dtype,
-            is_root=self.rank == root,
-            writable=False,
-        )
-        return self._native.scatter_ptr(
-            parts.pointers,
-            out_pointer,
-            parts.counts,
-            dtype,
-            root,
-            out_count,
-            async_op,
-            timeout_s,
-            held,
-        )
+        with arrays.Held((output, input), async_op) as held:
+            output, input = held
+            out_pointer, out_count, dtype = _native.buffer(output, True)
+            parts = arrays.root_parts(
+                "scatter",
+                "input",
+                input,
+                self.world_size,
+                dtype,
+                is_root=self.rank == root,
+                writable=False,
+            )
+            return self._native.scatter_ptr(
+                parts.pointers,
+                out_pointer,
+                parts.counts,
+                dtype,
+                root,
+                out_count,
+                async_op,
+                timeout_s,
+                held,
+            )
 
     def barrier(self, *, async_op: bool = False, timeout_s: float = 0.0) -> _native.Work | None:
         """Wait until every rank is here."""
@@ -391,9 +398,11 @@ class Communicator:
         a message with `async_op=True` runs from when its `Work` is first asked: by `wait()`,
         `is_completed()` or `add_done_callback()`.
         """
-        held = _native.hold(array)
-        pointer, count, dtype = _native.buffer(held)
-        return self._native.send_ptr(pointer, count, dtype, peer, tag, async_op, timeout_s, held)
+        with arrays.Held(array, async_op) as held:
+            pointer, count, dtype = _native.buffer(held)
+            return self._native.send_ptr(
+                pointer, count, dtype, peer, tag, async_op, timeout_s, held
+            )
 
     def recv(
         self,
@@ -417,18 +426,18 @@ class Communicator:
                 f"recv names rank {peer}; expected 0 to {self.world_size - 1}, or None for whoever "
                 "sends first. Check the rank arithmetic of the caller."
             )
-        held = _native.hold(array)
-        pointer, count, dtype = _native.buffer(held, True)
-        return self._native.recv_ptr(
-            pointer,
-            count,
-            dtype,
-            -1 if peer is None else peer,
-            tag,
-            async_op,
-            timeout_s,
-            held,
-        )
+        with arrays.Held(array, async_op) as held:
+            pointer, count, dtype = _native.buffer(held, True)
+            return self._native.recv_ptr(
+                pointer,
+                count,
+                dtype,
+                -1 if peer is None else peer,
+                tag,
+                async_op,
+                timeout_s,
+                held,
+            )
 
     # --- memory ----------------------------------------------------------------------------------
 

@@ -364,6 +364,36 @@ def arrays_in_lists_of_any_class_are_held(comm: Any) -> None:
     assert [part[0] for part in parts] == list(range(comm.world_size))
 
 
+def a_call_that_has_raised_holds_nothing(comm: Any) -> None:
+    """Also while its traceback lives: an `except` may close what the arrays lie in."""
+    peer = (comm.rank + 1) % comm.world_size
+    buffer, parts = bytearray(8), [bytearray(3) for _ in range(comm.world_size)]
+    for is_async in (False, True):
+        for call in (
+            lambda: comm.recv(buffer, peer, timeout_s=0.05, async_op=False),
+            lambda a=is_async: comm.recv(buffer, comm.world_size, async_op=a),
+            lambda a=is_async: comm.send(buffer, comm.rank, async_op=a),
+            lambda a=is_async: comm.all_gather(parts, buffer, async_op=a),
+        ):
+            try:
+                call()
+            except Exception:
+                for array in (buffer, *parts):
+                    array.append(0)
+                    array.pop()
+            else:
+                raise AssertionError("it did not raise")
+
+
+def what_cannot_be_used_is_named(comm: Any) -> None:
+    released = memoryview(bytearray(8))
+    released.release()
+    for call in (comm.all_reduce, lambda array: comm.send(array, (comm.rank + 1) % 3)):
+        name, text, _ = raised(call, released)
+        assert name == "ValueError", text
+        assert "this memoryview cannot be used" in text, text
+
+
 def a_rank_below_zero_is_nobody(comm: Any) -> None:
     name, text, _ = raised(comm.recv, np.zeros(1), -1)
     assert name == "ValueError", text
