@@ -23,6 +23,7 @@
 #include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
+#include "engine/drive.h"
 #include "engine/registry.h"
 #include "engine/seam_group.h"
 
@@ -189,6 +190,15 @@ class PyCommunicator {
     dropWhatHasEnded();
   }
   void close() const {
+    if (engine::isHandlingSignals()) {
+      errors_->raise(Error(
+          ErrorKind::kConfiguration,
+          "group '" + communicator_->name() +
+              "' is closed in a signal handler that interrupts a call of this thread; expected "
+              "that elsewhere, since that call goes on only after the handler. Raise an "
+              "exception in the handler to end the call, and close the group after it; or call "
+              "abort() here."));
+    }
     if (engine::Work::isCallingBack()) {
       errors_->raise(Error(
           ErrorKind::kConfiguration,
@@ -326,7 +336,7 @@ void registerCommunicator(nb::module_& module) {
     // Python runs signal handlers on its main thread only. Elsewhere there is nothing to ask for.
     if (gettid() != getpid()) return false;
     nb::gil_scoped_acquire acquire;
-    return PyErr_CheckSignals() != 0;
+    return PyErr_CheckSignals() != 0 || Py_MakePendingCalls() != 0;  // see addDoneCallback()
   });
   nb::class_<PyCommunicator>(
       module, "Communicator",

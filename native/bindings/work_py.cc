@@ -3,8 +3,10 @@
 #include "bindings/work_py.h"
 
 #include <nanobind/stl/optional.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -139,6 +141,40 @@ ErrorOrNone PyWork::exception() const {
   return nb::borrow<ErrorOrNone>(errors_->toPython(*work_->error()));
 }
 
+namespace {
+
+// What is raised on the main thread when a callback is not where it can be: Ctrl-C, SystemExit.
+void raiseLater(nb::python_error& error) {
+  auto* kept = new nb::python_error(error);
+  const auto raise = [](void* raised) {
+    const std::unique_ptr<nb::python_error> it(static_cast<nb::python_error*>(raised));
+    it->restore();
+    return -1;
+  };
+  if (Py_AddPendingCall(raise, kept) == 0) return;
+  delete kept;  // 32 of them wait already
+  error.discard_as_unraisable("smdistributed Work callback");
+}
+
+// What Ctrl-C raises concerns neither this callback nor the next: it must not leave one out.
+void callBack(const nb::object& callable, const nb::object& work) {
+  const bool isMainThread = gettid() == getpid();
+  std::optional<nb::python_error> later;
+  if (isMainThread && (PyErr_CheckSignals() != 0 || Py_MakePendingCalls() != 0)) later.emplace();
+  try {
+    callable(work);
+  } catch (nb::python_error& error) {
+    if (isMainThread && !later && !error.matches(PyExc_Exception)) {
+      later.emplace(error);
+    } else {
+      error.discard_as_unraisable("smdistributed Work callback");
+    }
+  }
+  if (later) raiseLater(*later);
+}
+
+}  // namespace
+
 void PyWork::addDoneCallback(nb::object self, nb::object function) {
   if (PyCallable_Check(function.ptr()) == 0) {
     throw nb::type_error(
@@ -160,11 +196,7 @@ void PyWork::addDoneCallback(nb::object self, nb::object function) {
     const nb::object workObject = nb::steal(pySelf);
     const nb::object callable = nb::steal(pyFunction);
     nb::cast<PyWork&>(workObject).letGo();
-    try {
-      callable(workObject);
-    } catch (nb::python_error& error) {
-      error.discard_as_unraisable("smdistributed Work callback");
-    }
+    callBack(callable, workObject);
   });
 }
 

@@ -387,13 +387,26 @@ void Communicator::giveUp(Work& work) {
 }
 
 void Communicator::requireMayWait(const Signature& signature) {
-  if (!Work::isCallingBack()) return;
-  throw Error(ErrorKind::kConfiguration,
-              describe(signature) +
-                  " is waited for in a done-callback of another operation; expected no wait there, "
-                  "since the thread that runs it is the one that carries operations out. Start it "
-                  "with async_op=True and wait on a thread of your own, or give it a callback, "
-                  "too.");
+  requireMayWait([&signature] { return describe(signature); });
+}
+
+void Communicator::requireMayWait(const std::function<std::string()>& what) {
+  if (isHandlingSignals()) {
+    throw Error(ErrorKind::kConfiguration,
+                what() +
+                    " is waited for in a signal handler that interrupts another call of this "
+                    "thread; expected no wait there, since that call goes on only after the "
+                    "handler. Set a flag in the handler and look at it between calls, or raise "
+                    "an exception there to end the call.");
+  }
+  if (Work::isCallingBack()) {
+    throw Error(ErrorKind::kConfiguration,
+                what() +
+                    " is waited for in a done-callback of another operation; expected no wait "
+                    "there, since the thread that runs it is the one that carries operations out. "
+                    "Start it with async_op=True and wait on a thread of your own, or give it a "
+                    "callback, too.");
+  }
 }
 
 Communicator::Drive Communicator::wait(Work& work, TimePoint end) {

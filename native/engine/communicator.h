@@ -135,6 +135,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                              const std::exception& cause);
   // Throws if this thread is the one that what waits for `signature` would wait for.
   static void requireMayWait(const Signature& signature);
+  static void requireMayWait(const std::function<std::string()>& what);
   Task start(Work& work);
   void requireOpen() const;
   void requireUsable(std::string_view operation, int peer, bool mayBeAny);

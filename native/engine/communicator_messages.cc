@@ -126,6 +126,8 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
 
 std::optional<Message> Communicator::nextMessage(TimePoint end) {
   requireUsable("next_message", transport::kAnyPeer, true);
+  const bool waits = end > Clock::now();
+  if (waits) requireMayWait([] { return std::string("the next message"); });
   noteProcessor();
   if (isTakingMessage_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorKind::kConfiguration,
@@ -145,7 +147,7 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
     isExpectingMessages_ = true;
   }
   NextMessage next(*this);
-  if (end <= Clock::now()) {
+  if (!waits) {
     next.stepOrDiagnose();
   } else {
     const SpinBudget budget = allLocal_ ? patientSpinBudget() : kBetweenHosts;

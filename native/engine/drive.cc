@@ -11,6 +11,7 @@ namespace smd::engine {
 namespace {
 
 InterruptCheck interruptCheck;
+thread_local bool handlesSignals = false;
 
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
@@ -45,7 +46,15 @@ class Wires {
 
 void setInterruptCheck(InterruptCheck check) { interruptCheck = std::move(check); }
 
-bool wasInterrupted() { return interruptCheck && interruptCheck(); }
+bool wasInterrupted() {
+  if (!interruptCheck) return false;
+  const bool before = std::exchange(handlesSignals, true);
+  const bool isInterrupted = interruptCheck();  // does not throw
+  handlesSignals = before;
+  return isInterrupted;
+}
+
+bool isHandlingSignals() { return handlesSignals; }
 
 Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const Waiting& waiting) {
   Wires wires(waiting.mailbox);

@@ -15,9 +15,12 @@
 namespace smd::engine {
 
 // Asked by threads that block on behalf of a user: "did Ctrl-C arrive?" Set once by the bindings.
+// It must not throw.
 using InterruptCheck = std::function<bool()>;
 void setInterruptCheck(InterruptCheck check);
 bool wasInterrupted();
+// Whether this thread is in it: in a signal handler of the user's, within a call that waits.
+bool isHandlingSignals();
 
 // Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
 struct Interrupted {};

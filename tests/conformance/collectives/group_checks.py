@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import array
 import os
+import signal
 import threading
 import time
 import weakref
@@ -300,6 +301,79 @@ def a_callback_is_refused_also_if_nothing_is_under_way(comm: Any) -> None:
         for name, text, _ in told:
             assert name == "ConfigurationError", text
     comm.barrier()
+
+
+def a_signal_handler_that_would_wait_is_refused(comm: Any) -> None:
+    """It runs inside a call of its thread, which goes on only after it."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    told: list[tuple[str, str, list[str]]] = []
+    others = [rank for rank in range(comm.world_size) if rank != comm.rank]
+
+    def handler(*_: Any) -> None:
+        told.extend(
+            raised(call)
+            for call in (
+                comm.barrier,
+                lambda: comm.recv(np.zeros(1), others[0], tag=9),
+                comm.all_reduce(np.ones(1), async_op=True).wait,
+                comm.close,
+            )
+        )
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        values = np.ones(3)
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            for peer in others:
+                comm.recv(np.zeros(1), peer)  # the handler runs here
+            comm.all_reduce(values)
+        else:
+            time.sleep(1.0)
+            comm.send(np.zeros(1), 0)
+            comm.all_reduce(np.ones(1))  # that of the handler
+            comm.all_reduce(values)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert values[0] == comm.world_size
+    if comm.rank == 0:
+        assert len(told) == 4
+        for name, text, _ in told:
+            assert name == "ConfigurationError", text
+            assert "in a signal handler that interrupts" in text, text
+
+
+def ctrl_c_in_a_callback_is_raised_after_it(comm: Any) -> None:
+    """Where the user can catch it, on the main thread; and the other callbacks are called."""
+    called: list[threading.Thread] = []
+    values = np.ones(LARGE)
+    has_raised = False
+    if comm.rank == 0:
+
+        def interrupted(_: Any) -> None:
+            called.append(threading.current_thread())
+            if called[0] is threading.main_thread():
+                raise KeyboardInterrupt
+
+        work = comm.all_reduce(values, async_op=True)
+        try:
+            work.add_done_callback(interrupted)
+            work.add_done_callback(lambda _: called.append(threading.current_thread()))
+            work.wait()
+            for _ in range(1000):  # Python looks for it now and then
+                pass
+        except KeyboardInterrupt:
+            has_raised = True
+        work.wait()
+        end = time.monotonic() + TIMEOUT_S
+        while len(called) < 2:
+            assert time.monotonic() < end
+        assert has_raised == (called[0] is threading.main_thread())
+    else:
+        time.sleep(0.3)
+        comm.all_reduce(values)
+    assert values[0] == comm.world_size
 
 
 class _Exports:
