@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from smdistributed.dataparallel.torch.operation import Operation
-from smdistributed.dataparallel.torch.tensors import movable
+from smdistributed.dataparallel.torch.tensors import address, movable
 from smdistributed.dataparallel.torch.work import EngineWork
 
 __all__ = ["Bundle", "Runnable", "coalesce"]
@@ -96,8 +96,8 @@ class Bundle:
         shares = outputs if first.kind == "reduce_scatter_single" else inputs
         return (
             _COLLECTIVES[first.kind],
-            [tensor.data_ptr() for tensor in inputs],
-            [tensor.data_ptr() for tensor in outputs],
+            [address(tensor) for tensor in inputs],
+            [address(tensor) for tensor in outputs],
             [tensor.numel() * scale for tensor in shares],
             dtype,
             first.code,

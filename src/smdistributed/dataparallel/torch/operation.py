@@ -18,7 +18,7 @@ from torch import Tensor
 
 from smdistributed.collectives import _native
 from smdistributed.dataparallel.torch.adoption.gate import gate
-from smdistributed.dataparallel.torch.tensors import movable
+from smdistributed.dataparallel.torch.tensors import address, movable
 from smdistributed.dataparallel.torch.work import EngineWork
 
 __all__ = ["IN_PLACE", "Operation"]
@@ -94,15 +94,15 @@ _Arguments = tuple[Any, ...]
 
 
 def _addresses(tensors: Sequence[Tensor]) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
+    return [address(tensor) for tensor in tensors]
 
 
-def _consecutive(address: int, counts: Sequence[int], itemsize: int) -> list[int]:
+def _consecutive(begin: int, counts: Sequence[int], itemsize: int) -> list[int]:
     """Where each of the parts of one tensor begins."""
     addresses = []
     for count in counts:
-        addresses.append(address)
-        address += count * itemsize
+        addresses.append(begin)
+        begin += count * itemsize
     return addresses
 
 
@@ -110,7 +110,7 @@ def _buffer(op: Operation) -> tuple[int, int, int]:
     """(address, count, dtype) of the only tensor."""
     tensor = (op.inputs or op.outputs)[0]
     dtype, scale = movable(op.dtype)
-    return tensor.data_ptr(), tensor.numel() * scale, dtype
+    return address(tensor), tensor.numel() * scale, dtype
 
 
 def _all_reduce(op: Operation) -> _Arguments:
@@ -132,12 +132,12 @@ def _message(op: Operation) -> _Arguments:
 def _all_gather(op: Operation) -> _Arguments:
     dtype, scale = movable(op.dtype)
     counts = [output.numel() * scale for output in op.outputs]
-    return op.inputs[0].data_ptr(), _addresses(op.outputs), counts, dtype
+    return address(op.inputs[0]), _addresses(op.outputs), counts, dtype
 
 
 def _all_gather_single(op: Operation) -> _Arguments:
-    address, count, dtype = _buffer(op)
-    return address, op.outputs[0].data_ptr(), count, dtype
+    begin, count, dtype = _buffer(op)
+    return begin, address(op.outputs[0]), count, dtype
 
 
 def _reduce_scatter(op: Operation) -> _Arguments:
@@ -145,7 +145,7 @@ def _reduce_scatter(op: Operation) -> _Arguments:
     counts = [tensor.numel() for tensor in op.inputs]
     return (
         _addresses(op.inputs),
-        op.outputs[0].data_ptr(),
+        address(op.outputs[0]),
         counts,
         dtype,
         op.code,
@@ -157,8 +157,8 @@ def _reduce_scatter_single(op: Operation) -> _Arguments:
     output = op.outputs[0]
     dtype, _ = movable(op.dtype)
     return (
-        op.inputs[0].data_ptr(),
-        output.data_ptr(),
+        address(op.inputs[0]),
+        address(output),
         output.numel(),
         dtype,
         op.code,
@@ -181,19 +181,19 @@ def _all_to_all_single(op: Operation) -> _Arguments:
     dtype, scale = movable(op.dtype)
     itemsize = op.dtype.itemsize
     return (
-        _consecutive(op.inputs[0].data_ptr(), op.input_counts, itemsize),
+        _consecutive(address(op.inputs[0]), op.input_counts, itemsize),
         [count * scale for count in op.input_counts],
-        _consecutive(op.outputs[0].data_ptr(), op.output_counts, itemsize),
+        _consecutive(address(op.outputs[0]), op.output_counts, itemsize),
         [count * scale for count in op.output_counts],
         dtype,
     )
 
 
 def _gather(op: Operation) -> _Arguments:
-    address, own, dtype = _buffer(op)
+    begin, own, dtype = _buffer(op)
     _, scale = movable(op.dtype)
     counts = [output.numel() * scale for output in op.outputs]
-    return address, _addresses(op.outputs), counts, dtype, op.peer, own
+    return begin, _addresses(op.outputs), counts, dtype, op.peer, own
 
 
 def _scatter(op: Operation) -> _Arguments:
@@ -202,7 +202,7 @@ def _scatter(op: Operation) -> _Arguments:
     counts = [tensor.numel() * scale for tensor in op.inputs]
     return (
         _addresses(op.inputs),
-        output.data_ptr(),
+        address(output),
         counts,
         dtype,
         op.peer,

@@ -68,7 +68,7 @@ from smdistributed.dataparallel.torch.exchange import (
 from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
 from smdistributed.dataparallel.torch.process_group_identity import BACKEND_NAME, GroupIdentity
 from smdistributed.dataparallel.torch.shared_memory import SharedMemory
-from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, only_tensor, reduction
+from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, address, only_tensor, reduction
 from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 
 __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
@@ -224,14 +224,13 @@ class ProcessGroupSmddp(GroupIdentity):
         factor = 1.0
         if code:
             code, factor = reduction(opts.reduceOp, tensor.dtype, "all_reduce")
+        begin = tensor.data_ptr() or address(tensor)
         limit = opts.timeout
         limit_s = limit.total_seconds() if limit > _UNSET else self._limit_s
         if opts.asyncOp:
-            work = self._all_reduce_ptr(
-                tensor.data_ptr(), count, dtype, code, factor, True, limit_s, tensor
-            )
+            work = self._all_reduce_ptr(begin, count, dtype, code, factor, True, limit_s, tensor)
             return SmddpWork(work, tensors)
-        self._all_reduce_ptr(tensor.data_ptr(), count, dtype, code, factor, False, limit_s)
+        self._all_reduce_ptr(begin, count, dtype, code, factor, False, limit_s)
         return COMPLETED
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> TorchWork:

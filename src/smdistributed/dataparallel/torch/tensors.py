@@ -35,6 +35,7 @@ __all__ = [
     "DTYPE_CODES",
     "OP_CODES",
     "SUM",
+    "address",
     "check_moves",
     "check_reducible",
     "in_place",
@@ -152,6 +153,20 @@ def check_moves(tensor: Tensor, operation: str, device_type: str = "cpu") -> Non
             " this group. Move it there, or name a backend for its device when the group is made,"
             f" such as init_process_group('cpu:smddp,{tensor.device.type}:<backend>')."
         )
+
+
+def address(tensor: Tensor) -> int:
+    """Where the elements lie; 0 if nowhere, which the engine refuses.
+
+    The result of a functional collective is waited for first, as it is over Gloo.
+    """
+    begin = tensor.data_ptr()
+    if not begin:
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+        if isinstance(tensor, AsyncCollectiveTensor):
+            begin = tensor.trigger_wait().data_ptr()
+    return begin
 
 
 def only_tensor(tensors: Sequence[Tensor], operation: str) -> Tensor:
