@@ -135,13 +135,25 @@ def test_bad_tensors_raise_before_anything_moves() -> None:
 def without_memory(rank: int, world_size: int) -> None:
     """As FSDP leaves the parameters that it has sharded. Of CUDA tensors torch says it itself."""
     freed = torch.zeros(3)
+    view = freed[1:]
     freed.untyped_storage().resize_(0)
+    assert view.data_ptr() != 0
     peer = 1 - rank
     with smddp():
-        for call, *others in ((dist.all_reduce,), (dist.send, peer), (dist.recv, peer)):
-            name, text, _ = raised(call, freed, *others)
+        for call, *others in (
+            (dist.all_reduce,),
+            (dist.send, peer),
+            (dist.recv, peer),
+            (dist.broadcast, 0),
+            (lambda t: dist.all_reduce_coalesced([t, t]),),
+            (lambda t: dist.all_gather([torch.ones(t.shape), t], torch.ones(t.shape)),),
+            (lambda t: dist.all_to_all_single(torch.ones(t.shape), t, [1, 1], [1, 1]),),
+        ):
+            name, text, _ = raised(call, view, *others)
             assert name == "SMDDPConfigInvalid", text
             assert "without memory behind them" in text, text
+        name, text, _ = raised(dist.all_reduce, freed)
+        assert "without memory behind them" in text, text
         tensor = tagged(rank, 3)
         dist.all_reduce(tensor)
         assert torch.equal(tensor, sum(tagged(r, 3) for r in range(world_size)))

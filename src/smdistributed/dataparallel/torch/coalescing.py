@@ -71,14 +71,16 @@ class Bundle:
 
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when all are complete on this rank, copies included."""
+        _held = self._memory()
         engine.coalesced_ptr(*self._arguments(), False, timeout_s, **self._layout())
         if self.copies:
             self.copy_back()
 
     def start(self, engine: Any, timeout_s: float) -> EngineWork:
-        """Hand it to the engine, which holds the tensors until then; copies are left to others."""
+        """Hand it to the engine, which holds the memory until then; copies are left to others."""
+        held = (self._operations, self._memory())
         work: EngineWork = engine.coalesced_ptr(
-            *self._arguments(), True, timeout_s, self._operations, **self._layout()
+            *self._arguments(), True, timeout_s, held, **self._layout()
         )
         return work
 
@@ -86,6 +88,9 @@ class Bundle:
         """Carry out the operations' copies."""
         for operation in self._operations:
             operation.copy_back()
+
+    def _memory(self) -> list[Any]:
+        return [operation.memory() for operation in self._operations]
 
     def _arguments(self) -> tuple[Any, ...]:
         first = self._operations[0]

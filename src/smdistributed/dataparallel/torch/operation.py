@@ -26,6 +26,8 @@ __all__ = ["IN_PLACE", "Operation"]
 IN_PLACE = frozenset(("all_reduce", "reduce", "broadcast"))
 """Kinds whose one buffer is input and output, though not both on every rank."""
 
+_STORAGE = Tensor.untyped_storage
+
 
 # Never changed once made; not `frozen`, which would cost a microsecond on every small collective.
 @dataclasses.dataclass(slots=True)
@@ -62,8 +64,13 @@ class Operation:
     input_counts: Sequence[int] = ()
     output_counts: Sequence[int] = ()
 
+    def memory(self) -> tuple[Any, ...]:
+        """The storages of all tensors: `tensor.data = other` gives back what nobody else holds."""
+        return tuple(map(_STORAGE, (*self.inputs, *self.outputs)))
+
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when it is complete on this rank, copies included."""
+        _held = self.memory()
         function, arguments = _ENGINE_CALLS[self.kind]
         layout = {"layout": self.layout} if self.layout else {}
         getattr(engine, function)(*arguments(self), False, timeout_s, **layout)
@@ -71,11 +78,12 @@ class Operation:
             self.copy_back()
 
     def start(self, engine: Any, timeout_s: float) -> EngineWork:
-        """Hand it to the engine, which holds the tensors until then; copies are left to others."""
+        """Hand it to the engine, which holds the memory until then; copies are left to others."""
+        held = (self.inputs, self.outputs, self.memory())
         function, arguments = _ENGINE_CALLS[self.kind]
         layout = {"layout": self.layout} if self.layout else {}
         work: EngineWork = getattr(engine, function)(
-            *arguments(self), True, timeout_s, (self.inputs, self.outputs), **layout
+            *arguments(self), True, timeout_s, held, **layout
         )
         return work
 

@@ -224,11 +224,14 @@ class ProcessGroupSmddp(GroupIdentity):
         factor = 1.0
         if code:
             code, factor = reduction(opts.reduceOp, tensor.dtype, "all_reduce")
-        begin = tensor.data_ptr() or address(tensor)
+        memory = tensor.untyped_storage()  # `tensor.data = other` must not give it back meanwhile
+        begin = (memory.nbytes() and tensor.data_ptr()) or address(tensor)
         limit = opts.timeout
         limit_s = limit.total_seconds() if limit > _UNSET else self._limit_s
         if opts.asyncOp:
-            work = self._all_reduce_ptr(begin, count, dtype, code, factor, True, limit_s, tensor)
+            work = self._all_reduce_ptr(
+                begin, count, dtype, code, factor, True, limit_s, (tensor, memory)
+            )
             return SmddpWork(work, tensors)
         self._all_reduce_ptr(begin, count, dtype, code, factor, False, limit_s)
         return COMPLETED

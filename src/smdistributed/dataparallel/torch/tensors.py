@@ -161,12 +161,11 @@ def address(tensor: Tensor) -> int:
     The result of a functional collective is waited for first, as it is over Gloo.
     """
     begin = tensor.data_ptr()
-    if not begin:
-        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    if begin and tensor.untyped_storage().nbytes():  # a view of freed memory has its offset alone
+        return begin
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-        if isinstance(tensor, AsyncCollectiveTensor):
-            begin = tensor.trigger_wait().data_ptr()
-    return begin
+    return tensor.trigger_wait().data_ptr() if isinstance(tensor, AsyncCollectiveTensor) else 0
 
 
 def only_tensor(tensors: Sequence[Tensor], operation: str) -> Tensor:
