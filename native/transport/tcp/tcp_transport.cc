@@ -488,7 +488,7 @@ class Core : public std::enable_shared_from_this<Core> {
         });
       }
       case Source::kReceiver:
-        return receive(tag.number);
+        return receive(tag.number, (events & (EPOLLHUP | EPOLLERR)) != 0);
       case Source::kHandshake:
         try {
           return readHandshake(tag.number);
@@ -518,14 +518,15 @@ class Core : public std::enable_shared_from_this<Core> {
     return progress.hasMoved || progress.end.has_value();
   }
 
-  bool receive(std::uint64_t number) {
+  bool receive(std::uint64_t number, bool hasHungUp) {
     const auto found = receivers_.find(number);
     if (found == receivers_.end()) {
       return readAnswered(number);
     }
     const int peer = found->second->from().peer;
-    if (isRefused_[static_cast<std::size_t>(peer)]) {  // not watched: this is its end
-      return forPeer(peer, [&] {
+    if (isRefused_[static_cast<std::size_t>(peer)]) {
+      if (!hasHungUp) return false;  // seen before that was so
+      return forPeer(peer, [&] {     // not watched for more than this
         linkFailed(peer, closedUnexpectedly(endpoints_[static_cast<std::size_t>(peer)], ""));
         return true;
       });
@@ -543,7 +544,7 @@ class Core : public std::enable_shared_from_this<Core> {
       stopReceiving(peer, *result.refusal);
     }
     if (result.hasMore) {
-      runSoon([this, number = found->first] { receive(number); });
+      runSoon([this, number = found->first] { receive(number, false); });
     }
     const auto ending = endings_.find(peer);
     if (ending != endings_.end() && result.bytes > 0) {
