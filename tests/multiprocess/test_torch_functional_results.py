@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a functional collective returns may be used in any other collective at once.
 
-Source: torch's `AsyncCollectiveTensor`, which is waited for when it is first used; so it is over Gloo.
+Source: torch's `AsyncCollectiveTensor`, which is waited for when it is first used, as over Gloo.
 """
 
 from __future__ import annotations

@@ -165,7 +165,10 @@ def address(tensor: Tensor) -> int:
         return begin
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    return tensor.trigger_wait().data_ptr() if isinstance(tensor, AsyncCollectiveTensor) else 0
+    if not isinstance(tensor, AsyncCollectiveTensor):
+        return 0
+    result: Tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
+    return result.data_ptr()
 
 
 def only_tensor(tensors: Sequence[Tensor], operation: str) -> Tensor:
