@@ -215,7 +215,7 @@ class PyCommunicator {
   }
 
   // Runs a collective; None once complete, or its Work.
-  WorkOrNone collective(Request request, const CallOptions& call) const {
+  WorkOrNone collective(Request&& request, const CallOptions& call) const {
     return nb::borrow<WorkOrNone>(run(
         call,
         [&](engine::Mode mode) {
@@ -292,7 +292,7 @@ class PyCommunicator {
 #define SMD_LAYOUT_ARGS SMD_CALL_ARGS, nb::arg("layout") = 0
 #define SMD_CALL_ARGS SMD_ARRAY_ARGS, nb::arg("keep_alive") = nb::none()
 // What the ranks must agree on besides: see Request::label.
-#define SMD_LABEL_PARAMETERS std::uint64_t label, const std::string &purpose
+#define SMD_LABEL_PARAMETERS std::uint64_t label, const char *purpose
 #define SMD_LABEL_ARGS nb::arg("label") = 0, nb::arg("purpose") = ""
 #define SMD_LABEL(request) \
   request.label = label;   \

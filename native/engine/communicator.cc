@@ -325,7 +325,7 @@ Task Communicator::start(Work& work) {
   }
 }
 
-std::shared_ptr<Work> Communicator::collective(Request request, Mode mode, nanoseconds timeout) {
+std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nanoseconds timeout) {
   checkUsable();
   if (request.kind == OpKind::kAllReduce || request.kind == OpKind::kReduce ||
       request.kind == OpKind::kReduceScatter) {
@@ -387,6 +387,7 @@ void Communicator::giveUp(Work& work) {
 }
 
 void Communicator::requireMayWait(const Signature& signature) {
+  if (!isHandlingSignals() && !Work::isCallingBack()) return;  // at once: in each blocking call
   requireMayWait([&signature] { return describe(signature); });
 }
 
@@ -435,15 +436,15 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
   driver_ = Driver::kInline;
   Drive result = Drive::kDone;
   while (result == Drive::kDone && !work.isCompleted()) {
-    const std::shared_ptr<Work> first = queue_.front();
+    Work& first = *queue_.front();  // stays there: whoever drives takes it off
     lock.unlock();
-    first->context.copyAhead = copyAhead_;
-    if (first->trace) first->trace->isDrivenByProgress = false;
+    first.context.copyAhead = copyAhead_;
+    if (first.trace) first.trace->isDrivenByProgress = false;
     try {
-      result = driveInline(*first, until);
+      result = driveInline(first, until);
     } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
-      fail(cannotGoOn(error, *first));
-      finish(*first, groupError());
+      fail(cannotGoOn(error, first));
+      finish(first, groupError());
       result = Drive::kDone;
     }
     lock.lock();
@@ -583,7 +584,7 @@ bool Communicator::step(Work& work) {
         finish(work, groupError());
         return true;
       }
-      work.isStarted = true;
+      work.isStarted.store(true, std::memory_order_release);
       if (sequence != 0) {
         begun_.store(sequence, std::memory_order_relaxed);
         noteBegin(work);

@@ -67,7 +67,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   // Starts an operation. kBlocking: returns when it is complete (throws Interrupted if the user
   // interrupts); its error, if any, is in the Work. `timeout` zero: the communicator's.
-  std::shared_ptr<Work> collective(algorithms::Request request, Mode mode, nanoseconds timeout);
+  std::shared_ptr<Work> collective(algorithms::Request&& request, Mode mode, nanoseconds timeout);
   // Waits for an operation of this communicator, until `end` at most. Where the progress thread has
   // it, and is asleep, the calling thread takes it over.
   using Drive = engine::Drive;

@@ -47,27 +47,30 @@ void Work::startClock(TimePoint from) {
 }
 
 void Work::onCompletion(std::function<void()> callback) {
+  if (isCompleted()) return callback();
+  std::vector<std::function<void()>> mine;
   {
     std::lock_guard lock(mutex_);
-    if (!isCompleted()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
+    callbacks_.push_back(std::move(callback));
+    hasCallbacks_.store(true, std::memory_order_seq_cst);
+    // Either complete() sees it, or this thread that it is complete; both may.
+    if (done_.load(std::memory_order_seq_cst) == 0) return;
+    mine.swap(callbacks_);
   }
-  callback();
+  for (auto& each : mine) each();
 }
 
 void Work::complete(std::optional<Error> error) {
-  std::vector<std::function<void()>> callbacks;
   body.reset();
+  error_ = std::move(error);
+  done_.store(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futexWakeAll(done_);
+  if (!hasCallbacks_.load(std::memory_order_seq_cst)) return;  // what comes now sees done_
+  std::vector<std::function<void()>> callbacks;
   {
     std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    done_.store(1, std::memory_order_seq_cst);
     callbacks.swap(callbacks_);
   }
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) futexWakeAll(done_);
-  if (callbacks.empty()) return;
   const CallingBack here;
   for (auto& callback : callbacks) callback();
 }

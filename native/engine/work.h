@@ -78,6 +78,7 @@ class Work {
   int source_ = -1;
   std::mutex mutex_;
   std::vector<std::function<void()>> callbacks_;
+  std::atomic<bool> hasCallbacks_{false};  // ever; looked at without the lock
 };
 
 }  // namespace smd::engine
