@@ -17,9 +17,10 @@ from torch.distributed import ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.torch.operation import Operation
 from smdistributed.dataparallel.torch.tensors import (
+    STRIDED,
     contiguous,
     in_place,
-    is_literal,
+    is_plain,
     literal,
     reduction,
     staged_input,
@@ -69,27 +70,18 @@ class Calls:
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp, operation: str) -> Operation:
         """In place on every rank."""
-        in_place(tensor, operation, self._device_type)
+        tensor, layout = self._dense(tensor, operation, is_only_read=False)
         code, factor = reduction(op, tensor.dtype, operation)
         return Operation(
-            "all_reduce",
-            (tensor,),
-            (tensor,),
-            tensor.dtype,
-            code,
-            factor,
-            layout=storage_order(tensor),
+            "all_reduce", (tensor,), (tensor,), tensor.dtype, code, factor, layout=layout
         )
 
     def reduce(self, tensor: Tensor, op: ReduceOp, root: int) -> Operation:
         """In place on the root; the other ranks' tensors are only read."""
         self._check_rank(root, "reduce", "root")
-        if root != self._rank:
-            tensor = literal(tensor)
-        in_place(tensor, "reduce", self._device_type)
+        tensor, layout = self._dense(tensor, "reduce", is_only_read=root != self._rank)
         code, factor = reduction(op, tensor.dtype, "reduce")
         outputs = (tensor,) if root == self._rank else ()
-        layout = storage_order(tensor)
         return Operation(
             "reduce", (tensor,), outputs, tensor.dtype, code, factor, root, layout=layout
         )
@@ -97,11 +89,9 @@ class Calls:
     def broadcast(self, tensor: Tensor, root: int) -> Operation:
         """In place; read on the root, written elsewhere."""
         self._check_rank(root, "broadcast", "root")
-        if root == self._rank:
-            tensor = literal(tensor)
-        in_place(tensor, "broadcast", self._device_type)
-        inputs, outputs = ((tensor,), ()) if root == self._rank else ((), (tensor,))
-        layout = storage_order(tensor)
+        is_root = root == self._rank
+        tensor, layout = self._dense(tensor, "broadcast", is_only_read=is_root)
+        inputs, outputs = ((tensor,), ()) if is_root else ((), (tensor,))
         return Operation("broadcast", inputs, outputs, tensor.dtype, peer=root, layout=layout)
 
     # ---- a share from or for each rank -----------------------------------------------------
@@ -150,9 +140,10 @@ class Calls:
         """Splits count rows of dimension 0; an empty list means even shares."""
         operation = "all_to_all_single"
         self._check_dtypes([output], mine.dtype, operation)
-        mine = literal(mine)
-        contiguous(output, operation, self._device_type)
-        contiguous(mine, operation, self._device_type)
+        if not (self._is_cpu and is_plain(output) and is_plain(mine)):
+            mine = literal(mine)
+            contiguous(output, operation, self._device_type)
+            contiguous(mine, operation, self._device_type)
         return Operation(
             "all_to_all_single",
             (mine,),
@@ -184,8 +175,9 @@ class Calls:
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Operation:
         """To one rank; a receive with the same tag takes it."""
-        tensor = literal(tensor)
-        contiguous(tensor, "send", self._device_type)
+        if not (self._is_cpu and is_plain(tensor)):
+            tensor = literal(tensor)
+            contiguous(tensor, "send", self._device_type)
         self._check_rank(peer, "send", "destination")
         self._check_tag(tag, "send")
         return Operation("send", (tensor,), (), tensor.dtype, peer=peer, tag=tag)
@@ -200,11 +192,21 @@ class Calls:
         return self._receive(tensor, _ANY_SOURCE, tag)
 
     def _receive(self, tensor: Tensor, peer: int, tag: int) -> Operation:
-        contiguous(tensor, "recv", self._device_type)
+        if not (self._is_cpu and is_plain(tensor)):
+            contiguous(tensor, "recv", self._device_type)
         self._check_tag(tag, "recv")
         return Operation("recv", (), (tensor,), tensor.dtype, peer=peer, tag=tag)
 
     # ---- what they share -------------------------------------------------------------------
+
+    def _dense(self, tensor: Tensor, operation: str, *, is_only_read: bool) -> tuple[Tensor, int]:
+        """A tensor whose memory may be used in storage order, and that order."""
+        if self._is_cpu and is_plain(tensor):
+            return tensor, 0
+        if is_only_read:
+            tensor = literal(tensor)
+        in_place(tensor, operation, self._device_type)
+        return tensor, storage_order(tensor)
 
     def _moving(
         self,
@@ -221,13 +223,15 @@ class Calls:
         # Tuples: the caller may change its lists while the operation is under way.
         inputs, outputs = tuple(inputs), tuple(outputs)
         copies: Sequence[tuple[Tensor, Tensor]] = ()
+        is_real = not dtype.is_complex
         for tensor in tensors:
-            if not (
+            if not (  # is_plain(), at once: there are many
                 self._is_cpu
                 and tensor.is_cpu
-                and tensor.layout is torch.strided
+                and tensor.layout is STRIDED
                 and tensor.is_contiguous()
-                and is_literal(tensor)
+                and not tensor.is_neg()
+                and (is_real or not tensor.is_conj())
             ):
                 inputs = [staged_input(t, operation, self._device_type) for t in inputs]
                 outputs, copies = staged_outputs(outputs, operation, self._device_type)
@@ -278,8 +282,12 @@ class Calls:
         self, shares: Sequence[Tensor], own: Tensor, operation: str, what: str, counterpart: str
     ) -> None:
         """`shares` must be one for each rank; the one at our index matches `own`."""
-        self._check_length(shares, operation, what)
-        self._check_dtypes(shares, own.dtype, operation)
+        if len(shares) != self._size:
+            self._check_length(shares, operation, what)
+        dtype = own.dtype
+        for share in shares:
+            if share.dtype != dtype:
+                self._check_dtypes(shares, dtype, operation)
         if shares[self._rank].numel() != own.numel():
             raise self._wrong_size(shares[self._rank], own, operation, counterpart)
 

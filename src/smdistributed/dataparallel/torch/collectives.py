@@ -74,7 +74,10 @@ class Collectives(abc.ABC):
         """Sum a sparse (COO) tensor; complete on return."""
 
     def _call(self, operation: Operation, opts: Any, result: Sequence[Tensor]) -> TorchWork:
-        return self._run([operation], result, self._timeout_s(opts), opts.asyncOp)
+        timeout_s = opts.timeout.total_seconds()
+        if timeout_s <= 0:
+            timeout_s = self._limit_s
+        return self._run((operation,), result, timeout_s, opts.asyncOp)
 
     def _timeout_s(self, opts: Any) -> float:
         return seconds(opts.timeout) or self._limit_s
@@ -237,6 +240,7 @@ class DirectCollectives(Collectives):
         super().__init__(Calls(rank, size))
         self._engine = engine
         self._observer = observer
+        self._observe_from = observer.from_elements
 
     def _run(
         self,
@@ -249,12 +253,15 @@ class DirectCollectives(Collectives):
             # The engine reads inputs where they lie if they are shared. Of several inputs it would
             # have to find each in its place in one buffer. Of outputs only a broadcast makes use.
             recurring = operation.inputs
-            if operation.kind == "broadcast":
-                recurring = recurring or operation.outputs
+            if not recurring and operation.kind == "broadcast":
+                recurring = operation.outputs
             if len(recurring) == 1:
                 tensor = recurring[0]
-                if tensor.numel() >= self._observer.from_elements:
+                if tensor.numel() >= self._observe_from:
                     self._observer.see(tensor, operation.kind)
+        if len(operations) == 1 and not is_async:
+            operations[0].run(self._engine, timeout_s)
+            return COMPLETED
         runnable = operations if len(operations) == 1 else coalesce(operations)
         if not is_async:
             for each in runnable:

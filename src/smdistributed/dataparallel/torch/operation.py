@@ -70,10 +70,13 @@ class Operation:
 
     def run(self, engine: Any, timeout_s: float) -> None:
         """Do it now; returns when it is complete on this rank, copies included."""
-        _held = self.memory()
+        tensors = (*self.inputs, *self.outputs)
+        _held = tensors[0].untyped_storage() if len(tensors) == 1 else [*map(_STORAGE, tensors)]
         function, arguments = _ENGINE_CALLS[self.kind]
-        layout = {"layout": self.layout} if self.layout else {}
-        getattr(engine, function)(*arguments(self), False, timeout_s, **layout)
+        if self.layout:
+            getattr(engine, function)(*arguments(self), False, timeout_s, layout=self.layout)
+        else:
+            getattr(engine, function)(*arguments(self), False, timeout_s)
         if self.copies:
             self.copy_back()
 

@@ -56,12 +56,14 @@ def as_options(
 
 def as_list(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     """A list of tensors, made of one tensor if need be."""
+    if type(tensors) is list:  # at once: torch makes isinstance() slow
+        return tensors
     return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
 def as_lists(tensors: Sequence[Tensor] | Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
     """A list of lists of tensors, made of one list if need be."""
-    if tensors and isinstance(tensors[0], Tensor):
+    if tensors and type(tensors[0]) is not list and isinstance(tensors[0], Tensor):
         return [tensors]  # type: ignore[list-item]
     return tensors  # type: ignore[return-value]
 

@@ -68,7 +68,14 @@ from smdistributed.dataparallel.torch.exchange import (
 from smdistributed.dataparallel.torch.options import as_list, as_lists, as_options
 from smdistributed.dataparallel.torch.process_group_identity import BACKEND_NAME, GroupIdentity
 from smdistributed.dataparallel.torch.shared_memory import SharedMemory
-from smdistributed.dataparallel.torch.tensors import DTYPE_CODES, address, only_tensor, reduction
+from smdistributed.dataparallel.torch.tensors import (
+    DTYPE_CODES,
+    LOWEST_ADDRESS,
+    STRIDED,
+    address,
+    only_tensor,
+    reduction,
+)
 from smdistributed.dataparallel.torch.work import COMPLETED, SmddpWork
 
 __all__ = ["BACKEND_NAME", "ProcessGroupSmddp"]
@@ -192,7 +199,7 @@ class ProcessGroupSmddp(GroupIdentity):
         return self._handlers.get(tensor.device.type, self._direct)
 
     def _by_first(self, tensors: Sequence[Tensor]) -> Any:
-        return self._by(tensors[0]) if tensors else self._direct
+        return self._by(tensors[0]) if self._handlers and tensors else self._direct
 
     # ---- reductions ------------------------------------------------------------------------
 
@@ -208,11 +215,13 @@ class ProcessGroupSmddp(GroupIdentity):
             opts = as_options(AllreduceOptions, opts, op=op, timeout=timeout)
             only_tensor(tensors, "all_reduce")
         tensor = tensors[0]
-        dtype = self._direct_dtypes.get(tensor.dtype)
+        try:
+            dtype = self._direct_dtypes[tensor.dtype]
+        except KeyError:
+            return self._by(tensor).allreduce(tensors, opts)
         if (
-            dtype is None
-            or not tensor.is_cpu
-            or tensor.layout is not torch.strided
+            not tensor.is_cpu
+            or tensor.layout is not STRIDED
             or not tensor.is_contiguous()
             or tensor.is_neg()
         ):
@@ -225,7 +234,9 @@ class ProcessGroupSmddp(GroupIdentity):
         if code:
             code, factor = reduction(opts.reduceOp, tensor.dtype, "all_reduce")
         memory = tensor.untyped_storage()  # `tensor.data = other` must not give it back meanwhile
-        begin = (memory.nbytes() and tensor.data_ptr()) or address(tensor)
+        begin = tensor.data_ptr()
+        if begin < LOWEST_ADDRESS:
+            begin = address(tensor)
         limit = opts.timeout
         limit_s = limit.total_seconds() if limit > _UNSET else self._limit_s
         if opts.asyncOp:
@@ -238,7 +249,8 @@ class ProcessGroupSmddp(GroupIdentity):
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> TorchWork:
         """Reduce each tensor in place, as one operation for the caller."""
-        opts = as_options(AllreduceCoalescedOptions, opts)
+        if type(opts) is not AllreduceCoalescedOptions:
+            opts = as_options(AllreduceCoalescedOptions, opts)
         return self._by_first(tensors).allreduce_coalesced(tensors, opts)
 
     def reduce(
@@ -252,7 +264,8 @@ class ProcessGroupSmddp(GroupIdentity):
     ) -> TorchWork:
         """Reduce into the root's tensor; the other ranks' tensors keep their values."""
         tensors = as_list(tensors)
-        opts = as_options(ReduceOptions, opts, op=op, root=root, timeout=timeout)
+        if type(opts) is not ReduceOptions:
+            opts = as_options(ReduceOptions, opts, op=op, root=root, timeout=timeout)
         return self._by_first(tensors).reduce(tensors, opts)
 
     def reduce_scatter(
@@ -260,12 +273,14 @@ class ProcessGroupSmddp(GroupIdentity):
     ) -> TorchWork:
         """Reduce the inputs of each index; the one at this rank's index goes to its output."""
         outputs, input_lists = as_list(outputs), as_lists(input_lists)
-        opts = as_options(ReduceScatterOptions, opts, timeout=timeout)
+        if type(opts) is not ReduceScatterOptions:
+            opts = as_options(ReduceScatterOptions, opts, timeout=timeout)
         return self._by_first(outputs).reduce_scatter(outputs, input_lists, opts)
 
     def reduce_scatter_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> TorchWork:
         """As `reduce_scatter`, with one input that holds equal shares one after the other."""
-        opts = as_options(ReduceScatterOptions, opts)
+        if type(opts) is not ReduceScatterOptions:
+            opts = as_options(ReduceScatterOptions, opts)
         return self._by(output).reduce_scatter_single(output, mine, opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -274,7 +289,8 @@ class ProcessGroupSmddp(GroupIdentity):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`reduce_scatter_single` of several tensors."""
-        opts = as_options(ReduceScatterOptions, opts)
+        if type(opts) is not ReduceScatterOptions:
+            opts = as_options(ReduceScatterOptions, opts)
         return self._by_first(inputs).reduce_scatter_single_coalesced(outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -290,28 +306,33 @@ class ProcessGroupSmddp(GroupIdentity):
         root: int | None = None,
     ) -> TorchWork:
         """Copy the root's tensor to every rank, in place."""
-        tensors = as_list(tensors)
-        opts = as_options(BroadcastOptions, opts, root=root, timeout=timeout)
+        if type(opts) is not BroadcastOptions or type(tensors) is not list:
+            tensors = as_list(tensors)
+            opts = as_options(BroadcastOptions, opts, root=root, timeout=timeout)
         return self._by_first(tensors).broadcast(tensors, opts)
 
     def allgather(
         self, output_lists: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> TorchWork:
         """Every rank's tensor into every rank's list; the sizes may differ between ranks."""
-        output_lists, inputs = as_lists(output_lists), as_list(inputs)
-        opts = as_options(AllgatherOptions, opts, timeout=timeout)
+        output_lists = as_lists(output_lists)
+        if type(opts) is not AllgatherOptions or type(inputs) is not list:
+            inputs = as_list(inputs)
+            opts = as_options(AllgatherOptions, opts, timeout=timeout)
         return self._by_first(inputs).allgather(output_lists, inputs, opts)
 
     def allgather_coalesced(
         self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`all_gather` of several tensors. `output_lists[rank][i]` receives tensor i of `rank`."""
-        opts = as_options(AllgatherOptions, opts)
+        if type(opts) is not AllgatherOptions:
+            opts = as_options(AllgatherOptions, opts)
         return self._by_first(inputs).allgather_coalesced(output_lists, inputs, opts)
 
     def all_gather_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> TorchWork:
         """Every rank's tensor, one after the other, into one output."""
-        opts = as_options(AllgatherOptions, opts)
+        if type(opts) is not AllgatherOptions:
+            opts = as_options(AllgatherOptions, opts)
         return self._by(output).all_gather_single(output, mine, opts)
 
     _allgather_base = all_gather_single
@@ -320,7 +341,8 @@ class ProcessGroupSmddp(GroupIdentity):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> TorchWork:
         """`all_gather_single` of several tensors."""
-        opts = as_options(AllgatherOptions, opts)
+        if type(opts) is not AllgatherOptions:
+            opts = as_options(AllgatherOptions, opts)
         return self._by_first(inputs).all_gather_single_coalesced(outputs, inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -336,7 +358,8 @@ class ProcessGroupSmddp(GroupIdentity):
     ) -> TorchWork:
         """Every rank's tensor into the root's list; the sizes may differ between ranks."""
         output_lists, inputs = as_lists(output_lists), as_list(inputs)
-        opts = as_options(GatherOptions, opts, root=root, timeout=timeout)
+        if type(opts) is not GatherOptions:
+            opts = as_options(GatherOptions, opts, root=root, timeout=timeout)
         return self._by_first(inputs).gather(output_lists, inputs, opts)
 
     def scatter(
@@ -350,7 +373,8 @@ class ProcessGroupSmddp(GroupIdentity):
     ) -> TorchWork:
         """The root's list, one tensor to each rank; the sizes may differ between ranks."""
         outputs, input_lists = as_list(outputs), as_lists(input_lists)
-        opts = as_options(ScatterOptions, opts, root=root, timeout=timeout)
+        if type(opts) is not ScatterOptions:
+            opts = as_options(ScatterOptions, opts, root=root, timeout=timeout)
         return self._by_first(outputs).scatter(outputs, input_lists, opts)
 
     def alltoall(
@@ -361,7 +385,8 @@ class ProcessGroupSmddp(GroupIdentity):
         timeout: timedelta | None = None,
     ) -> TorchWork:
         """Tensor i of every rank's inputs to rank i; any sizes that agree pairwise."""
-        opts = as_options(AllToAllOptions, opts, timeout=timeout)
+        if type(opts) is not AllToAllOptions:
+            opts = as_options(AllToAllOptions, opts, timeout=timeout)
         return self._by_first(inputs).alltoall(outputs, inputs, opts)
 
     def all_to_all_single(
@@ -374,7 +399,8 @@ class ProcessGroupSmddp(GroupIdentity):
         timeout: timedelta | None = None,
     ) -> TorchWork:
         """Shares of dimension 0 of the input, one to each rank; empty splits are even ones."""
-        opts = as_options(AllToAllOptions, opts, timeout=timeout)
+        if type(opts) is not AllToAllOptions:
+            opts = as_options(AllToAllOptions, opts, timeout=timeout)
         return self._by(output).all_to_all_single(
             output, mine, output_split_sizes, input_split_sizes, opts
         )
@@ -387,7 +413,8 @@ class ProcessGroupSmddp(GroupIdentity):
         `device_ids` are a hint: what this rank has queued on that CUDA device is finished first.
         The ranks meet in the engine in any case, so a hint on some ranks only does no harm.
         """
-        opts = as_options(BarrierOptions, opts, timeout=timeout)
+        if type(opts) is not BarrierOptions:
+            opts = as_options(BarrierOptions, opts, timeout=timeout)
         device = opts.device
         if device is not None and (other := self._others.get(device.type)) is not None:
             return other.barrier(opts)

@@ -33,13 +33,16 @@ from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsup
 
 __all__ = [
     "DTYPE_CODES",
+    "LOWEST_ADDRESS",
     "OP_CODES",
+    "STRIDED",
     "SUM",
     "address",
     "check_moves",
     "check_reducible",
     "in_place",
     "is_literal",
+    "is_plain",
     "literal",
     "movable",
     "only_tensor",
@@ -84,6 +87,10 @@ OP_CODES: dict[int, int] = {
     )
 }
 SUM: int = _native.SUM
+
+STRIDED = torch.strided  # looked up once, for the hot path
+LOWEST_ADDRESS = 1 << 40
+"""Below, an address may be an offset alone: that of a view of memory that was freed."""
 
 _BITWISE = frozenset((_native.BAND, _native.BOR, _native.BXOR))
 _ORDERING = frozenset((_native.MIN, _native.MAX, _native.PRODUCT))
@@ -135,7 +142,7 @@ def reduction(op: ReduceOp, dtype: torch.dtype, operation: str) -> tuple[int, fl
 
 def check_moves(tensor: Tensor, operation: str, device_type: str = "cpu") -> None:
     """Raise unless this is a dense tensor in memory of this device; says what it is instead."""
-    if device_type == "cpu" and tensor.is_cpu and tensor.layout is torch.strided:
+    if device_type == "cpu" and tensor.is_cpu and tensor.layout is STRIDED:
         return  # without making a device object
     if tensor.layout is not torch.strided:
         raise SMDDPUnsupported(
@@ -161,7 +168,7 @@ def address(tensor: Tensor) -> int:
     The result of a functional collective is waited for first, as it is over Gloo.
     """
     begin = tensor.data_ptr()
-    if begin and tensor.untyped_storage().nbytes():  # a view of freed memory has its offset alone
+    if begin >= LOWEST_ADDRESS or (begin and tensor.untyped_storage().nbytes()):
         return begin
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
@@ -196,6 +203,17 @@ def in_place(tensor: Tensor, operation: str, device_type: str = "cpu") -> Tensor
         f"{operation}: Tensors must be contiguous, but one of shape {tuple(tensor.shape)} has"
         f" strides {tensor.stride()}, so its elements do not fill one block of memory. Pass"
         " tensor.contiguous(), and copy the result back if the call works in place."
+    )
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether this is a contiguous tensor in host memory that holds its values: as most are."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is STRIDED
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and not tensor.is_conj()
     )
 
 
