@@ -6,9 +6,10 @@
 
 Every rank derives the same plan from the seed. In each round process groups are made, two lanes
 (threads with groups of their own) work at the same time, every result is compared with one that a
-single process computes, groups and buffers are dropped, and what each rank still holds is measured.
-Time decides only how many rounds there are. A failure names seed and round; `--seed S --first R
---rounds 1` makes that round again.
+single process computes. Beside them a thread holds addresses in the ways that docs/zero_copy.md
+allows, while it reduces what lies next to them. Then groups and buffers are dropped, and what each
+rank still holds is measured. Time decides only how many rounds there are. A failure names seed and
+round; `--seed S --first R --rounds 1` makes that round again.
 """
 
 from __future__ import annotations
@@ -20,19 +21,23 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from smdistributed.dataparallel.torch import zero_copy_statistics
+from smdistributed.dataparallel.torch import empty_shared, zero_copy_statistics
+from tests.multiprocess.address_holders import ROWS, Holders
 from tests.soak.data import MAX_RANKS
 from tests.soak.lane import Done, Lane
 from tests.soak.plan import LANES, plan_lane
 from tests.soak.usage import MIB, Usage, growth, measure
 
 STEPS_PER_ROUND = 60
+ROWS_PER_ROUND = 2
 _TIMEOUT = timedelta(seconds=120)
 _REPORT_EVERY_S = 60.0
 
@@ -45,6 +50,10 @@ class Soak:
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._done = Done()
         self._groups_made = 0
+        # Of those who hold addresses, from the first round to the last.
+        ranks = tuple(range(self._world_size))
+        self._holding, self._gloo = _new_group(ranks), _new_group(ranks, "gloo")
+        self._held: Counter[str] = Counter()
         self._history: list[list[Usage]] = [[] for _ in range(self._world_size)]
         self._begin = time.monotonic()
         self._reported = 0.0  # seconds after the begin
@@ -89,6 +98,7 @@ class Soak:
             threading.Thread(target=self._run_lane, args=(lane, number, index))
             for index, lane in enumerate(lanes)
         ]
+        threads.append(threading.Thread(target=self._hold_addresses, args=(number,)))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -104,15 +114,29 @@ class Soak:
         try:
             lane.run()
         except BaseException:
-            traceback.print_exc()
-            print(
-                f"soak failed: rank {self._rank}, seed {self._seed}, round {number}, lane {index},"
-                f" {lane.now}. Repeat it with --seed {self._seed} --first {number} --rounds 1.",
-                file=sys.stderr,
-                flush=True,
-            )
-            # The other lane and the other ranks wait for this one: let them see that it is gone.
-            os._exit(1)
+            self._fail(number, f"lane {index}, {lane.now}")
+
+    def _fail(self, number: int, where: str) -> NoReturn:
+        traceback.print_exc()
+        print(
+            f"soak failed: rank {self._rank}, seed {self._seed}, round {number}, {where}. Repeat it"
+            f" with --seed {self._seed} --first {number} --rounds 1.",
+            file=sys.stderr,
+            flush=True,
+        )
+        # The other threads and the other ranks wait for this one: let them see that it is gone.
+        os._exit(1)
+
+    def _hold_addresses(self, number: int) -> None:
+        rows = random.Random(f"{self._seed}/{number}/addresses")  # the same on all ranks
+        for _ in range(ROWS_PER_ROUND):
+            name, is_shared = rows.choice(sorted(ROWS)), rows.random() < 0.5
+            make = partial(empty_shared, group=self._holding) if is_shared else torch.empty
+            try:
+                ROWS[name](Holders(make, self._holding, self._gloo))
+            except BaseException:
+                self._fail(number, f"{name}, {'shared' if is_shared else 'ordinary'} memory")
+            self._held[name] += 1
 
     def _grown(self) -> str | None:
         for rank, history in enumerate(self._history):
@@ -147,14 +171,15 @@ class Soak:
             f" {len(self._history[0])} rounds with {self._groups_made} groups on rank 0, which made"
             f" {sum(self._done.calls.values())} collectives ({counts}) on"
             f" {self._done.moved_bytes / 2**30:.1f} GiB and used"
-            f" {zero_copy_statistics().shared} shared tensors;"
+            f" {zero_copy_statistics().shared} shared tensors, and held addresses"
+            f" ({', '.join(f'{name} {count}' for name, count in self._held.most_common())});"
             " every result was right and nothing grew"
         )
 
 
-def _new_group(ranks: tuple[int, ...]) -> Any:
+def _new_group(ranks: tuple[int, ...], backend: str | None = None) -> Any:
     """A group of `ranks`; None on the others. All ranks call it."""
-    group = dist.new_group(list(ranks), timeout=_TIMEOUT)
+    group = dist.new_group(list(ranks), timeout=_TIMEOUT, backend=backend)
     return group if dist.get_rank() in ranks else None
 
 

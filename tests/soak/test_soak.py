@@ -39,6 +39,7 @@ def test_six_rounds_pass() -> None:
     shared = re.search(r"used (\d+) shared tensors", output)
     assert shared is not None
     assert int(shared[1]) > 10, output
+    assert "held addresses (" in output
 
 
 def test_plans_depend_on_seed_round_and_lane_alone() -> None:
