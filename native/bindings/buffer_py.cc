@@ -176,7 +176,7 @@ ArrayMemory memoryOf(nb::object& object, bool isWritable, HeldBuffer& held) {
   object = holderOf(std::move(object), 0);
   HeldExport* exported = nullptr;
   if (!nb::try_cast(object, exported) || exported == nullptr) {
-    refuse("a " + typeName(object) +
+    refuse((isSequence(object) ? "a list or tuple" : "a " + typeName(object)) +
            " is no array; expected a NumPy array or anything with the buffer protocol or DLPack.");
   }
   // What torch negates or conjugates when it is read; DLPack does not say so.

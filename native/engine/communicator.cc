@@ -342,6 +342,10 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
     work->startClock(work->started);  // whoever is late keeps others waiting
     // Before premultiply(), which may write to the caller's array.
     if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
+    if (work->context.request.op == ReduceOp::kPremulSum) {
+      const std::lock_guard looking(mutex_);
+      requireOpen();
+    }
     work->packed = std::move(packed);
     work->isSmall = isSmall(work->context.request);
     algorithms::premultiply(work->context, work->scratch);

@@ -313,6 +313,30 @@ def test_coalesced_forms(world_size: int) -> None:
     run_ranks(coalesced_forms, world_size)
 
 
+def handle_of_several(rank: int, world_size: int) -> None:
+    """What `batch_isend_irecv` and the coalescing manager hand out."""
+    cpu = torch.device("cpu")
+    mine, theirs = tagged(rank, 5), torch.empty(5)
+    with smddp():
+        group = dist.group.WORLD
+        group._start_coalescing(cpu)
+        group.send([mine], (rank + 1) % world_size, 3)
+        group.recv([theirs], (rank - 1) % world_size, 3)
+        work = group._end_coalescing(cpu)
+        future = work.get_future()
+        work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert work.exception() is None
+        for result in (work.result(), future.wait()):
+            assert [tensor.data_ptr() for tensor in result] == [mine.data_ptr(), theirs.data_ptr()]
+        assert torch.equal(theirs, tagged((rank - 1) % world_size, 5))
+
+
+def test_handle_of_several() -> None:
+    run_ranks(handle_of_several, 2)
+
+
 def functional_collectives(rank: int, world_size: int) -> None:
     import torch.distributed._functional_collectives as functional
 

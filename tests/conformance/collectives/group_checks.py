@@ -540,6 +540,15 @@ def a_wait_that_ends_first_leaves_the_operation_running(comm: Any) -> None:
 # --- groups --------------------------------------------------------------------------------------
 
 
+def a_closed_group_leaves_the_array_as_it_is(comm: Any) -> None:
+    sub = comm.split(0)
+    sub.close()
+    values = np.ones(3)
+    name, text, _ = raised(sub.all_reduce, values, ReduceOp.PREMUL_SUM, factor=2.0)
+    assert name == "ConfigurationError", text
+    assert (values == 1).all()
+
+
 def split_makes_groups_by_color_ordered_by_key(comm: Any) -> None:
     sub = comm.split(comm.rank % 2, key=-comm.rank)
     members = sorted((r for r in range(comm.world_size) if r % 2 == comm.rank % 2), reverse=True)
@@ -648,7 +657,7 @@ def what_cannot_be_used_is_refused_in_words(comm: Any) -> None:
         (lambda: comm.all_reduce(swapped), "native byte order"),
         (lambda: comm.all_reduce(np.array(["a"])), "expected booleans, integers, floats"),
         (lambda: comm.all_reduce(np.array([object()])), "expected booleans, integers, floats"),
-        (lambda: comm.all_reduce([1.0, 2.0]), "is no array"),
+        (lambda: comm.all_reduce([1.0, 2.0]), "a list or tuple is no array"),
         (lambda: comm.all_reduce(None), "is no array"),
         (lambda: comm.all_reduce(torch.ones(4, 4).T), "contiguous"),
         (lambda: comm.all_reduce(torch._neg_view(torch.ones(4))), "resolve_neg()"),

@@ -315,3 +315,16 @@ class _TogetherWork(TorchWork):
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception())), None)
+
+    def result(self) -> list[Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        several = torch.futures.collect_all([work.get_future() for work in self._works])
+        return several.then(lambda _: self.result())
