@@ -23,7 +23,6 @@
 #include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
-#include "engine/drive.h"
 #include "engine/registry.h"
 #include "engine/seam_group.h"
 
@@ -66,6 +65,16 @@ CallOptions onArray(bool isAsync, double timeoutSeconds, nb::object array) {
 
 // Certificate, key, authority.
 using TlsFiles = std::tuple<std::string, std::string, std::string>;
+
+// Nothing has begun: what `Held` of smdistributed.collectives holds for it is the caller's again.
+void letGoOf(const nb::object& owner) {
+  if (!nb::hasattr(owner, "_let_go")) return;
+  try {
+    owner.attr("_let_go")();
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("smdistributed Held");
+  }
+}
 
 class PyCommunicator {
   // Defined first: what it returns is deduced.
@@ -190,12 +199,12 @@ class PyCommunicator {
     dropWhatHasEnded();
   }
   void close() const {
-    if (engine::isHandlingSignals()) {
+    if (communicator_->isInterruptedHere()) {
       errors_->raise(Error(
           ErrorKind::kConfiguration,
           "group '" + communicator_->name() +
-              "' is closed in a signal handler that interrupts a call of this thread; expected "
-              "that elsewhere, since that call goes on only after the handler. Raise an "
+              "' is closed in a signal handler that interrupts one of its calls; expected that "
+              "elsewhere, since that call goes on only after the handler. Raise an "
               "exception in the handler to end the call, and close the group after it; or call "
               "abort() here."));
     }
@@ -267,7 +276,10 @@ class PyCommunicator {
         return start(mode);
       });
     } catch (...) {
-      if (handle != nullptr) handle->letGo();
+      if (handle != nullptr) {
+        handle->letGo();
+        letGoOf(call.owner);
+      }
       throw;
     }
     if (call.isAsync) {

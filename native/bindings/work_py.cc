@@ -164,7 +164,9 @@ void callBack(const nb::object& callable, const nb::object& work) {
   try {
     callable(work);
   } catch (nb::python_error& error) {
-    if (isMainThread && !later && !error.matches(PyExc_Exception)) {
+    const bool isForUser =
+        error.matches(PyExc_KeyboardInterrupt) || error.matches(PyExc_SystemExit);
+    if (isMainThread && isForUser && !later) {
       later.emplace(error);
     } else {
       error.discard_as_unraisable("smdistributed Work callback");

@@ -390,19 +390,24 @@ void Communicator::giveUp(Work& work) {
   throw Interrupted{};
 }
 
-void Communicator::requireMayWait(const Signature& signature) {
-  if (!isHandlingSignals() && !Work::isCallingBack()) return;  // at once: in each blocking call
+bool Communicator::isInterruptedHere() const {
+  return isHandlingSignals(mailbox_.get()) && !isForkedChild(generation_);
+}
+
+void Communicator::requireMayWait(const Signature& signature) const {
+  if (!isInterruptedHere() && !Work::isCallingBack()) return;  // at once: in each blocking call
   requireMayWait([&signature] { return describe(signature); });
 }
 
-void Communicator::requireMayWait(const std::function<std::string()>& what) {
-  if (isHandlingSignals()) {
-    throw Error(ErrorKind::kConfiguration,
-                what() +
-                    " is waited for in a signal handler that interrupts another call of this "
-                    "thread; expected no wait there, since that call goes on only after the "
-                    "handler. Set a flag in the handler and look at it between calls, or raise "
-                    "an exception there to end the call.");
+void Communicator::requireMayWait(const std::function<std::string()>& what) const {
+  if (isInterruptedHere()) {
+    throw Error(
+        ErrorKind::kConfiguration,
+        what() +
+            " is waited for in a signal handler that interrupts another call of the group "
+            "on this thread; expected no wait there, since that call goes on only after the "
+            "handler. Set a flag in the handler and look at it between calls, or raise "
+            "an exception there to end the call.");
   }
   if (Work::isCallingBack()) {
     throw Error(ErrorKind::kConfiguration,
@@ -426,8 +431,8 @@ Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   }
   lock.unlock();
   bool isInterrupted = false;
-  const bool isDone = work.waitUntil(end, [&isInterrupted] {
-    isInterrupted = wasInterrupted();
+  const bool isDone = work.waitUntil(end, [this, &isInterrupted] {
+    isInterrupted = wasInterrupted(*mailbox_);
     return isInterrupted;
   });
   if (isInterrupted) return Drive::kInterrupted;

@@ -119,6 +119,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Result advance() override;
   Doorbell& bell() override;
 
+  // Whether this thread runs a signal handler inside one of its calls, which goes on only after
+  // it: what waits for the group in there would wait for ever.
+  bool isInterruptedHere() const;
   // Throws in a forked child of the process that has made it.
   void checkUsable() const;
 
@@ -134,8 +137,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
                              const std::exception& cause);
   // Throws if this thread is the one that what waits for `signature` would wait for.
-  static void requireMayWait(const Signature& signature);
-  static void requireMayWait(const std::function<std::string()>& what);
+  void requireMayWait(const Signature& signature) const;
+  void requireMayWait(const std::function<std::string()>& what) const;
   Task start(Work& work);
   void requireOpen() const;
   void requireUsable(std::string_view operation, int peer, bool mayBeAny);

@@ -11,7 +11,13 @@ namespace smd::engine {
 namespace {
 
 InterruptCheck interruptCheck;
-thread_local bool handlesSignals = false;
+
+// A handler that waits in another group may be interrupted there in its turn.
+struct Handling {
+  const transport::Mailbox* within;
+  const Handling* outer;
+};
+thread_local const Handling* handling = nullptr;
 
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
@@ -46,15 +52,20 @@ class Wires {
 
 void setInterruptCheck(InterruptCheck check) { interruptCheck = std::move(check); }
 
-bool wasInterrupted() {
+bool wasInterrupted(const transport::Mailbox& mailbox) {
   if (!interruptCheck) return false;
-  const bool before = std::exchange(handlesSignals, true);
+  const Handling here{&mailbox, handling};
+  handling = &here;
   const bool isInterrupted = interruptCheck();  // does not throw
-  handlesSignals = before;
+  handling = here.outer;
   return isInterrupted;
 }
 
-bool isHandlingSignals() { return handlesSignals; }
+bool isHandlingSignals(const transport::Mailbox* mailbox) {
+  const Handling* each = handling;
+  while (each != nullptr && each->within != mailbox) each = each->outer;
+  return each != nullptr;
+}
 
 Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const Waiting& waiting) {
   Wires wires(waiting.mailbox);
@@ -93,7 +104,7 @@ Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const 
     if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
       interruptsSeen = now;
       wires.leave();  // it may take long
-      if (wasInterrupted()) return Drive::kInterrupted;
+      if (wasInterrupted(waiting.mailbox)) return Drive::kInterrupted;
       now = Clock::now();
     }
     // Announce, look once more, sleep: see Doorbell.

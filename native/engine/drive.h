@@ -18,9 +18,10 @@ namespace smd::engine {
 // It must not throw.
 using InterruptCheck = std::function<bool()>;
 void setInterruptCheck(InterruptCheck check);
-bool wasInterrupted();
-// Whether this thread is in it: in a signal handler of the user's, within a call that waits.
-bool isHandlingSignals();
+// By a thread that waits with this mailbox, which is a group's.
+bool wasInterrupted(const transport::Mailbox& mailbox);
+// Whether this thread is in it: in a signal handler of the user's, within a call of that group.
+bool isHandlingSignals(const transport::Mailbox* mailbox);
 
 // Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
 struct Interrupted {};

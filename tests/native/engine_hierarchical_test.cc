@@ -281,7 +281,7 @@ TEST_P(Hierarchical, NobodyLeavesABarrierBeforeAllHaveCome) {
       arrived.fetch_add(1);
       Request request;
       request.kind = OpKind::kBarrier;
-      requireNone(errorOf(*world.of(rank).collective(request, Mode::kBlocking, {})));
+      requireNone(errorOf(*world.of(rank).collective(Request(request), Mode::kBlocking, {})));
       SMD_REQUIRE(arrived.load() >= turn * size());
     }
   });
