@@ -9,7 +9,7 @@ are good for as long as the caller holds the arrays, with `Held`.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from smdistributed.collectives import _native
 
@@ -50,37 +50,52 @@ _ELEMENT_BYTES = {
 class Held:
     """The arrays of one call: their memory stays where it is until the call, or its `Work`, ends.
 
-    A context that gives what stands for them, `_native.hold(arrays)`.
+    A context; what is left of it has failed, or is complete if it blocks. Then the memory is the
+    caller's again at once: a traceback would keep it else, and an `except` could not close what the
+    arrays lie in.
 
     Args:
         arrays: one, or a tuple of arrays and lists of arrays.
         is_async: whether the call returns before it is complete. What has begun holds them itself.
+
+    Attributes:
+        arrays: what stands for them, `_native.hold(arrays)`.
     """
 
-    __slots__ = ("_arrays", "_is_async")
+    __slots__ = ("_has_begun", "_is_async", "arrays")
 
     def __init__(self, arrays: Any, is_async: bool) -> None:
-        self._arrays = arrays
+        self.arrays = arrays
         self._is_async = is_async
+        self._has_begun = False
 
-    def __enter__(self) -> Any:
-        self._arrays = _native.hold(self._arrays)
-        return self._arrays
+    def __enter__(self) -> Self:
+        self.arrays = _native.hold(self.arrays)
+        return self
+
+    def begins(self) -> Self:
+        """The engine gets them now. A signal may raise here and later, on top of what has begun."""
+        self._has_begun = True
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # At once: a traceback keeps them else, and an `except` could not close what they lie in.
-        # Without memory for its handle an operation goes on alone.
-        has_failed = kind is not None and not issubclass(kind, MemoryError)
-        if has_failed or not self._is_async:
-            _release(self._arrays)
+        if not self._is_async or (kind is not None and not self._has_begun):
+            self._let_go()
+
+    def _let_go(self) -> None:  # also called by the engine, if it refuses what should begin
+        _release(self.arrays, _LISTS_OF_ARRAYS)
 
 
-def _release(held: Any) -> None:
-    if isinstance(held, tuple):
-        for each in held:
-            _release(each)
-    elif isinstance(held, memoryview):
+# How deep `_native.hold` looks: a tuple of lists of arrays. What lies deeper is the caller's.
+_LISTS_OF_ARRAYS = 2
+
+
+def _release(held: Any, depth: int) -> None:
+    if isinstance(held, memoryview):
         held.release()
+    elif isinstance(held, tuple) and depth > 0:
+        for each in held:
+            _release(each, depth - 1)
 
 
 class Parts(NamedTuple):

@@ -191,7 +191,7 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         with arrays.Held((output, input), async_op) as held:
-            output, input = held
+            output, input = held.arrays
             in_pointer, in_count, dtype = _native.buffer(input)
             if isinstance(output, (list, tuple)):
                 parts = arrays.list_parts(
@@ -199,13 +199,19 @@ class Communicator:
                 )
                 arrays.require_count("all_gather", "input", in_count, parts.counts[self.rank])
                 return self._native.all_gather_ptr(
-                    in_pointer, parts.pointers, parts.counts, dtype, async_op, timeout_s, held
+                    in_pointer,
+                    parts.pointers,
+                    parts.counts,
+                    dtype,
+                    async_op,
+                    timeout_s,
+                    held.begins(),
                 )
             out_pointer, out_count, out_dtype = _native.buffer(output, True)
             arrays.require_dtype("all_gather", dtype, out_dtype)
             arrays.require_count("all_gather", "output", out_count, in_count * self.world_size)
             return self._native.all_gather_into_ptr(
-                in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, held
+                in_pointer, out_pointer, in_count, dtype, async_op, timeout_s, held.begins()
             )
 
     def reduce_scatter(
@@ -230,7 +236,7 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         with arrays.Held((output, input), async_op) as held:
-            output, input = held
+            output, input = held.arrays
             out_pointer, out_count, dtype = _native.buffer(output, True)
             if isinstance(input, (list, tuple)):
                 parts = arrays.list_parts(
@@ -246,13 +252,21 @@ class Communicator:
                     factor,
                     async_op,
                     timeout_s,
-                    held,
+                    held.begins(),
                 )
             in_pointer, in_count, in_dtype = _native.buffer(input)
             arrays.require_dtype("reduce_scatter", dtype, in_dtype)
             arrays.require_count("reduce_scatter", "input", in_count, out_count * self.world_size)
             return self._native.reduce_scatter_from_ptr(
-                in_pointer, out_pointer, out_count, dtype, op, factor, async_op, timeout_s, held
+                in_pointer,
+                out_pointer,
+                out_count,
+                dtype,
+                op,
+                factor,
+                async_op,
+                timeout_s,
+                held.begins(),
             )
 
     def all_to_all(
@@ -276,7 +290,7 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         with arrays.Held((output, input), async_op) as held:
-            output, input = held
+            output, input = held.arrays
             sent = arrays.cut("input", input, input_splits, self.world_size, writable=False)
             received = arrays.cut("output", output, output_splits, self.world_size, writable=True)
             arrays.require_dtype("all_to_all", sent.dtype, received.dtype)
@@ -288,7 +302,7 @@ class Communicator:
                 sent.dtype,
                 async_op,
                 timeout_s,
-                held,
+                held.begins(),
             )
 
     def gather(
@@ -310,7 +324,7 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         with arrays.Held((output, input), async_op) as held:
-            output, input = held
+            output, input = held.arrays
             in_pointer, in_count, dtype = _native.buffer(input)
             parts = arrays.root_parts(
                 "gather",
@@ -330,7 +344,7 @@ class Communicator:
                 in_count,
                 async_op,
                 timeout_s,
-                held,
+                held.begins(),
             )
 
     def scatter(
@@ -353,7 +367,7 @@ class Communicator:
             timeout_s: Seconds to wait for the others; 0 means the communicator's.
         """
         with arrays.Held((output, input), async_op) as held:
-            output, input = held
+            output, input = held.arrays
             out_pointer, out_count, dtype = _native.buffer(output, True)
             parts = arrays.root_parts(
                 "scatter",
@@ -373,7 +387,7 @@ class Communicator:
                 out_count,
                 async_op,
                 timeout_s,
-                held,
+                held.begins(),
             )
 
     def barrier(self, *, async_op: bool = False, timeout_s: float = 0.0) -> _native.Work | None:
@@ -399,9 +413,9 @@ class Communicator:
         `is_completed()` or `add_done_callback()`.
         """
         with arrays.Held(array, async_op) as held:
-            pointer, count, dtype = _native.buffer(held)
+            pointer, count, dtype = _native.buffer(held.arrays)
             return self._native.send_ptr(
-                pointer, count, dtype, peer, tag, async_op, timeout_s, held
+                pointer, count, dtype, peer, tag, async_op, timeout_s, held.begins()
             )
 
     def recv(
@@ -427,7 +441,7 @@ class Communicator:
                 "sends first. Check the rank arithmetic of the caller."
             )
         with arrays.Held(array, async_op) as held:
-            pointer, count, dtype = _native.buffer(held, True)
+            pointer, count, dtype = _native.buffer(held.arrays, True)
             return self._native.recv_ptr(
                 pointer,
                 count,
@@ -436,7 +450,7 @@ class Communicator:
                 tag,
                 async_op,
                 timeout_s,
-                held,
+                held.begins(),
             )
 
     # --- memory ----------------------------------------------------------------------------------

@@ -320,8 +320,11 @@ def a_signal_handler_that_would_wait_is_refused(comm: Any) -> None:
                 comm.close,
             )
         )
+        single.barrier()  # another group, which is not waited for
+        single.close()
 
     before = signal.signal(signal.SIGALRM, handler)
+    single = comm.split(comm.rank)
     try:
         values = np.ones(3)
         if comm.rank == 0:
@@ -457,6 +460,49 @@ def a_call_that_has_raised_holds_nothing(comm: Any) -> None:
                     array.pop()
             else:
                 raise AssertionError("it did not raise")
+
+
+class _Interrupted:
+    """What raises on top of a receive that has begun, as the handler of a signal may."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def recv_ptr(self, *arguments: Any) -> None:
+        self._native.recv_ptr(*arguments)
+        raise TimeoutError
+
+
+def what_has_begun_keeps_its_memory_whatever_is_raised(comm: Any) -> None:
+    """Also while the traceback, and with it all that is held, lives."""
+    peer = (comm.rank - 1) % comm.world_size
+    buffer, native = bytearray(8), comm._native
+    comm._native = _Interrupted(native)
+    try:
+        comm.recv(buffer, peer, async_op=True)
+    except TimeoutError:
+        name, text, _ = raised(buffer.append, 0)
+        assert name == "BufferError", text
+    finally:
+        comm._native = native
+    comm.barrier()
+    comm.send(bytes([comm.rank] * 8), (comm.rank + 1) % comm.world_size)
+    end = time.monotonic() + TIMEOUT_S
+    while buffer != bytes([peer] * 8):
+        assert time.monotonic() < end
+    comm.barrier()
+
+
+def views_of_the_caller_stay_usable(comm: Any) -> None:
+    view = memoryview(bytearray(8))
+    comm.gather([(view, view)], np.zeros(1), root=0) if comm.rank else comm.gather(
+        [np.zeros(1) for _ in range(comm.world_size)], np.zeros(1), root=0
+    )
+    raised(comm.all_gather, [(view, view)], np.zeros(1))
+    raised(comm.send, view, comm.rank)
+    comm.broadcast(view, 0)
+    assert view[0] == 0
+    view.release()
 
 
 def what_cannot_be_used_is_named(comm: Any) -> None:
