@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import RankOutcome, run_ranks
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_ranks import raised, smddp, tagged
 
 
@@ -152,8 +153,11 @@ def without_memory(rank: int, world_size: int) -> None:
             name, text, _ = raised(call, view, *others)
             assert name == "SMDDPConfigInvalid", text
             assert "without memory behind them" in text, text
-        name, text, _ = raised(dist.all_reduce, freed)
-        assert "without memory behind them" in text, text
+        with FakeTensorMode():
+            fake = torch.zeros(8)[1:]
+        for tensor in (freed, fake):
+            name, text, _ = raised(dist.all_reduce, tensor)
+            assert "without memory behind them" in text, text
         tensor = tagged(rank, 3)
         dist.all_reduce(tensor)
         assert torch.equal(tensor, sum(tagged(r, 3) for r in range(world_size)))

@@ -39,6 +39,10 @@ def _uses(rank: int, size: int) -> None:
     dist.broadcast(view, src=0)
     assert torch.equal(view, total.view(-1))
 
+    part = begun().view(-1).chunk(3)[2]
+    dist.all_reduce(part)
+    assert torch.equal(part, total.view(-1).chunk(3)[2] * size)
+
     turned = begun().t()
     dist.all_reduce(turned)
     assert torch.equal(turned, total.t() * size)

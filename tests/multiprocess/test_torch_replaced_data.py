@@ -76,6 +76,22 @@ def replaced(rank: int, world_size: int, call: str) -> None:
             assert torch.equal(tensor, first + second if "sum" in call else first)
 
 
+def with_holes(rank: int, world_size: int) -> None:
+    whole = torch.zeros(2 * world_size)
+    outputs = [whole[2 * r : 2 * r + 2][::2] for r in range(world_size)]
+    other = torch.full((1,), -1.0)
+    with smddp():
+        work = dist.all_gather(outputs, torch.full((1,), 5.0 + rank), async_op=True)
+        outputs[0].data = other
+        work.wait()
+    assert whole.tolist() == [5.0, 0.0, 6.0, 0.0]
+    assert other.tolist() == [-1.0]
+
+
+def test_a_result_with_holes_goes_where_it_was_asked_for() -> None:
+    run_ranks(with_holes, 2)
+
+
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize("call", CALLS)
 def test_the_old_memory_is_used_to_the_end(call: str, transport: str) -> None:

@@ -215,12 +215,10 @@ class ProcessGroupSmddp(GroupIdentity):
             opts = as_options(AllreduceOptions, opts, op=op, timeout=timeout)
             only_tensor(tensors, "all_reduce")
         tensor = tensors[0]
-        try:
-            dtype = self._direct_dtypes[tensor.dtype]
-        except KeyError:
-            return self._by(tensor).allreduce(tensors, opts)
+        dtype = self._direct_dtypes.get(tensor.dtype)
         if (
-            not tensor.is_cpu
+            dtype is None
+            or not tensor.is_cpu
             or tensor.layout is not STRIDED
             or not tensor.is_contiguous()
             or tensor.is_neg()

@@ -168,7 +168,7 @@ def address(tensor: Tensor) -> int:
     The result of a functional collective is waited for first, as it is over Gloo.
     """
     begin = tensor.data_ptr()
-    if begin >= LOWEST_ADDRESS or (begin and tensor.untyped_storage().nbytes()):
+    if begin >= LOWEST_ADDRESS or begin != tensor.storage_offset() * tensor.itemsize:
         return begin
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
@@ -286,7 +286,8 @@ def staged_outputs(
         for t in tensors
     ]
     pairs = zip(tensors, staged, strict=True)
-    return staged, [(tensor, copy) for tensor, copy in pairs if tensor is not copy]
+    # An alias: the result goes to the memory that it was asked for, whatever the tensor gets later.
+    return staged, [(tensor.detach(), copy) for tensor, copy in pairs if tensor is not copy]
 
 
 def movable(dtype: torch.dtype) -> tuple[int, int]:
