@@ -237,7 +237,7 @@ TEST_P(Hierarchical, AHostsPartMayExceedSixteenBits) {
       request.dtype = DType::kFloat16;
       request.count = count;
       request.input = request.output = reinterpret_cast<std::byte*>(values.data());
-      requireNone(errorOf(*world.of(rank).collective(request, Mode::kBlocking, {})));
+      requireNone(errorOf(*world.of(rank).collective(Request(request), Mode::kBlocking, {})));
       const std::uint16_t expected = size() % 2 == 0 ? std::uint16_t{0} : kLow;
       SMD_REQUIRE(values == std::vector<std::uint16_t>(count, expected));
     });
@@ -258,7 +258,7 @@ TEST_P(Hierarchical, SumsOfFractionsAreCloseAndTheSameEverywhere) {
       request.dtype = DType::kFloat32;
       request.count = count;
       request.input = request.output = reinterpret_cast<std::byte*>(values.data());
-      requireNone(errorOf(*world.of(rank).collective(request, Mode::kBlocking, {})));
+      requireNone(errorOf(*world.of(rank).collective(Request(request), Mode::kBlocking, {})));
       const std::lock_guard lock(mutex);
       results.push_back(values);
     });

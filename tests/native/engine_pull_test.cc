@@ -202,7 +202,7 @@ TEST_P(Pull, PartsThatDoNotFollowEachOtherAreStaged) {
         std::memcpy(moved, input, plan.options().count * plan.element());
         input = moved;
       }
-      const auto work = world.of(rank).collective(request, Mode::kBlocking, {});
+      const auto work = world.of(rank).collective(Request(request), Mode::kBlocking, {});
       requireNone(errorOf(*work) + buffers.problem());
       EXPECT_FALSE(work->context.isInPlace);
     });
@@ -221,7 +221,7 @@ TEST_P(Pull, AnOutputOverTheInputIsStaged) {
     for (std::size_t peer = 0; peer < request.outputs.size(); ++peer) {
       request.outputs[peer] = const_cast<std::byte*>(request.inputs[peer]);
     }
-    const auto work = world.of(rank).collective(request, Mode::kBlocking, {});
+    const auto work = world.of(rank).collective(Request(request), Mode::kBlocking, {});
     requireNone(errorOf(*work));
     EXPECT_FALSE(work->context.isInPlace);
     for (std::size_t peer = 0; peer < outputs.size(); ++peer) {
@@ -364,7 +364,7 @@ TEST_P(Pull, MismatchesAreFoundBeforeAnythingIsWritten) {
     if (rank == 0) request.inputCounts.back() -= 1;
     std::byte* output = request.outputs.front();
     std::memset(output, 0x33, 64);
-    const auto work = world.of(rank).collective(request, Mode::kBlocking, {});
+    const auto work = world.of(rank).collective(Request(request), Mode::kBlocking, {});
     SMD_REQUIRE(work->error().has_value());
     EXPECT_EQ(work->error()->kind(), ErrorKind::kMismatch) << errorOf(*work);
     for (int i = 0; i < 64; ++i) EXPECT_EQ(output[i], std::byte{0x33});

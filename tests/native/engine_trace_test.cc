@@ -115,7 +115,7 @@ TEST_F(Trace, AlgorithmsAreNamedAsTheyCameOut) {
         request.output = isMixed && rank == 1 ? ordinary.data()
                                               : buffers[static_cast<std::size_t>(rank)]->data();
         request.input = request.output;
-        requireNone(errorOf(*world.of(rank).collective(request, Mode::kBlocking, {})));
+        requireNone(errorOf(*world.of(rank).collective(Request(request), Mode::kBlocking, {})));
       });
       return algorithmsOf(trace::stop());
     };
