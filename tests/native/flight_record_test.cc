@@ -316,7 +316,8 @@ TEST_P(Record, TwoRootsFindOut) {
     Buffers buffers(plan, rank);
     auto work = world.of(rank).collective(buffers.request(), Mode::kBlocking, {});
     if (!work->error()) {  // it has sent its part, and that is all a gather asks of it
-      Buffers later(Plan({.kind = OpKind::kBarrier}, kSize), rank);
+      const Plan barrier({.kind = OpKind::kBarrier}, kSize);
+      Buffers later(barrier, rank);
       work = world.of(rank).collective(later.request(), Mode::kBlocking, {});
     }
     EXPECT_TRUE(contains(errorOf(*work), "Pass a constant root rank")) << errorOf(*work);
