@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine_harness.h"
@@ -157,9 +158,13 @@ TEST_P(NoThread, EndsWhatHasBeenWaitedForInVain) {
 
 TEST_P(NoThread, EndsTheGroupOfAMessageThatCannotGoOut) {
   const std::vector<std::byte> header(kLarge);  // more than there is room for on the way
+  std::atomic<bool> hasPosted{false};
   world.run([&](int rank) {
     Communicator& own = world.of(rank);
-    if (rank == 1) return expectReason(errorOfOnlooker(own), "next_message");
+    if (rank == 1) {  // takes nothing before that, or there might be room for all
+      while (!hasPosted) std::this_thread::sleep_for(milliseconds(1));
+      return expectReason(errorOfOnlooker(own), "next_message");
+    }
     std::string text = "all were posted";
     {
       const OutOfThreads meanwhile;
@@ -169,6 +174,7 @@ TEST_P(NoThread, EndsTheGroupOfAMessageThatCannotGoOut) {
         text = error.what();
       }
     }
+    hasPosted = true;
     expectReason(text, "post_message");
   });
 }
