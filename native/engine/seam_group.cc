@@ -76,6 +76,13 @@ class SeamGroup final : public seam::Group {
     }
   }
 
+  void abort(const std::string& reason) noexcept override {
+    try {
+      communicator_->abort(reason);
+    } catch (const std::exception&) {  // no memory for the text: the others miss this rank later
+    }
+  }
+
  private:
   static void agree(Request& request, seam::Agreement agreement) {
     request.layout = agreement.layout;

@@ -57,12 +57,16 @@ class Group {
   // Memory that all ranks can reach, on a page boundary, with whatever lies there: operations on it
   // are fastest if every rank uses such memory. Null where there is none. It outlives the group.
   virtual std::shared_ptr<std::byte> allocateShared(std::size_t bytes) noexcept = 0;
+
+  // This rank cannot go on: all operations of the group end, on all ranks, with an error that names
+  // it and the reason. Completions may be called before this returns.
+  virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 // What an address that passes through Python points to. `version` first, for ever: libraries of
 // different builds must find out before they call each other.
 struct Handle {
-  static constexpr std::uint64_t kVersion = 0x5345414d'00000004;  // change it with the interfaces
+  static constexpr std::uint64_t kVersion = 0x5345414d'00000005;  // change it with the interfaces
   std::uint64_t version = kVersion;
   std::shared_ptr<Group> group;
 };

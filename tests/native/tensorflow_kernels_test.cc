@@ -305,6 +305,189 @@ TEST(KernelsAsync, MayEndOnAThreadOfTheirOwn) {
   clearGroup(77);
 }
 
+// --- tickets -------------------------------------------------------------------------------------
+
+// Ranks of which 0 has come, with an operation that TensorFlow waits for 20 ms only.
+class Late : public ::testing::TestWithParam<engine::TransportChoice> {
+ protected:
+  using Attributes = std::map<std::string, std::int64_t>;
+  static constexpr std::int64_t kFailed = -1;
+  struct Operation {
+    std::string name;
+    Attributes attributes;
+    Tensors inputs[2];  // by rank
+    std::vector<std::vector<float>> results;
+  };
+
+  static std::vector<Operation> operations() {
+    const auto floats = [](float first, std::int64_t size) {
+      return floatsOf(makeFloats({size}, first));
+    };
+    std::vector<Operation> all;
+    for (const std::int64_t size : {5, 100000}) {
+      all.push_back({"SmddpAllReduce",
+                     {{"op", 0}},
+                     {{makeFloats({size}, 1)}, {makeFloats({size}, 2)}},
+                     {floats(3, size)}});
+      const TfTensor small = makeFloats({3}, 1), empty = makeFloats({0}, 1);
+      all.push_back({"SmddpAllReduce",
+                     {{"op", 0}},
+                     {{makeFloats({size}, 1), empty, small}, {makeFloats({size}, 2), empty, small}},
+                     {floats(3, size), {}, floats(2, 3)}});
+      for (const std::int64_t root : {0, 1}) {
+        const auto value = static_cast<float>(root + 1);
+        all.push_back({"SmddpBroadcast",
+                       {{"root", root}},
+                       {{makeFloats({size}, 1)}, {makeFloats({size}, 2)}},
+                       {floats(value, size)}});
+        all.push_back({"SmddpBroadcast",
+                       {{"root", root}},
+                       {{makeFloats({size}, 1), small}, {makeFloats({size}, 2), small}},
+                       {floats(value, size), floats(1, 3)}});
+      }
+      std::vector<float> rows = floats(1, size);
+      rows.insert(rows.end(), {2, 2});
+      all.push_back(
+          {"SmddpAllGather", {}, {{makeFloats({size}, 1)}, {makeFloats({2}, 2)}}, {rows}});
+    }
+    all.push_back({"SmddpAllGather", {}, {{makeFloats({0}, 1)}, {makeFloats({0}, 2)}}, {{}}});
+    return all;
+  }
+
+  Late() : ranks(WorldOptions{.size = 2, .transport = GetParam()}) {}
+
+  static std::unique_ptr<OpRun> startOf(const Operation& operation, int rank, int patience = 20) {
+    auto attributes = operation.attributes;
+    attributes["patience_ms"] = patience;
+    return start(operation.name + "OrTicket", rank, operation.inputs[rank], std::move(attributes));
+  }
+  static std::int64_t numberOf(OpRun& run) { return *dataOf<std::int64_t>(run.ticket()); }
+  static std::int64_t left(const TfTensor& ticket) {
+    OpRun wait("SmddpWait", ticket, {});
+    if (wait.wait().code != TfCode::kOk) return kFailed;
+    return *dataOf<std::int64_t>(wait.outputs().at(0));
+  }
+  static void expectResults(const Operation& operation, OpRun& settled) {
+    ASSERT_EQ(settled.outputs().size(), operation.results.size());
+    for (std::size_t i = 0; i < operation.results.size(); ++i) {
+      EXPECT_EQ(floatsOf(settled.outputs()[i]), operation.results[i]) << operation.name << " " << i;
+    }
+  }
+
+  Ranks ranks;
+};
+
+TEST_P(Late, ResultsAreTakenWhereTheTicketIsGivenBack) {
+  for (const Operation& operation : operations()) {
+    const auto early = startOf(operation, 0);
+    SMD_REQUIRE(early->outputs().size() == operation.results.size());  // though there are none yet
+    const std::int64_t number = numberOf(*early);
+    const auto root = operation.attributes.find("root");
+    const bool mayEnd = root != operation.attributes.end() && root->second == 0;  // it has sent
+    EXPECT_TRUE(number > 0 || mayEnd) << number;
+    EXPECT_EQ(left(early->ticket()), number);
+    OpRun waiting("SmddpWait", early->ticket(), {});
+    const auto second = startOf(operation, 1);
+    if (*dataOf<std::int64_t>(waiting.outputs().at(0)) != 0) {  // its own patience was over
+      while (left(early->ticket()) != 0) {
+      }
+    }
+    EXPECT_EQ(left(early->ticket()), 0);
+    OpRun settled("SmddpSettle", early->ticket(), early->outputs());
+    expectResults(operation, settled);
+    if (numberOf(*second) == 0) {
+      OpRun handedOn("SmddpSettle", second->ticket(), second->outputs());
+      expectResults(operation, handedOn);
+    }
+    if (number == 0) continue;
+    OpRun again("SmddpSettle", early->ticket(), early->outputs());
+    EXPECT_EQ(again.wait().code, TfCode::kInternal);
+  }
+  // The tickets are gone, and that meant nothing.
+  const auto zero = startAllReduce(0, {makeFloats({3}, 1)});
+  EXPECT_EQ(floatsOf(startAllReduce(1, {makeFloats({3}, 1)})->outputs()[0]),
+            std::vector<float>(3, 2));
+  zero->wait();
+}
+
+TEST_P(Late, WhatEndsInTimeHasNone) {
+  for (const Operation& operation : operations()) {
+    const auto zero = startOf(operation, 0, 60'000);
+    const auto one = startOf(operation, 1, 60'000);
+    for (OpRun* run : {zero.get(), one.get()}) {
+      EXPECT_EQ(numberOf(*run), 0);
+      EXPECT_EQ(left(run->ticket()), 0);
+      OpRun settled("SmddpSettle", run->ticket(), run->outputs());
+      expectResults(operation, settled);
+    }
+  }
+}
+
+// As TensorFlow does with a step that has failed.
+TEST_P(Late, ATicketThatIsDroppedIsToldToAllRanks) {
+  const Operation operation = operations().front();
+  const auto early = startOf(operation, 0);
+  EXPECT_GT(numberOf(*early), 0);
+  early->ticket() = {};
+  const auto second = startOf(operation, 1);
+  EXPECT_EQ(second->wait().code, TfCode::kAborted);
+  const std::string& text = second->wait().text;
+  EXPECT_TRUE(text.starts_with("SMDDPPeerLost: ")) << text;
+  EXPECT_NE(text.find("rank 0 (host "), std::string::npos) << text;
+  EXPECT_NE(text.find("aborted the group: its step failed while a test waited for other ranks; its "
+                      "own error says why; in a test"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(errorOf(startOf(operation, 0)), "");
+}
+
+TEST_P(Late, ATicketThatIsDroppedWhileSomebodyWaitsIsDroppedWhenThatIsOver) {
+  const Operation operation = operations().front();
+  const auto early = startOf(operation, 0);
+  auto waiting = std::make_unique<OpRun>("SmddpWait", early->ticket(), Tensors{});
+  early->ticket() = {};
+  waiting->wait();
+  const auto second = startOf(operation, 1);
+  waiting.reset();  // and what it has returned
+  EXPECT_TRUE(errorOf(second).empty() || second->wait().code == TfCode::kAborted);
+}
+
+TEST_P(Late, ADroppedTicketOfWhatHasEndedIsNothing) {
+  const Operation operation = operations().front();
+  const auto early = startOf(operation, 0);
+  EXPECT_GT(numberOf(*early), 0);
+  const auto second = startOf(operation, 1);
+  while (left(early->ticket()) != 0) {
+  }
+  early->ticket() = {};
+  const auto third = startOf(operation, 0, 60'000);
+  EXPECT_EQ(floatsOf(startOf(operation, 1, 60'000)->outputs()[0]), operation.results[0]);
+  third->wait();
+}
+
+TEST_P(Late, AFailureIsThatOfWhoeverWaitsOrTakesTheResults) {
+  const Operation operation = operations().back();
+  const auto early = startOf(operation, 0);
+  EXPECT_GT(numberOf(*early), 0);
+  ranks.world.of(1).abort("the test wants it");
+  while (left(early->ticket()) != kFailed) {
+  }
+  OpRun waiting("SmddpWait", early->ticket(), {});
+  EXPECT_EQ(waiting.wait().code, TfCode::kAborted);
+  EXPECT_NE(waiting.wait().text.find("the test wants it"), std::string::npos);
+  OpRun settled("SmddpSettle", early->ticket(), early->outputs());
+  EXPECT_EQ(settled.wait().code, TfCode::kAborted);
+  EXPECT_NE(settled.wait().text.find("the test wants it"), std::string::npos);
+  EXPECT_TRUE(settled.wait().text.ends_with("; in a test")) << settled.wait().text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Late,
+                         ::testing::Values(engine::TransportChoice::kAuto,
+                                           engine::TransportChoice::kTcp),
+                         [](const auto& transport) {
+                           return transport.param == engine::TransportChoice::kTcp ? "Tcp" : "Auto";
+                         });
+
 // --- errors --------------------------------------------------------------------------------------
 
 TEST(KernelsErrors, RanksThatDisagreeAllFail) {

@@ -146,6 +146,7 @@ class SmallArena final : public seam::Group {
               delete[] data;
             }};
   }
+  void abort(const std::string&) noexcept override {}
   std::size_t left() const { return *left_; }
 
  private:

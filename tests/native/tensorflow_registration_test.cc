@@ -17,31 +17,56 @@ bool has(const std::vector<std::string>& texts, const std::string& text) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
-TEST_F(Registration, EachOperationRunsForItsEffectAndTakesTheOrderTokenFirst) {
-  ASSERT_EQ(registry().operations.size(), 3u);
+TEST_F(Registration, EachOperationRunsForItsEffect) {
+  ASSERT_EQ(registry().operations.size(), 8u);
   for (const auto& [name, operation] : registry().operations) {
     EXPECT_TRUE(operation.isStateful) << name;
+    EXPECT_EQ(registry().kernels.at(name).device, "CPU") << name;
+  }
+}
+
+const std::vector<std::string> kCollectives{"SmddpAllReduce", "SmddpBroadcast", "SmddpAllGather"};
+
+TEST_F(Registration, CollectivesTakeTheOrderTokenFirst) {
+  for (const auto& [name, operation] : registry().operations) {
+    if (name == "SmddpWait" || name == "SmddpSettle") continue;
     ASSERT_EQ(operation.inputs.size(), 2u) << name;
     EXPECT_EQ(operation.inputs[0], "token: resource") << name;
     EXPECT_TRUE(has(operation.attributes, "key: string")) << name;
     EXPECT_TRUE(has(operation.attributes, "group: int = 0")) << name;
     EXPECT_TRUE(has(operation.attributes, "label: int = 0")) << name;
-    EXPECT_EQ(registry().kernels.at(name).device, "CPU") << name;
   }
   EXPECT_TRUE(has(registry().operations.at("SmddpAllReduce").attributes, "op: int"));
   EXPECT_TRUE(has(registry().operations.at("SmddpBroadcast").attributes, "root: int"));
 }
 
+TEST_F(Registration, EachHasASecondFormThatReturnsATicketAfterAWhile) {
+  for (const std::string& name : kCollectives) {
+    const TfOpBuilder& first = registry().operations.at(name);
+    const TfOpBuilder& second = registry().operations.at(name + "OrTicket");
+    EXPECT_EQ(second.inputs, first.inputs) << name;
+    auto outputs = first.outputs, attributes = first.attributes;
+    outputs.emplace_back("ticket: int64");
+    EXPECT_EQ(second.outputs, outputs) << name;
+    attributes.emplace_back("patience_ms: int >= 1 = 1000");
+    EXPECT_EQ(second.attributes, attributes) << name;
+  }
+}
+
 TEST_F(Registration, ReductionsAndBroadcastsHaveTheShapesOfTheirInputs) {
-  for (const char* name : {"SmddpAllReduce", "SmddpBroadcast"}) {
+  for (const char* name :
+       {"SmddpAllReduce", "SmddpBroadcast", "SmddpAllReduceOrTicket", "SmddpBroadcastOrTicket"}) {
+    const bool hasTicket = std::string_view(name).ends_with("OrTicket");
     TfShapes shapes{{{true, {}}, {true, {2, -1}}, {false, {}}, {true, {}}}, {}};
     TfStatus status;
     registry().operations.at(name).shape(&shapes, &status);
     EXPECT_EQ(status.code, TfCode::kOk);
-    ASSERT_EQ(shapes.outputs.size(), 3u);
+    ASSERT_EQ(shapes.outputs.size(), hasTicket ? 4u : 3u);
     EXPECT_EQ(shapes.outputs[0].dims, (std::vector<std::int64_t>{2, -1}));
     EXPECT_FALSE(shapes.outputs[1].isKnown);
     EXPECT_TRUE(shapes.outputs[2].isKnown && shapes.outputs[2].dims.empty());
+    if (!hasTicket) continue;
+    EXPECT_TRUE(shapes.outputs[3].isKnown && shapes.outputs[3].dims.empty());
   }
 }
 
@@ -52,6 +77,11 @@ TEST_F(Registration, TheNumberOfGatheredRowsIsUnknown) {
   shape(&rows, &status);
   EXPECT_EQ(status.code, TfCode::kOk);
   EXPECT_EQ(rows.outputs.at(0).dims, (std::vector<std::int64_t>{-1, 3, -1}));
+  EXPECT_EQ(rows.outputs.size(), 1u);
+  TfShapes withTicket{rows.inputs, {}};
+  registry().operations.at("SmddpAllGatherOrTicket").shape(&withTicket, &status);
+  EXPECT_EQ(withTicket.outputs.at(0).dims, rows.outputs.at(0).dims);
+  EXPECT_TRUE(withTicket.outputs.at(1).isKnown && withTicket.outputs.at(1).dims.empty());
   TfShapes unknown{{{true, {}}, {false, {}}}, {}};
   shape(&unknown, &status);
   EXPECT_EQ(status.code, TfCode::kOk);
@@ -60,6 +90,19 @@ TEST_F(Registration, TheNumberOfGatheredRowsIsUnknown) {
   shape(&scalar, &status);
   EXPECT_EQ(status.code, TfCode::kInvalidArgument);
   EXPECT_TRUE(scalar.outputs.empty());
+}
+
+TEST_F(Registration, WhatATicketStandsForHasTheShapesOfItsPlaceholders) {
+  TfShapes wait{{{true, {}}}, {}};
+  TfStatus status;
+  registry().operations.at("SmddpWait").shape(&wait, &status);
+  ASSERT_EQ(wait.outputs.size(), 1u);
+  EXPECT_TRUE(wait.outputs[0].isKnown && wait.outputs[0].dims.empty());
+  TfShapes settle{{{true, {}}, {true, {2, -1}}, {false, {}}}, {}};
+  registry().operations.at("SmddpSettle").shape(&settle, &status);
+  ASSERT_EQ(settle.outputs.size(), 2u);
+  EXPECT_EQ(settle.outputs[0].dims, (std::vector<std::int64_t>{2, -1}));
+  EXPECT_FALSE(settle.outputs[1].isKnown);
 }
 
 TEST_F(Registration, AnAttributeThatIsMissingOrWrongIsTheConstructionsFailure) {

@@ -85,18 +85,24 @@ void gatherRows(Gathering& state, const InvocationPtr& invocation) {
   Dims dims = state.input.dims;
   dims[0] = static_cast<std::int64_t>(rows);
   state.output = invocation->allocate(0, state.input.type, dims, rows * perRow * element);
-  if (state.output.bytes == 0) return invocation->finish();  // all ranks know
+  if (state.output.bytes == 0) {  // all ranks know
+    invocation->give(0, std::move(state.output.tensor));
+    return invocation->finish();
+  }
   std::vector<std::byte*> outputs;
   std::byte* at = state.output.data;
   for (const std::uint64_t count : counts) {
     outputs.push_back(at);
     at += count * element;
   }
-  const OpenGroupPtr open = state.open;  // the state may be gone before the call returns
+  const OpenGroupPtr open = state.open;
   open->group->allGather(state.input.data, std::move(outputs), std::move(counts), state.dtype,
-                         state.agreement, [invocation](const Error* error) {
-                           if (error != nullptr) return invocation->fail(*error);
-                           invocation->finish();
+                         state.agreement, [&state, invocation](const Error* error) {
+                           runGuarded(*invocation, [&] {
+                             if (error != nullptr) return invocation->fail(*error);
+                             invocation->give(0, std::move(state.output.tensor));
+                             invocation->finish();
+                           });
                          });
 }
 
@@ -122,8 +128,10 @@ void allGather(const Kernel& kernel, const OpenGroupPtr& open, const InvocationP
   open->group->allGather(reinterpret_cast<const std::byte*>(&state.own), std::move(outputs),
                          std::vector<std::uint64_t>(size, kWords), DType::kUInt64, state.agreement,
                          [&state, invocation](const Error* error) {
-                           if (error != nullptr) return invocation->fail(*error);
-                           runGuarded(*invocation, [&] { gatherRows(state, invocation); });
+                           runGuarded(*invocation, [&] {
+                             if (error != nullptr) return invocation->fail(*error);
+                             gatherRows(state, invocation);
+                           });
                          });
 }
 

@@ -21,6 +21,16 @@ struct SmallReduction {
   std::vector<std::byte> packed;  // of several
 };
 
+void giveOut(SmallReduction& reduction, Invocation& invocation) {
+  const bool isPacked = reduction.outputs.size() > 1;
+  for (std::size_t i = 0; i < reduction.outputs.size(); ++i) {
+    TensorView& output = reduction.outputs[i];
+    const std::byte* packed = reduction.packed.data();
+    if (isPacked) copyBytes(output.data, packed + reduction.layout.offsets[i], output.bytes);
+    invocation.give(static_cast<int>(i), std::move(output.tensor));
+  }
+}
+
 void reduceSmall(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation,
                  std::vector<TensorView> inputs, Layout layout) {
   auto& state = invocation->keep<SmallReduction>();
@@ -36,16 +46,15 @@ void reduceSmall(const Kernel& kernel, const OpenGroupPtr& open, const Invocatio
   seam::Agreement agreement = agreementOf(kernel, layout, inputs);
   inputs.clear();
   state.layout = std::move(layout);
-  open->group->allReduce(
-      {{data, 0, state.layout.bytes}}, data, state.layout.count(), state.layout.dtype, kernel.op,
-      std::move(agreement), [&state, invocation](const Error* error) {
-        if (error != nullptr) return invocation->fail(*error);
-        for (std::size_t i = 0; state.outputs.size() > 1 && i < state.outputs.size(); ++i) {
-          const TensorView& output = state.outputs[i];
-          copyBytes(output.data, state.packed.data() + state.layout.offsets[i], output.bytes);
-        }
-        invocation->finish();
-      });
+  open->group->allReduce({{data, 0, state.layout.bytes}}, data, state.layout.count(),
+                         state.layout.dtype, kernel.op, std::move(agreement),
+                         [&state, invocation](const Error* error) {
+                           runGuarded(*invocation, [&] {
+                             if (error != nullptr) return invocation->fail(*error);
+                             giveOut(state, *invocation);
+                             invocation->finish();
+                           });
+                         });
 }
 
 struct LargeReduction {
@@ -80,15 +89,13 @@ TensorPtr view(const LargeReduction& reduction, std::size_t index) {
   return tensor;
 }
 
-void giveOut(const LargeReduction& reduction, const Invocation& invocation) {
+void giveOut(const LargeReduction& reduction, Invocation& invocation) {
   for (std::size_t i = 0; i < reduction.inputs.size(); ++i) {
     const TensorView& like = reduction.inputs[i];
     const int output = static_cast<int>(i);
-    if (like.bytes == 0) {
-      invocation.allocate(output, like.type, like.dims, 0);
-    } else {
-      invocation.setOutput(output, view(reduction, i).get());
-    }
+    const bool isEmpty = like.bytes == 0;
+    invocation.give(output, isEmpty ? invocation.allocate(output, like.type, like.dims, 0).tensor
+                                    : view(reduction, i));
   }
 }
 
@@ -101,11 +108,11 @@ void reduceLarge(const Kernel& kernel, const OpenGroupPtr& open, const Invocatio
   open->group->allReduce(
       fragmentsOf(state), state.memory->data(), state.layout.count(), state.layout.dtype, kernel.op,
       agreementOf(kernel, state.layout, state.inputs), [&state, invocation](const Error* error) {
-        if (error != nullptr) {
-          state.memory->discard();
-          return invocation->fail(*error);
-        }
         runGuarded(*invocation, [&] {
+          if (error != nullptr) {
+            state.memory->discard();
+            return invocation->fail(*error);
+          }
           giveOut(state, *invocation);
           invocation->finish();
         });

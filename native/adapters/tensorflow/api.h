@@ -58,6 +58,7 @@ enum class TfType : int {
 
 using CreateFn = void* (*)(TfConstruction*);
 using ComputeFn = void (*)(void*, TfContext*, TfDone*);
+using ComputeAtOnceFn = void (*)(void*, TfContext*);
 using DeleteFn = void (*)(void*);
 using ShapeFn = void (*)(TfShapes*, TfStatus*);
 using DeallocateFn = void (*)(void*, std::size_t, void*);
@@ -91,6 +92,8 @@ using DeallocateFn = void (*)(void*, std::size_t, void*);
   X(void, OpKernelConstruction_GetAttrInt64,                                                    \
     (TfConstruction*, const char*, std::int64_t*, TfStatus*))                                   \
   X(void, OpKernelConstruction_GetAttrType, (TfConstruction*, const char*, TfType*, TfStatus*)) \
+  X(TfKernelBuilder*, NewKernelBuilder,                                                         \
+    (const char*, const char*, CreateFn, ComputeAtOnceFn, DeleteFn))                            \
   X(TfKernelBuilder*, NewAsyncKernelBuilder,                                                    \
     (const char*, const char*, CreateFn, ComputeFn, DeleteFn))                                  \
   X(void, RegisterKernelBuilder, (const char*, TfKernelBuilder*, TfStatus*))                    \
@@ -108,6 +111,7 @@ using DeallocateFn = void (*)(void*, std::size_t, void*);
   X(void, ShapeInferenceContextSetOutput, (TfShapes*, int, TfShape*, TfStatus*))                \
   X(void, ShapeInferenceContextWithRankAtLeast,                                                 \
     (TfShapes*, TfShape*, std::int64_t, TfShape*, TfStatus*))                                   \
+  X(TfShape*, ShapeInferenceContextScalar, (TfShapes*))                                         \
   X(TfShape*, ShapeInferenceContextVectorFromSize, (TfShapes*, std::size_t))                    \
   X(void, ShapeInferenceContextSubshape,                                                        \
     (TfShapes*, TfShape*, std::int64_t, std::int64_t, TfShape*, TfStatus*))                     \

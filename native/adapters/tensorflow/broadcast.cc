@@ -17,20 +17,21 @@ struct Broadcast {
   bool isPacked = false;
   Layout layout;
   std::vector<TensorView> tensors;  // the root's inputs; elsewhere what the outputs look like
-  std::vector<TensorView> outputs;  // of one tensor, elsewhere
+  std::vector<TensorView> outputs;  // elsewhere; of several, once they are there
   std::shared_ptr<MemoryPool::Lease> memory;  // of several; null if all are empty
 };
 
-void giveOut(const Broadcast& state, const Invocation& invocation) {
-  if (state.isRoot) {
-    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-      invocation.setOutput(static_cast<int>(i), state.tensors[i].tensor.get());
+void giveOut(Broadcast& state, Invocation& invocation) {
+  if (!state.isRoot && state.isPacked) {
+    state.outputs = allocateLike(invocation, state.tensors);
+    for (std::size_t i = 0; i < state.outputs.size() && state.memory != nullptr; ++i) {
+      const TensorView& output = state.outputs[i];
+      copyBytes(output.data, state.memory->data() + state.layout.offsets[i], output.bytes);
     }
-  } else if (state.isPacked) {
-    const std::vector<TensorView> outputs = allocateLike(invocation, state.tensors);
-    for (std::size_t i = 0; i < outputs.size() && state.memory != nullptr; ++i) {
-      copyBytes(outputs[i].data, state.memory->data() + state.layout.offsets[i], outputs[i].bytes);
-    }
+  }
+  auto& results = state.isRoot ? state.tensors : state.outputs;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    invocation.give(static_cast<int>(i), std::move(results[i].tensor));
   }
 }
 
@@ -68,11 +69,11 @@ void broadcast(const Kernel& kernel, const OpenGroupPtr& open, const InvocationP
   group.broadcast(data, state.layout.count(), state.layout.dtype, static_cast<int>(kernel.root),
                   agreementOf(kernel, state.layout, state.tensors),
                   [&state, invocation](const Error* error) {
-                    if (error != nullptr) {
-                      if (state.memory != nullptr) state.memory->discard();
-                      return invocation->fail(*error);
-                    }
                     runGuarded(*invocation, [&] {
+                      if (error != nullptr) {
+                        if (state.memory != nullptr) state.memory->discard();
+                        return invocation->fail(*error);
+                      }
                       giveOut(state, *invocation);
                       invocation->finish();
                     });

@@ -70,7 +70,7 @@ std::vector<TensorView> tensorsOf(const Invocation& invocation) {
   return tensors;
 }
 
-std::vector<TensorView> allocateLike(const Invocation& invocation,
+std::vector<TensorView> allocateLike(Invocation& invocation,
                                      const std::vector<TensorView>& tensors) {
   std::vector<TensorView> outputs;
   outputs.reserve(tensors.size());

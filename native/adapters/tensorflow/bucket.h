@@ -37,7 +37,7 @@ void copyBytes(std::byte* target, const std::byte* source, std::size_t bytes);
 
 std::vector<TensorView> tensorsOf(const Invocation& invocation);
 // Outputs like `tensors`, by number.
-std::vector<TensorView> allocateLike(const Invocation& invocation,
+std::vector<TensorView> allocateLike(Invocation& invocation,
                                      const std::vector<TensorView>& tensors);
 
 }  // namespace smd::tensorflow

@@ -1,33 +1,31 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One run of an asynchronous kernel, from its inputs to TensorFlow's callback.
+// One run of an asynchronous kernel, from its inputs to TensorFlow's callback; to the end of its
+// collective, if it gives TensorFlow a ticket before that (tickets.h).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "adapters/tensorflow/api.h"
 #include "adapters/tensorflow/failure.h"
+#include "adapters/tensorflow/groups.h"
+#include "adapters/tensorflow/patience.h"
+#include "adapters/tensorflow/tensor_ptr.h"
 #include "common/types.h"
 
 namespace smd::tensorflow {
 
-struct DeleteTensor {
-  void operator()(TfTensor* tensor) const { api().DeleteTensor(tensor); }
-};
-using TensorPtr = std::unique_ptr<TfTensor, DeleteTensor>;
 using Dims = std::vector<std::int64_t>;
-
-struct DeleteStatus {
-  void operator()(TfStatus* status) const { api().DeleteStatus(status); }
-};
-using StatusPtr = std::unique_ptr<TfStatus, DeleteStatus>;
-StatusPtr makeStatus();
+using OpenGroupPtr = std::shared_ptr<const OpenGroup>;
 
 // An input, or an output that has been allocated.
 struct TensorView {
@@ -44,23 +42,35 @@ struct Refused {
   std::string text;
 };
 
-// Shared by whoever may end it. It is ended once, by finish() or fail(), and what TensorFlow gave
-// us is not touched after that: so whatever outlives the kernel's call is kept here, and let go of
-// before TensorFlow is told. Not thread-safe: steps of one operation follow each other.
-class Invocation {
+// Told when an operation with a ticket has ended.
+class EndListener {
  public:
-  // `key` outlives it: the kernel's own.
-  Invocation(TfContext* context, const TfDone* done, const std::string& key);
-  ~Invocation();
+  virtual ~EndListener() = default;
+  virtual void hasEnded(const std::optional<Failure>& failure) noexcept = 0;
+};
+
+// Shared by whoever may end it. It ends once, by finish() or fail(), within a step (runGuarded());
+// steps of one operation follow each other. What TensorFlow gave us is not touched once it has been
+// called back: so what outlives the kernel's call is kept here, and let go of before. With a ticket
+// that holds for the run's context only: tensors are counted.
+class Invocation final : public Waiting, public std::enable_shared_from_this<Invocation> {
+ public:
+  // Of a collective of this group, if any. With `patience` there is an output for a ticket;
+  // without, TensorFlow waits to the end.
+  Invocation(TfContext* context, const TfDone* done, std::string key, OpenGroupPtr group = nullptr,
+             std::chrono::milliseconds patience = {});
+  ~Invocation() override;
   Invocation(const Invocation&) = delete;
   Invocation& operator=(const Invocation&) = delete;
 
-  // Behind the order token, which is input 0.
+  // The tensors are behind the order token. There are as many outputs, and the ticket behind them,
+  // if there is one.
   int numTensors() const;
   TensorView tensor(int index) const;
 
-  TensorView allocate(int output, TfType type, const Dims& dims, std::size_t bytes) const;
-  void setOutput(int output, const TfTensor* tensor) const;
+  // Memory for an output, to be given when it is there.
+  TensorView allocate(int output, TfType type, const Dims& dims, std::size_t bytes);
+  void give(int output, TensorPtr tensor);
 
   // What the operation needs until its end; once.
   template <class State>
@@ -75,15 +85,72 @@ class Invocation {
   void fail(const Error& error) { fail(failureOf(error, key_)); }
   void failWithoutGroup() { fail(notInitialized(key_)); }
 
+  // After the first step.
+  void beginPatience();
+  bool giveUp() noexcept override;
+
+  // --- with a ticket ---
+  // False: it has ended already, and the listener has been told.
+  bool tellEnd(std::shared_ptr<EndListener> listener);
+  // Makes what it has ended with the outputs of another run, or its failure the status; once.
+  void settle(TfContext* other, const StatusPtr& status);
+  // Nobody will take the results.
+  void abandon() noexcept;
+
  private:
+  friend class Step;
+  enum class Phase {
+    kOpen,   // TensorFlow waits
+    kLate,   // TensorFlow has the ticket, and the collective goes on
+    kEnded,  // with results or a failure
+  };
+  bool hasTicket() const { return patience_ > patience_.zero(); }
+  void returnTicket();
+  void setOutput(int output, const TfTensor* tensor) const;
+
   TfContext* const context_;
-  std::function<void()> done_;
-  const std::string& key_;
+  const std::string key_;
+  const OpenGroupPtr group_;
+  const std::chrono::milliseconds patience_;
+  // Guards what follows. Recursive: a collective may end where it is begun.
+  std::recursive_mutex mutex_;
+  int numSteps_ = 0;  // that are being made, one within another
+  Phase phase_ = Phase::kOpen;
+  std::function<void()> done_;  // empty: it has been called
   std::shared_ptr<void> kept_;
+  std::vector<bool> isAllocated_;  // by output: TensorFlow has it already
+  // With a ticket.
+  std::vector<TensorPtr> results_;
+  std::optional<Failure> failure_;
+  std::shared_ptr<EndListener> listener_;
 };
 
-// Runs a step of an operation; an exception is the operation's failure. TensorFlow is compiled to
+// A step of an operation is being made. At its end, if the operation has ended, TensorFlow is told,
+// without any lock. The invocation outlives it.
+class Step {
+ public:
+  explicit Step(Invocation& invocation);
+  ~Step();
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+ private:
+  Invocation& invocation_;
+};
+
+// The exception that is being handled is the operation's failure.
+void failWithException(Invocation& invocation) noexcept;
+
+// Makes a step of an operation; an exception is the operation's failure. TensorFlow is compiled to
 // know of none.
-void runGuarded(Invocation& invocation, const std::function<void()>& step) noexcept;
+template <class Function>
+void runGuarded(Invocation& invocation, const Function& step) noexcept {
+  const Step meanwhile(invocation);
+  try {
+    step();
+  } catch (...) {
+    failWithException(invocation);
+  }
+}
 
 }  // namespace smd::tensorflow

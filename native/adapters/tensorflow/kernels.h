@@ -5,6 +5,7 @@
 // does. Exceptions are failures of the operation (runGuarded).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,15 +22,15 @@ struct Kernel {
   std::string key;          // what for, in words
   std::uint64_t label = 0;  // a digest of what the ranks must agree on besides shapes; 0: nothing
   std::int64_t group = 0;
-  ReduceOp op = ReduceOp::kSum;  // of all_reduce
-  std::int64_t root = -1;        // of broadcast
+  ReduceOp op = ReduceOp::kSum;           // of all_reduce
+  std::int64_t root = -1;                 // of broadcast
+  std::chrono::milliseconds patience{0};  // of TensorFlow, with it; 0: it waits to the end
 };
 
 // What the ranks must agree on for this operation on these tensors.
 seam::Agreement agreementOf(const Kernel& kernel, const Layout& layout,
                             const std::vector<TensorView>& tensors);
 
-using OpenGroupPtr = std::shared_ptr<const OpenGroup>;
 using InvocationPtr = std::shared_ptr<Invocation>;
 
 void allReduce(const Kernel& kernel, const OpenGroupPtr& open, const InvocationPtr& invocation);

@@ -36,6 +36,7 @@ class ProbeGroup final : public seam::Group {
     endLater(std::move(completion));
   }
   std::shared_ptr<std::byte> allocateShared(std::size_t) noexcept override { return nullptr; }
+  void abort(const std::string&) noexcept override {}
 
  private:
   static void endLater(seam::Completion completion) {

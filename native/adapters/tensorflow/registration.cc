@@ -1,9 +1,9 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each operation is stateful (it must run, once, whoever uses its outputs), and takes the order
-// token first: a resource that it does not look at, by which TensorFlow keeps operations in the
-// order of the program. There are kernels for CPUs; TensorFlow copies what lies elsewhere.
+// Each operation is stateful: it must run, once, whoever uses its outputs. Collectives take the
+// order token first: a resource that they do not look at, by which TensorFlow keeps operations in
+// the order of the program. There are kernels for CPUs; TensorFlow copies what lies elsewhere.
 #include "adapters/tensorflow/registration.h"
 
 #include <memory>
@@ -11,14 +11,14 @@
 #include "adapters/tensorflow/api.h"
 #include "adapters/tensorflow/dtypes.h"
 #include "adapters/tensorflow/kernels.h"
+#include "adapters/tensorflow/tickets.h"
 
 namespace smd::tensorflow {
 namespace {
 
 enum class Extra { kNone, kOp, kRoot };
+enum class Ending { kWithResults, kInTime };
 using StartFn = void (*)(const Kernel&, const OpenGroupPtr&, const InvocationPtr&);
-
-bool isOk(const StatusPtr& status) { return api().GetCode(status.get()) == TfCode::kOk; }
 
 // --- kernels -------------------------------------------------------------------------------------
 
@@ -38,17 +38,20 @@ bool readInteger(TfConstruction* construction, const char* name, std::int64_t& v
   return isOk(status);
 }
 
-template <Extra kExtra>
+template <Extra kExtra, Ending kEnding>
 void* create(TfConstruction* construction) {
   const StatusPtr status = makeStatus();
   auto kernel = std::make_unique<Kernel>();
-  std::int64_t op = 0, label = 0;
+  std::int64_t op = 0, label = 0, patience = 0;
   bool isGood = readKey(construction, kernel->key, status) &&
                 readInteger(construction, "label", label, status) &&
                 readInteger(construction, "group", kernel->group, status);
   if (isGood && kExtra == Extra::kOp) isGood = readInteger(construction, "op", op, status);
   if (isGood && kExtra == Extra::kRoot) {
     isGood = readInteger(construction, "root", kernel->root, status);
+  }
+  if (isGood && kEnding == Ending::kInTime) {
+    isGood = readInteger(construction, "patience_ms", patience, status);
   }
   if (isGood && (op < 0 || op >= kNumReduceOps)) {
     const std::string text = "SMDDPConfigInvalid: " + std::to_string(op) +
@@ -62,6 +65,7 @@ void* create(TfConstruction* construction) {
   }
   kernel->label = static_cast<std::uint64_t>(label);
   kernel->op = static_cast<ReduceOp>(op);
+  kernel->patience = std::chrono::milliseconds(patience);
   return kernel.release();
 }
 
@@ -70,11 +74,18 @@ void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 template <StartFn kStart>
 void compute(void* opaque, TfContext* context, TfDone* done) {
   const auto& kernel = *static_cast<const Kernel*>(opaque);
-  const auto invocation = std::make_shared<Invocation>(context, done, kernel.key);
   const OpenGroupPtr open = findGroup(kernel.group);
-  if (open == nullptr) return invocation->failWithoutGroup();
-  runGuarded(*invocation, [&] { kStart(kernel, open, invocation); });
+  const auto invocation =
+      std::make_shared<Invocation>(context, done, kernel.key, open, kernel.patience);
+  runGuarded(*invocation, [&] {
+    if (open == nullptr) return invocation->failWithoutGroup();
+    kStart(kernel, open, invocation);
+  });
+  invocation->beginPatience();
 }
+
+void* createNothing(TfConstruction*) { return nullptr; }
+void destroyNothing(void*) {}
 
 }  // namespace
 
@@ -115,6 +126,11 @@ class ShapeHandle {
   TfShape* const shape_;
 };
 
+void scalar(TfShapes* shapes, int output, TfStatus* status) {
+  const ShapeHandle shape(api().ShapeInferenceContextScalar(shapes));
+  api().ShapeInferenceContextSetOutput(shapes, output, shape.get(), status);
+}
+
 // Output i is like tensor i.
 void sameShapes(TfShapes* shapes, TfStatus* status) {
   const std::int64_t numInputs = api().ShapeInferenceContextNumInputs(shapes);
@@ -126,6 +142,15 @@ void sameShapes(TfShapes* shapes, TfStatus* status) {
     if (api().GetCode(status) != TfCode::kOk) return;
   }
 }
+
+// The same, and a ticket.
+void sameShapesAndTicket(TfShapes* shapes, TfStatus* status) {
+  sameShapes(shapes, status);
+  if (api().GetCode(status) != TfCode::kOk) return;
+  scalar(shapes, static_cast<int>(api().ShapeInferenceContextNumInputs(shapes)) - 1, status);
+}
+
+void ticketAlone(TfShapes* shapes, TfStatus* status) { scalar(shapes, 0, status); }
 
 // Like the tensor, with any number of rows.
 void anyRows(TfShapes* shapes, TfStatus* status) {
@@ -146,39 +171,113 @@ void anyRows(TfShapes* shapes, TfStatus* status) {
   api().ShapeInferenceContextSetOutput(shapes, 0, output.get(), status);
 }
 
+void anyRowsAndTicket(TfShapes* shapes, TfStatus* status) {
+  anyRows(shapes, status);
+  if (api().GetCode(status) == TfCode::kOk) scalar(shapes, 1, status);
+}
+
 // --- definitions ---------------------------------------------------------------------------------
 
+// A list ends with null.
 struct Definition {
   const char* name;
-  const char* input;
-  const char* output;
-  const char* extra;  // an attribute, or null
-  bool isList;
+  const char* inputs[3];
+  const char* outputs[3];
+  const char* attributes[8];
   ShapeFn shape;
   CreateFn create;
-  ComputeFn compute;
+  DeleteFn destroy;
+  ComputeFn compute;  // or
+  ComputeAtOnceFn computeAtOnce = nullptr;
 };
 
+constexpr const char* kToken = "token: resource";
+constexpr const char* kKey = "key: string";
+constexpr const char* kLabel = "label: int = 0";
+constexpr const char* kGroup = "group: int = 0";
+constexpr const char* kCount = "N: int >= 1";
+constexpr const char* kTicket = "ticket: int64";
+constexpr const char* kPatience = "patience_ms: int >= 1 = 1000";
+
 constexpr Definition kDefinitions[] = {
-    {"SmddpAllReduce", "tensors: N * T", "reduced: N * T", "op: int", true, &sameShapes,
-     &create<Extra::kOp>, &compute<&allReduce>},
-    {"SmddpBroadcast", "tensors: N * T", "received: N * T", "root: int", true, &sameShapes,
-     &create<Extra::kRoot>, &compute<&broadcast>},
-    {"SmddpAllGather", "tensor: T", "gathered: T", nullptr, false, &anyRows, &create<Extra::kNone>,
+    {"SmddpAllReduce",
+     {kToken, "tensors: N * T"},
+     {"reduced: N * T"},
+     {kCount, kTypes, "op: int", kKey, kLabel, kGroup},
+     &sameShapes,
+     &create<Extra::kOp, Ending::kWithResults>,
+     &destroy,
+     &compute<&allReduce>},
+    {"SmddpAllReduceOrTicket",
+     {kToken, "tensors: N * T"},
+     {"reduced: N * T", kTicket},
+     {kCount, kTypes, "op: int", kKey, kLabel, kGroup, kPatience},
+     &sameShapesAndTicket,
+     &create<Extra::kOp, Ending::kInTime>,
+     &destroy,
+     &compute<&allReduce>},
+    {"SmddpBroadcast",
+     {kToken, "tensors: N * T"},
+     {"received: N * T"},
+     {kCount, kTypes, "root: int", kKey, kLabel, kGroup},
+     &sameShapes,
+     &create<Extra::kRoot, Ending::kWithResults>,
+     &destroy,
+     &compute<&broadcast>},
+    {"SmddpBroadcastOrTicket",
+     {kToken, "tensors: N * T"},
+     {"received: N * T", kTicket},
+     {kCount, kTypes, "root: int", kKey, kLabel, kGroup, kPatience},
+     &sameShapesAndTicket,
+     &create<Extra::kRoot, Ending::kInTime>,
+     &destroy,
+     &compute<&broadcast>},
+    {"SmddpAllGather",
+     {kToken, "tensor: T"},
+     {"gathered: T"},
+     {kTypes, kKey, kLabel, kGroup},
+     &anyRows,
+     &create<Extra::kNone, Ending::kWithResults>,
+     &destroy,
      &compute<&allGather>},
+    {"SmddpAllGatherOrTicket",
+     {kToken, "tensor: T"},
+     {"gathered: T", kTicket},
+     {kTypes, kKey, kLabel, kGroup, kPatience},
+     &anyRowsAndTicket,
+     &create<Extra::kNone, Ending::kInTime>,
+     &destroy,
+     &compute<&allGather>},
+    {"SmddpWait",
+     {kTicket},
+     {"left: int64"},
+     {kPatience},
+     &ticketAlone,
+     &createWait,
+     &destroyWait,
+     &computeWait},
+    {"SmddpSettle",
+     {kTicket, "tensors: N * T"},
+     {"settled: N * T"},
+     {kCount, kTypes},
+     &sameShapes,
+     &createNothing,
+     &destroyNothing,
+     nullptr,
+     &computeSettle},
 };
 
 void define(const Definition& definition, const StatusPtr& status) {
   TfOpBuilder* builder = api().NewOpDefinitionBuilder(definition.name);
-  api().OpDefinitionBuilderAddInput(builder, "token: resource");
-  api().OpDefinitionBuilderAddInput(builder, definition.input);
-  api().OpDefinitionBuilderAddOutput(builder, definition.output);
-  if (definition.isList) api().OpDefinitionBuilderAddAttr(builder, "N: int >= 1");
-  api().OpDefinitionBuilderAddAttr(builder, kTypes);
-  if (definition.extra != nullptr) api().OpDefinitionBuilderAddAttr(builder, definition.extra);
-  api().OpDefinitionBuilderAddAttr(builder, "key: string");
-  api().OpDefinitionBuilderAddAttr(builder, "label: int = 0");
-  api().OpDefinitionBuilderAddAttr(builder, "group: int = 0");
+  for (const char* const* each = definition.inputs; *each != nullptr; ++each) {
+    api().OpDefinitionBuilderAddInput(builder, *each);
+  }
+  for (const char* const* each = definition.outputs; *each != nullptr; ++each) {
+    api().OpDefinitionBuilderAddOutput(builder, *each);
+  }
+  for (const char* const* each = definition.attributes; *each != nullptr; ++each) {
+    api().OpDefinitionBuilderAddAttr(builder, *each);
+  }
   api().OpDefinitionBuilderSetIsStateful(builder, true);
   api().OpDefinitionBuilderSetShapeInferenceFunction(builder, definition.shape);
   api().RegisterOpDefinition(builder, status.get());
@@ -191,8 +290,12 @@ std::string registerOperations() {
   for (const Definition& definition : kDefinitions) {
     define(definition, status);
     if (isOk(status)) {
-      TfKernelBuilder* builder = api().NewAsyncKernelBuilder(
-          definition.name, "CPU", definition.create, definition.compute, &destroy);
+      const bool isAsync = definition.compute != nullptr;
+      TfKernelBuilder* builder =
+          isAsync ? api().NewAsyncKernelBuilder(definition.name, "CPU", definition.create,
+                                                definition.compute, definition.destroy)
+                  : api().NewKernelBuilder(definition.name, "CPU", definition.create,
+                                           definition.computeAtOnce, definition.destroy);
       api().RegisterKernelBuilder(definition.name, builder, status.get());
     }
     if (!isOk(status)) {

@@ -255,6 +255,45 @@ def fault_fewer_steps_and_shutdown(rank: int, scratch: Path) -> Any:
     return told_by(sdp.shutdown if rank == VICTIM else step)
 
 
+# --- an error of another operation of the step ---------------------------------------------------
+
+
+def _local_error(rank: int, scratch: Path, make: Callable[[Any, Any], Callable[[Any], Any]]) -> Any:
+    """A matrix of rank 0 has no inverse; rank 1 comes to the step's sum when that has been told."""
+    tf, sdp = _start()
+    call = make(tf, sdp)
+    invertible, singular = [[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 0.0]]
+    call(invertible)
+    if rank == VICTIM:
+        _wait_for([scratch / "told0"])
+    told = told_by(call, singular if rank == 0 else invertible)
+    (scratch / f"told{rank}").touch()
+    return told, told_by(sdp.oob_allreduce, 1.0)
+
+
+def fault_local_error_in_a_function(rank: int, scratch: Path) -> Any:
+    def make(tf: Any, sdp: Any) -> Callable[[Any], Any]:
+        @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+        def step(matrix: Any) -> Any:
+            return sdp.oob_allreduce(matrix[0, 0]), tf.linalg.inv(matrix)
+
+        return step
+
+    return _local_error(rank, scratch, make)
+
+
+def fault_local_error_in_a_session(rank: int, scratch: Path) -> Any:
+    def make(tf: Any, sdp: Any) -> Callable[[Any], Any]:
+        graph = tf.Graph()
+        with graph.as_default():
+            matrix = tf.compat.v1.placeholder(tf.float32, [2, 2])
+            fetched = sdp.oob_allreduce(tf.constant(1.0)), tf.linalg.inv(matrix)
+        session = tf.compat.v1.Session(graph=graph)
+        return lambda value: session.run(fetched, {matrix: value})
+
+    return _local_error(rank, scratch, make)
+
+
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 

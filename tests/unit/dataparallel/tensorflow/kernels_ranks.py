@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,44 @@ def check_loops(at: Rank) -> None:
 
     for size in (1, 20000):
         assert np.all(run(tf.fill([size], 3.0)).numpy() == 3)
+
+
+def check_operations_that_wait_long(at: Rank) -> None:
+    """TensorFlow is given a ticket, again and again, and in the end the results."""
+    tf = at.tf
+
+    def step(number: Any) -> list[Any]:
+        x = tf.cast(number, tf.float32) + at.rank
+        few = at.all_reduce(x, tf.fill([3], x))
+        many = at.all_reduce(tf.fill([20000], x), tf.fill([2], x), tf.zeros([0]))
+        (one,) = at.broadcast(tf.fill([9000], x), root=at.size - 1)
+        two = at.broadcast(x, tf.fill([9000], x), root=0)
+        rows = at.all_gather(tf.fill([at.rank, 2], x))
+        return [*few, *many, one, *two, rows, few[1]]
+
+    in_graph = tf.function(step, autograph=False)
+    in_loop = tf.function(
+        lambda number: tf.while_loop(
+            lambda i, x: i < 2,
+            lambda i, x: (i + 1, at.all_reduce(x, op=MAX)[0]),
+            (0, number + at.rank),
+        )[1],
+        autograph=False,
+    )
+    with mock.patch.object(at.kernels, "_PATIENCE_MS", 1):
+        at.kernels._loop.cache_clear()
+        for number in range(3):
+            expected = step(tf.constant(number))
+            at.group.barrier()
+            if at.rank == number % at.size:
+                time.sleep(0.3)
+            for found, value in zip(in_graph(tf.constant(number)), expected, strict=True):
+                assert found.shape == value.shape
+                assert np.all(found.numpy() == value.numpy())
+            if at.rank == number % at.size:
+                time.sleep(0.2)
+            assert int(in_loop(tf.constant(number))) == number + at.size - 1
+    at.kernels._loop.cache_clear()
 
 
 def check_rows_that_cannot_be_joined(at: Rank) -> None:

@@ -20,8 +20,9 @@ from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 RANKS = Path(__file__).with_name("kernels_ranks.py")
 CHECKS = Checks(RANKS)
-# Two take another rank; the third has nothing to do with ranks, and takes seconds.
+# Three take another rank; the fourth has nothing to do with ranks, and takes seconds.
 NOT_ALONE = {
+    "check_operations_that_wait_long",
     "check_rows_that_cannot_be_joined",
     "check_operations_run_for_their_effect",
     "check_a_build_that_is_not_known",

@@ -67,17 +67,28 @@ GRADIENTS: dict[str, Callable[..., list[Any]]] = {
 
 
 def _register(name: str, gradient: Callable[..., list[Any]]) -> None:
+    @tf.RegisterGradient(f"{name}OrTicket")  # type: ignore[untyped-decorator]
     @tf.RegisterGradient(name)  # type: ignore[untyped-decorator]
     def run(operation: Any, *upstream: Any) -> list[Any]:
-        of_tensors = gradient(operation, *upstream)
-        # Kernels have the order token before the tensors.
-        return [None] * (len(operation.inputs) - len(of_tensors)) + of_tensors
+        if _is_borrowed(operation):
+            return gradient(operation, *upstream)
+        # Kernels have the order token before the tensors, and may have a ticket behind the results.
+        return [None, *gradient(operation, *upstream[: len(operation.inputs) - 1])]
+
+
+@tf.RegisterGradient("SmddpSettle")  # type: ignore[untyped-decorator]
+def _of_settle(operation: Any, *upstream: Any) -> list[Any]:
+    """It hands on what the collective before it has come to, whose gradient is above."""
+    return [None, *upstream]
+
+
+def _is_borrowed(operation: Any) -> bool:
+    """Whether it is one of TensorFlow's own; one of an eager tape has no `type`."""
+    return bool(getattr(operation, "type", "") == "PyFunc")
 
 
 def _attribute(operation: Any, name: str) -> Any:
-    # An operation of an eager tape has no `type`.
-    is_borrowed = getattr(operation, "type", "") == "PyFunc"
-    return operation.get_attr(PREFIX + name if is_borrowed else name)
+    return operation.get_attr(PREFIX + name if _is_borrowed(operation) else name)
 
 
 def _key(operation: Any) -> str:

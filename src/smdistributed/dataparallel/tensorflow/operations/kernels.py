@@ -35,6 +35,9 @@ _LIBRARY = "_tensorflow_operations.so"
 _PROBE_SECONDS = 120.0
 # The attribute `group` of the operations: the group of all ranks.
 _WORLD = 0
+# In a graph: for so long a kernel waits for other ranks before TensorFlow gets the chance to end a
+# step of which another operation has failed.
+_PATIENCE_MS = 1000
 
 _lock = threading.Lock()
 
@@ -92,20 +95,64 @@ def clear_group() -> None:
 
 def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
-    make = _operations().smddp_all_reduce
-    return list(make(token, tensors, op=op, key=key, label=label, group=_WORLD))
+    return _made("smddp_all_reduce", token, tensors, op=op, key=key, label=label)
 
 
 def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0) -> list[Any]:
     """As `operations.broadcast`."""
-    make = _operations().smddp_broadcast
-    return list(make(token, tensors, root=root, key=key, label=label, group=_WORLD))
+    return _made("smddp_broadcast", token, tensors, root=root, key=key, label=label)
 
 
 def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
     """As `operations.all_gather`."""
-    make = _operations().smddp_all_gather
-    return make(token, tensor, key=key, label=label, group=_WORLD)
+    return _made("smddp_all_gather", token, tensor, key=key, label=label)[0]
+
+
+def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
+    """An operation's results; in a graph, of the operations that wait for it and take them.
+
+    TensorFlow waits for a kernel to its end, whatever else of the step has failed. In a graph one
+    of ours returns before that, with a ticket, and is waited for in a loop: between two operations
+    TensorFlow ends a step that has failed (native/adapters/tensorflow/tickets.h).
+    """
+    operations = _operations()
+    if tf.executing_eagerly():  # there is no step that could fail
+        return _list(getattr(operations, name)(token, tensors, group=_WORLD, **attributes))
+    make = getattr(operations, f"{name}_or_ticket")
+    results, ticket = make(token, tensors, group=_WORLD, patience_ms=_PATIENCE_MS, **attributes)
+    with tf.device("/CPU:0"):
+        # With the order token: the next operation comes after the loop.
+        goes_on, wait = _loop()
+        _, left = tf.raw_ops.While(input=[token, ticket], cond=goes_on, body=wait)
+        with tf.control_dependencies([left]):
+            return list(operations.smddp_settle(ticket, _list(results)))
+
+
+def _list(results: Any) -> list[Any]:
+    return results if isinstance(results, list) else [results]
+
+
+@functools.cache
+def _loop() -> tuple[Any, Any]:
+    """The condition and the body of the loop that waits for a ticket, for all graphs.
+
+    They are called, not merged into the graph that calls them: `tf.while_loop` would have
+    TensorFlow run all of that graph in the slower way that loops need.
+    """
+    signature = [tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.int64)]
+
+    def goes_on(token: Any, ticket: Any) -> Any:
+        return tf.not_equal(ticket, 0)
+
+    def wait(token: Any, ticket: Any) -> Any:
+        return token, _operations().smddp_wait(ticket, patience_ms=_PATIENCE_MS)
+
+    with tf.init_scope():
+        made = [
+            tf.function(each, input_signature=signature, autograph=False).get_concrete_function()
+            for each in (goes_on, wait)
+        ]
+    return made[0], made[1]
 
 
 def probe() -> None:

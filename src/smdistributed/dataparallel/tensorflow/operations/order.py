@@ -6,8 +6,9 @@ The engine wants all ranks to make their calls in the same order, and TensorFlow
 independent operations as they get ready, which differs between ranks. What TensorFlow does keep in
 the order of the program is whatever touches one resource, in nested functions, branches and loops
 as well: so it treats assignments to a variable. Each operation of ours therefore takes a handle,
-the same in the whole process, of a variable that is never written nor read. One of them is under
-way at a time; the engine would not begin a second one earlier anyway.
+the same in the whole process, of a variable that is never written nor read; so does what waits for
+one (`kernels`). One of them is under way at a time; the engine would not begin a second one earlier
+anyway.
 
 TensorFlow leaves these dependencies out where it builds the backward function of a `tf.function`
 that an eager tape watches. There each operation of ours waits for the one built before it.
