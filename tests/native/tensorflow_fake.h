@@ -365,6 +365,7 @@ class OpRun {
     opaque_ = kernel_.create(&attributes);
     context_.outputs.resize(std::max<std::size_t>(tensors.size(), 1));
     context_.inputs = std::move(tensors);
+    context_.inputs.insert(context_.inputs.begin(), makeTensor(TfType::kBool, {}));
     context_.inputs.insert(context_.inputs.begin(), std::move(ticket));
     compute();
   }

@@ -98,7 +98,7 @@ TEST_F(Registration, WhatATicketStandsForHasTheShapesOfItsPlaceholders) {
   registry().operations.at("SmddpWait").shape(&wait, &status);
   ASSERT_EQ(wait.outputs.size(), 1u);
   EXPECT_TRUE(wait.outputs[0].isKnown && wait.outputs[0].dims.empty());
-  TfShapes settle{{{true, {}}, {true, {2, -1}}, {false, {}}}, {}};
+  TfShapes settle{{{true, {}}, {true, {}}, {true, {2, -1}}, {false, {}}}, {}};
   registry().operations.at("SmddpSettle").shape(&settle, &status);
   ASSERT_EQ(settle.outputs.size(), 2u);
   EXPECT_EQ(settle.outputs[0].dims, (std::vector<std::int64_t>{2, -1}));

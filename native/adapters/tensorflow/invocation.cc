@@ -196,10 +196,10 @@ void Invocation::abandon() noexcept {
     if (phase_ != Phase::kLate) return;
   }
   try {
-    group_->group->abort("its step failed while " + key_ +
-                         " waited for other ranks; its own error says why");
+    group_->group->abort("its step failed or was cancelled while " + key_ +
+                         " waited for other ranks; its own error says why, if there is one");
   } catch (const std::exception&) {  // no memory for the text
-    group_->group->abort("its step failed");
+    group_->group->abort("its step failed or was cancelled");
   }
 }
 

@@ -18,8 +18,8 @@ namespace {
 
 // Between two looks: most of those that wait have long ended when their time is over. And at most,
 // since whoever comes meanwhile may have less time.
-constexpr nanoseconds kShortestPause = std::chrono::milliseconds(25);
-constexpr nanoseconds kLongestPause = std::chrono::milliseconds(250);
+constexpr std::chrono::milliseconds kShortestPause{25};
+constexpr std::chrono::milliseconds kLongestPause{250};
 
 struct Entry {
   TimePoint end;
@@ -55,6 +55,19 @@ Entries takeDue(TimePoint now, Entries& gone) {
   return due;
 }
 
+// TensorFlow may run all that follows on the thread that calls it back, and wait there.
+void askOnThreadOfItsOwn(std::shared_ptr<Waiting> waiting) noexcept {
+  if (waiting == nullptr) return;
+  try {
+    const NoSignals meanwhile;
+    std::thread([waiting] {
+      if (!waiting->giveUp()) giveUpAfter(kShortestPause, waiting);
+    }).detach();
+  } catch (const std::exception&) {  // no room for a thread
+    if (!waiting->giveUp()) giveUpAfter(kShortestPause, waiting);
+  }
+}
+
 // Until there is something to do again; nothing: nobody waits, and the thread ends.
 std::optional<nanoseconds> look() noexcept {
   Entries gone, due;  // let go of without the lock
@@ -62,15 +75,10 @@ std::optional<nanoseconds> look() noexcept {
     const ForkGuard lock;
     due = takeDue(Clock::now(), gone);
   }
-  for (auto each = due.begin(); each != due.end();) {
-    const auto next = std::next(each);
-    const auto waiting = each->waiting.lock();
-    if (waiting == nullptr || waiting->giveUp()) gone.splice(gone.end(), due, each);
-    each = next;
-  }
+  for (const Entry& each : due) askOnThreadOfItsOwn(each.waiting.lock());
+  gone.splice(gone.end(), due);
   const ForkGuard lock;
   Waitings& all = waitings();
-  all.entries.splice(all.entries.begin(), due);
   if (all.entries.empty()) {
     all.hasThread = false;
     return std::nullopt;

@@ -131,21 +131,22 @@ void scalar(TfShapes* shapes, int output, TfStatus* status) {
   api().ShapeInferenceContextSetOutput(shapes, output, shape.get(), status);
 }
 
-// Output i is like tensor i.
+// Output i is like tensor i, of those behind `before` other inputs.
+template <int before>
 void sameShapes(TfShapes* shapes, TfStatus* status) {
   const std::int64_t numInputs = api().ShapeInferenceContextNumInputs(shapes);
-  for (int i = 1; i < numInputs; ++i) {
+  for (int i = before; i < numInputs; ++i) {
     const ShapeHandle shape;
     api().ShapeInferenceContextGetInput(shapes, i, shape.get(), status);
     if (api().GetCode(status) != TfCode::kOk) return;
-    api().ShapeInferenceContextSetOutput(shapes, i - 1, shape.get(), status);
+    api().ShapeInferenceContextSetOutput(shapes, i - before, shape.get(), status);
     if (api().GetCode(status) != TfCode::kOk) return;
   }
 }
 
 // The same, and a ticket.
 void sameShapesAndTicket(TfShapes* shapes, TfStatus* status) {
-  sameShapes(shapes, status);
+  sameShapes<1>(shapes, status);
   if (api().GetCode(status) != TfCode::kOk) return;
   scalar(shapes, static_cast<int>(api().ShapeInferenceContextNumInputs(shapes)) - 1, status);
 }
@@ -181,7 +182,7 @@ void anyRowsAndTicket(TfShapes* shapes, TfStatus* status) {
 // A list ends with null.
 struct Definition {
   const char* name;
-  const char* inputs[3];
+  const char* inputs[4];
   const char* outputs[3];
   const char* attributes[8];
   ShapeFn shape;
@@ -204,7 +205,7 @@ constexpr Definition kDefinitions[] = {
      {kToken, "tensors: N * T"},
      {"reduced: N * T"},
      {kCount, kTypes, "op: int", kKey, kLabel, kGroup},
-     &sameShapes,
+     &sameShapes<1>,
      &create<Extra::kOp, Ending::kWithResults>,
      &destroy,
      &compute<&allReduce>},
@@ -220,7 +221,7 @@ constexpr Definition kDefinitions[] = {
      {kToken, "tensors: N * T"},
      {"received: N * T"},
      {kCount, kTypes, "root: int", kKey, kLabel, kGroup},
-     &sameShapes,
+     &sameShapes<1>,
      &create<Extra::kRoot, Ending::kWithResults>,
      &destroy,
      &compute<&broadcast>},
@@ -257,10 +258,10 @@ constexpr Definition kDefinitions[] = {
      &destroyWait,
      &computeWait},
     {"SmddpSettle",
-     {kTicket, "tensors: N * T"},
+     {kTicket, kToken, "tensors: N * T"},
      {"settled: N * T"},
      {kCount, kTypes},
-     &sameShapes,
+     &sameShapes<2>,
      &createNothing,
      &destroyNothing,
      nullptr,

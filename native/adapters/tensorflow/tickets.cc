@@ -172,6 +172,7 @@ void computeWait(void* kernel, TfContext* context, TfDone* done) {
 }
 
 void computeSettle(void*, TfContext* context) {
+  constexpr int kBefore = 2;  // the ticket and the order token
   const StatusPtr status = makeStatus();
   const auto input = [&](int index) {
     TfTensor* raw = nullptr;
@@ -185,9 +186,9 @@ void computeSettle(void*, TfContext* context) {
     invocation->settle(context, status);
   } else if (number == 0) {
     const int numInputs = api().NumInputs(context);
-    for (int i = 1; i < numInputs; ++i) {
+    for (int i = kBefore; i < numInputs; ++i) {
       const TensorPtr tensor = input(i);
-      if (isOk(status)) api().SetOutput(context, i - 1, tensor.get(), status.get());
+      if (isOk(status)) api().SetOutput(context, i - kBefore, tensor.get(), status.get());
     }
   } else {
     api().SetStatus(status.get(), TfCode::kInternal, "SMDDPError: a ticket was taken twice");

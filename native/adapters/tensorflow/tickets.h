@@ -4,17 +4,18 @@
 // Operations of a graph that wait long for other ranks.
 //
 // TensorFlow cannot cancel a kernel that waits, and raises the error of another operation of the
-// step when all kernels have returned. But between two operations it looks whether the step has
-// failed. So after some patience an operation returns before its collective has ended, and gives a
-// ticket in place of results. In the graph (kernels.py) it is followed by a loop that waits for the
-// ticket, as long each time, and by an operation that takes the results:
+// step when all kernels have returned. But it begins no function in a step that has failed. So
+// after some patience an operation returns before its collective has ended, and gives a ticket in
+// place of results. In the graph (kernels.py) a loop, called as a function, waits for the ticket,
+// as long each time, and an operation takes the results:
 //
-//     Smddp...OrTicket -> ticket -> while (ticket != 0) SmddpWait -> SmddpSettle -> results
+//     Smddp...OrTicket -> ticket -> if != 0: while != 0: SmddpWait -> SmddpSettle -> results
 //
-// The ticket of an operation that has ended in time is 0, and SmddpSettle hands its results on.
+// The ticket of an operation that has ended in time is 0, and SmddpSettle hands its results on. No
+// function is on that way: TensorFlow runs all other kernels of a step that has failed.
 //
-// A step that has failed runs none of that, and lets go of the ticket: a tensor of ours, whose last
-// reference goes. Then this rank is out of step with the others, which are told at once.
+// If it has failed before a loop could begin, or go on, it lets go of the ticket: a tensor of ours,
+// whose last reference goes. Then this rank is out of step with the others, which are told at once.
 #pragma once
 
 #include <cstdint>

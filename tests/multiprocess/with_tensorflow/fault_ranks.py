@@ -282,6 +282,21 @@ def fault_local_error_in_a_function(rank: int, scratch: Path) -> Any:
     return _local_error(rank, scratch, make)
 
 
+def fault_local_error_after_the_collective(rank: int, scratch: Path) -> Any:
+    """In the order of the program; it has nothing to do with it."""
+
+    def make(tf: Any, sdp: Any) -> Callable[[Any], Any]:
+        @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+        def step(matrix: Any) -> Any:
+            total = sdp.oob_allreduce(matrix[0, 0])
+            tf.debugging.assert_positive(matrix[1, 1], "this is wrong")
+            return total
+
+        return step
+
+    return _local_error(rank, scratch, make)
+
+
 def fault_local_error_in_a_session(rank: int, scratch: Path) -> Any:
     def make(tf: Any, sdp: Any) -> Callable[[Any], Any]:
         graph = tf.Graph()
@@ -292,6 +307,62 @@ def fault_local_error_in_a_session(rank: int, scratch: Path) -> Any:
         return lambda value: session.run(fetched, {matrix: value})
 
     return _local_error(rank, scratch, make)
+
+
+def _caught_error(rank: int, make: Callable[[Any, Any], tuple[Any, Any]]) -> Any:
+    """Two of four steps fail, on each rank before the last one has come; the script goes on."""
+    tf, sdp = _start()
+    step, read = make(tf, sdp)
+    told = []
+    invertible, singular = [[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 0.0]]
+    for number in range(4):
+        if rank == number % sdp.size():
+            time.sleep(0.2)  # less than a collective waits before it returns
+        try:
+            step(singular if number % 2 else invertible)
+        except tf.errors.OpError as error:
+            told.append(type(error).__name__)
+    return told, read(), told_by(sdp.shutdown)
+
+
+def fault_caught_error_in_a_function(rank: int, scratch: Path) -> Any:
+    def make(tf: Any, sdp: Any) -> tuple[Any, Any]:
+        first, second = tf.Variable(0.0), tf.Variable(0.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+        def step(matrix: Any) -> Any:
+            inverse = tf.linalg.inv(matrix)
+            first.assign_add(sdp.oob_allreduce(1.0, op=sdp.ReduceOp.SUM))
+            second.assign_add(sdp.oob_allreduce(2.0, op=sdp.ReduceOp.SUM))
+            return inverse
+
+        step.get_concrete_function()  # takes a while
+        sdp.oob_allreduce(0.0)
+        return step, lambda: [float(first), float(second)]
+
+    return _caught_error(rank, make)
+
+
+def fault_caught_error_in_a_session(rank: int, scratch: Path) -> Any:
+    def make(tf: Any, sdp: Any) -> tuple[Any, Any]:
+        v1 = tf.compat.v1
+        graph = tf.Graph()
+        with graph.as_default():
+            matrix = v1.placeholder(tf.float32, [2, 2])
+            variables = [
+                v1.get_variable(name, [], initializer=v1.zeros_initializer()) for name in "ab"
+            ]
+            sums = [sdp.oob_allreduce(tf.constant(x), op=sdp.ReduceOp.SUM) for x in (1.0, 2.0)]
+            added = [v1.assign_add(*pair) for pair in zip(variables, sums, strict=True)]
+            fetched = [tf.linalg.inv(matrix), *added]
+            start = v1.global_variables_initializer()
+        session = v1.Session(graph=graph)
+        session.run(start)
+        sdp.oob_allreduce(0.0)
+        step = lambda value: session.run(fetched, {matrix: value})  # noqa: E731
+        return step, lambda: [float(each) for each in session.run(variables)]
+
+    return _caught_error(rank, make)
 
 
 # --- Ctrl-C --------------------------------------------------------------------------------------

@@ -164,22 +164,33 @@ def test_a_rank_that_leaves_before_the_others(backend: str) -> None:
         _require(told, "SMDDPMismatch", "rank 1 called barrier", "different number of batches")
 
 
-@pytest.mark.parametrize("where", ["in_a_function", "in_a_session"])
+@pytest.mark.parametrize("where", ["in_a_function", "after_the_collective", "in_a_session"])
 def test_an_error_of_another_operation_is_not_held_up_by_a_collective(where: str) -> None:
     """TensorFlow cannot cancel a kernel that waits. Python functions in its place do wait."""
     values = _returned("kernels", f"local_error_{where}")
     own, later = values[0]
     assert own["type_name"] == "InvalidArgumentError", own
-    assert "not invertible" in own["text"], own
+    cause = "this is wrong" if where == "after_the_collective" else "not invertible"
+    assert cause in own["text"], own
     assert own["after_s"] < TIMEOUT_S / 2, "it waited for rank 1, which waited for this error"
     words = (
         "rank 0 (host",
-        "its step failed while oob_allreduce of float32 () waited for other ranks",
+        "its step failed or was cancelled while oob_allreduce of float32 () waited for other ranks",
     )
     _require(later, "SMDDPPeerLost", *words)
     for rank in (1, 2):
         for told in values[rank]:
             _require(told, "SMDDPPeerLost", *words)
+
+
+@both_backends
+@pytest.mark.parametrize("where", ["in_a_function", "in_a_session"])
+def test_a_script_may_catch_the_error_of_a_step(where: str, backend: str) -> None:
+    """TensorFlow runs the rest of the step, with its collectives: the ranks stay alike."""
+    for told, value, at_the_end in _returned(backend, f"caught_error_{where}").values():
+        assert told == ["InvalidArgumentError"] * 2, told
+        assert value == [4 * NUM_RANKS, 8 * NUM_RANKS]
+        assert at_the_end is None, at_the_end
 
 
 @both_backends

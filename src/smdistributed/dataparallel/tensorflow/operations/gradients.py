@@ -79,7 +79,7 @@ def _register(name: str, gradient: Callable[..., list[Any]]) -> None:
 @tf.RegisterGradient("SmddpSettle")  # type: ignore[untyped-decorator]
 def _of_settle(operation: Any, *upstream: Any) -> list[Any]:
     """It hands on what the collective before it has come to, whose gradient is above."""
-    return [None, *upstream]
+    return [None, None, *upstream]
 
 
 def _is_borrowed(operation: Any) -> bool:

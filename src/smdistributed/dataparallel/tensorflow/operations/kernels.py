@@ -121,11 +121,20 @@ def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
     make = getattr(operations, f"{name}_or_ticket")
     results, ticket = make(token, tensors, group=_WORLD, patience_ms=_PATIENCE_MS, **attributes)
     with tf.device("/CPU:0"):
-        # With the order token: the next operation comes after the loop.
-        goes_on, wait = _loop()
-        _, left = tf.raw_ops.While(input=[token, ticket], cond=goes_on, body=wait)
+        # What is there goes its way by ordinary kernels, as TensorFlow runs them to the end also in
+        # a step that has failed: so the ranks stay alike if the script goes on. It begins no
+        # function there any more, such as the loop.
+        left = tf.cond(
+            tf.not_equal(ticket, 0), lambda: _wait_for(token, ticket), lambda: tf.identity(ticket)
+        )
         with tf.control_dependencies([left]):
-            return list(operations.smddp_settle(ticket, _list(results)))
+            return list(operations.smddp_settle(ticket, token, _list(results)))
+
+
+def _wait_for(token: Any, ticket: Any) -> Any:
+    """Takes the order token as well: the next operation comes after it."""
+    goes_on, wait = _loop()
+    return tf.raw_ops.While(input=[token, ticket], cond=goes_on, body=wait)[1]
 
 
 def _list(results: Any) -> list[Any]:
@@ -136,8 +145,8 @@ def _list(results: Any) -> list[Any]:
 def _loop() -> tuple[Any, Any]:
     """The condition and the body of the loop that waits for a ticket, for all graphs.
 
-    They are called, not merged into the graph that calls them: `tf.while_loop` would have
-    TensorFlow run all of that graph in the slower way that loops need.
+    They are called, not merged into the graph that calls them as with `tf.while_loop`: it is where
+    functions begin that TensorFlow looks whether the step has failed.
     """
     signature = [tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.int64)]
 

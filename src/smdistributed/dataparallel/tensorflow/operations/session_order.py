@@ -62,7 +62,8 @@ class Place:
             return
         # What its caller has chained it to comes along with it as well.
         known = {result.op.name: each.sources for each in self._made for result in each.results}
-        for before in {each for result in results for each in result.op.control_inputs}:
+        made = {_collective_of(result.op) for result in results}
+        for before in {each for operation in made for each in operation.control_inputs}:
             self._sources |= known.get(before.name, frozenset())
         self._made.append(_Collective(list(results), self._sources, self._context))
 
@@ -76,6 +77,11 @@ def place_in(graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> Place:
             broadcast of variables.
     """
     return Place(graph, tensors, is_alone=is_alone)
+
+
+def _collective_of(operation: Any) -> Any:
+    """What the results come from: its ticket says so, where they are handed on."""
+    return operation.inputs[0].op if operation.type == "SmddpSettle" else operation
 
 
 def number_in(graph: Any) -> int:
