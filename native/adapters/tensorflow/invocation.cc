@@ -193,7 +193,8 @@ void Invocation::settle(TfContext* other, const StatusPtr& status) {
 void Invocation::abandon() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (phase_ != Phase::kLate) return;
+    // Also if it has ended meanwhile: the others have the results.
+    if (phase_ == Phase::kOpen || failure_) return;
   }
   try {
     group_->group->abort("its step failed or was cancelled while " + key_ +

@@ -94,7 +94,7 @@ class Invocation final : public Waiting, public std::enable_shared_from_this<Inv
   bool tellEnd(std::shared_ptr<EndListener> listener);
   // Makes what it has ended with the outputs of another run, or its failure the status; once.
   void settle(TfContext* other, const StatusPtr& status);
-  // Nobody will take the results.
+  // Nobody will take the results, which the other ranks have or will have.
   void abandon() noexcept;
 
  private:
