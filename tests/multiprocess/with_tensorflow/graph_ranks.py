@@ -256,3 +256,15 @@ def check_numbers_of_every_float(rank: int, size: int) -> None:
         mean = sdp.oob_allreduce(tf.cast(rank + 1, dtype))
         assert mean.dtype == dtype
         assert float(mean) == (size + 1) / 2
+
+
+def check_what_a_plain_graph_is_told_to_wait_for_is_known(rank: int, size: int) -> None:
+    """A collective that needs to be fed through another one is not brought along by a third."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        fed = v1.placeholder(tf.float32, [3])
+        with tf.control_dependencies([sdp.oob_allreduce(fed, name="fed")]):
+            sdp.oob_allreduce(tf.ones([2]), name="after it")
+        alone = sdp.oob_allreduce(tf.ones([2]), name="alone")
+        with v1.Session() as session:
+            np.testing.assert_array_equal(session.run(alone), [1.0, 1.0])
