@@ -78,7 +78,7 @@ def _register(name: str, gradient: Callable[..., list[Any]]) -> None:
 
 @tf.RegisterGradient("SmddpSettle")  # type: ignore[untyped-decorator]
 def _of_settle(operation: Any, *upstream: Any) -> list[Any]:
-    """It hands on what the collective before it has come to, whose gradient is above."""
+    """It hands on the results of a collective, which has its own gradient."""
     return [None, None, *upstream]
 
 

@@ -112,8 +112,8 @@ def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
     """An operation's results; in a graph, of the operations that wait for it and take them.
 
     TensorFlow waits for a kernel to its end, whatever else of the step has failed. In a graph one
-    of ours returns before that, with a ticket, and is waited for in a loop: between two operations
-    TensorFlow ends a step that has failed (native/adapters/tensorflow/tickets.h).
+    of ours that waits long returns with a ticket, and a function waits on: TensorFlow begins none
+    in a step that has failed (native/adapters/tensorflow/tickets.h).
     """
     operations = _operations()
     if tf.executing_eagerly():  # there is no step that could fail
