@@ -232,7 +232,7 @@ def check_collectives_that_wait_long(rank: int, size: int) -> None:
         return other + sdp.oob_allreduce(own)
 
     with mock.patch.object(kernels, "_PATIENCE_MS", 1):
-        kernels._loop.cache_clear()
+        kernels._ways.cache_clear()
         for last in range(size):
             if rank == last:
                 time.sleep(0.2)
@@ -242,7 +242,35 @@ def check_collectives_that_wait_long(rank: int, size: int) -> None:
                 time.sleep(0.2)
             for gradient, wanted in zip(tape.gradient(loss, weights), (2.0, 2.0), strict=True):
                 near(gradient, tf.fill(gradient.shape, wanted))
-    kernels._loop.cache_clear()
+    kernels._ways.cache_clear()
+
+
+def check_collectives_in_vectorized_code(rank: int, size: int) -> None:
+    """TensorFlow makes loops of them, in one and the same order on all ranks; each comes late."""
+    total = size * (size + 1) / 2
+    rows = tagged(0, (5, 3), "float32")
+
+    @tf.function
+    def of_rows(x: Any) -> Any:
+        return tf.vectorized_map(lambda row: sdp.oob_allreduce(row, op=sdp.ReduceOp.SUM), x)
+
+    @tf.function
+    def jacobian(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = sdp.oob_allreduce(x * x, op=sdp.ReduceOp.SUM) * (rank + 1.0)
+        return tape.jacobian(y, x)
+
+    for patience_ms in (kernels._PATIENCE_MS, 1):
+        with mock.patch.object(kernels, "_PATIENCE_MS", patience_ms):
+            kernels._ways.cache_clear()
+            for run in (of_rows, jacobian):
+                if rank == size - 1:
+                    time.sleep(0.2)
+                x = tf.constant(rows if run is of_rows else rows[1]) * (rank + 1.0)
+                near(run(x), rows * total if run is of_rows else 2 * total * np.diag(x))
+            of_rows, jacobian = (tf.function(each.python_function) for each in (of_rows, jacobian))
+    kernels._ways.cache_clear()
 
 
 def check_keras_variables_as_sources(rank: int, size: int) -> None:

@@ -265,7 +265,7 @@ def check_operations_that_wait_long(at: Rank) -> None:
         autograph=False,
     )
     with mock.patch.object(at.kernels, "_PATIENCE_MS", 1):
-        at.kernels._loop.cache_clear()
+        at.kernels._ways.cache_clear()
         for number in range(3):
             expected = step(tf.constant(number))
             at.group.barrier()
@@ -277,7 +277,7 @@ def check_operations_that_wait_long(at: Rank) -> None:
             if at.rank == number % at.size:
                 time.sleep(0.2)
             assert int(in_loop(tf.constant(number))) == number + at.size - 1
-    at.kernels._loop.cache_clear()
+    at.kernels._ways.cache_clear()
 
 
 def check_rows_that_cannot_be_joined(at: Rank) -> None:

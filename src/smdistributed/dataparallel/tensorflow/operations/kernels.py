@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ _WORLD = 0
 # In a graph: for so long a kernel waits for other ranks before TensorFlow gets the chance to end a
 # step of which another operation has failed.
 _PATIENCE_MS = 1000
+# The attribute of TensorFlow's `If` that has its branches merged into the graph around it.
+_MERGED = "_lower_using_switch_merge"
 
 _lock = threading.Lock()
 
@@ -121,47 +123,65 @@ def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
     make = getattr(operations, f"{name}_or_ticket")
     results, ticket = make(token, tensors, group=_WORLD, patience_ms=_PATIENCE_MS, **attributes)
     with tf.device("/CPU:0"):
-        # What is there goes its way by ordinary kernels, as TensorFlow runs them to the end also in
-        # a step that has failed: so the ranks stay alike if the script goes on. It begins no
-        # function there any more, such as the loop.
-        left = tf.cond(
-            tf.not_equal(ticket, 0), lambda: _wait_for(token, ticket), lambda: tf.identity(ticket)
-        )
+        left = _waited_for(token, ticket)
         with tf.control_dependencies([left]):
             return list(operations.smddp_settle(ticket, token, _list(results)))
-
-
-def _wait_for(token: Any, ticket: Any) -> Any:
-    """Takes the order token as well: the next operation comes after it."""
-    goes_on, wait = _loop()
-    return tf.raw_ops.While(input=[token, ticket], cond=goes_on, body=wait)[1]
 
 
 def _list(results: Any) -> list[Any]:
     return results if isinstance(results, list) else [results]
 
 
-@functools.cache
-def _loop() -> tuple[Any, Any]:
-    """The condition and the body of the loop that waits for a ticket, for all graphs.
+def _waited_for(token: Any, ticket: Any) -> Any:
+    """What is left of a ticket once the loop that waits for it has ended: the last one, or 0.
 
-    They are called, not merged into the graph that calls them as with `tf.while_loop`: it is where
-    functions begin that TensorFlow looks whether the step has failed.
+    As `tf.cond`, which would make two graphs of its own each time (0.03 s). What is there in time
+    goes its way by ordinary kernels, as TensorFlow runs them to the end also in a step that has
+    failed: so the ranks stay alike if the script goes on. It begins no function there any more,
+    such as the loop.
     """
-    signature = [tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.int64)]
+    wait, go_by = _ways()
+    branch = tf.raw_ops.If(
+        cond=tf.not_equal(ticket, 0),
+        input=[token, ticket],  # with the order token: the next operation comes after it
+        Tout=[tf.int64],
+        then_branch=wait,
+        else_branch=go_by,
+        output_shapes=[[]],
+    )[0]
+    branch.op._set_attr(_MERGED, tf.compat.v1.AttrValue(b=True))
+    return branch
 
-    def goes_on(token: Any, ticket: Any) -> Any:
+
+@functools.cache
+def _ways() -> tuple[Any, Any]:
+    """With a ticket and without one, for all graphs; both take the order token as well.
+
+    These are merged into the graph that calls them. The loop and its body are called, other than
+    with `tf.while_loop`: it is where functions begin that TensorFlow looks whether the step has
+    failed.
+    """
+
+    def goes_on(ticket: Any) -> Any:
         return tf.not_equal(ticket, 0)
 
-    def wait(token: Any, ticket: Any) -> Any:
-        return token, _operations().smddp_wait(ticket, patience_ms=_PATIENCE_MS)
+    def wait_once(ticket: Any) -> Any:
+        return _operations().smddp_wait(ticket, patience_ms=_PATIENCE_MS)
 
-    with tf.init_scope():
-        made = [
-            tf.function(each, input_signature=signature, autograph=False).get_concrete_function()
-            for each in (goes_on, wait)
-        ]
-    return made[0], made[1]
+    def wait(token: Any, ticket: Any) -> Any:
+        loop = {"cond": _function(goes_on, ticket), "body": _function(wait_once, ticket)}
+        return tf.raw_ops.While(input=[ticket], **loop)[0]
+
+    def go_by(token: Any, ticket: Any) -> Any:
+        return tf.identity(ticket)
+
+    token, ticket = tf.TensorSpec([], tf.resource), tf.TensorSpec([], tf.int64)
+    with tf.init_scope(), tf.device("/CPU:0"):
+        return _function(wait, token, ticket), _function(go_by, token, ticket)
+
+
+def _function(python: Callable[..., Any], *inputs: Any) -> Any:
+    return tf.function(python, autograph=False).get_concrete_function(*inputs)
 
 
 def probe() -> None:
