@@ -13,6 +13,7 @@ batch, of outputs that do not depend on what else is in the batch, unless `is_ba
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -814,6 +815,169 @@ class Changing(nn.Module):
 
 
 _add("in_place", InPlace, _rows)
+
+
+class Cache:
+    """No container: what it holds is in attributes."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.is_filled = False
+
+
+class Layer:
+    """Of a cache; with slots."""
+
+    __slots__ = ("keys", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keys: list[Tensor] = []
+
+
+class Cached(nn.Module):
+    """A cache goes through the layers, as in generation; each adds to it and looks at all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(CachedLayer(number) for number in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache = Cache()
+        for _ in range(2):
+            for layer in self.layers:
+                x, returned = layer(x, cache=cache)
+                assert returned is cache
+        assert cache.is_filled
+        assert [layer.number for layer in cache.layers] == [0, 1, 2]
+        total: Tensor = sum((k for layer in cache.layers for k in layer.keys), start=x)
+        return total
+
+
+class CachedLayer(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.dense = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        if len(cache.layers) <= self.number:
+            cache.layers.append(Layer(self.number))
+        keys = cache.layers[self.number].keys
+        keys.append(torch.tanh(self.dense(x)))
+        cache.is_filled = self.number == 2
+        seen = torch.stack([each for layer in cache.layers for each in layer.keys])
+        return torch.sigmoid(seen.sum(0)), cache
+
+
+_add("cache", Cached, _rows)
+
+
+class Boxes(nn.Module):
+    """Arguments are changed: containers of all kinds, and tensors in place and used afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.fill = Filling()
+        self.halve = Halving()
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        inner: list[Tensor] = [h]
+        box: dict[str, Any] = {"inner": inner, "gone": 1, "last": collections.deque([1, 2], 2)}
+        seen = {"a"}
+        before = h * 1
+        self.halve(before)
+        result, same = self.fill(before, box, seen)
+        assert same is box
+        assert "gone" not in box
+        assert seen == {"a", "b"}
+        assert box["inner"] is inner
+        assert list(box["last"]) == [2, 3]
+        whole: Tensor = self.last(result) * len(inner) + before + box["new"][0] * inner[1]
+        return whole
+
+
+class Filling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+
+    def forward(
+        self, x: Tensor, box: dict[str, Any], seen: set[str]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        y = torch.tanh(self.dense(x))
+        box["inner"].append(y * x)
+        box["new"] = (y * 2, None)
+        del box["gone"]
+        box["last"].append(3)
+        seen.add("b")
+        return y, box
+
+
+class Halving(nn.Module):
+    """Changes its argument, and returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((WIDTH,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(self.scale)
+
+
+_add("changed_arguments", Boxes, _rows)
+
+
+class Holder:
+    """No container, and not told apart by what it holds."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Kinds(nn.Module):
+    """Results without a tensor, and with tensors where nobody looks for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.parts = nn.ModuleDict(
+            {kind: Kind(kind) for kind in ("none", "number", "text", "size", "empty", "holder")}
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        found = {kind: part(h) for kind, part in self.parts.items()}
+        assert found["none"] is None
+        assert found["text"] == "text"
+        assert found["empty"] == ({}, [])
+        assert found["size"] == h.shape
+        result: Tensor = h * found["number"] + self.parts["holder"](found["holder"]).tensor
+        return result
+
+
+class Kind(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.scale = nn.Parameter(torch.full((WIDTH,), 0.7))
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "holder":
+            return Holder((x.tensor if isinstance(x, Holder) else x) * self.scale)
+        return {
+            "none": None,
+            "number": x.shape[-1] / 2,
+            "text": "text",
+            "size": x.shape,
+            "empty": ({}, []),
+        }[self.kind]
+
+
+_add("results_of_all_kinds", Kinds, _rows)
 
 
 # --- what autograd can be told --------------------------------------------------------------------

@@ -9,6 +9,7 @@ After each of them comes a step in which nothing does: it must work, and leave n
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -49,6 +50,7 @@ class Part(nn.Module):
     """Does `fault` to what it computes; each rank sets that on its own copy."""
 
     fault: Callable[[Tensor, Tensor], Any] | None = None
+    change: Callable[[Any], Any] | None = None  # of `extra`
 
     def __init__(self, inner: Part | None = None) -> None:
         super().__init__()
@@ -59,6 +61,8 @@ class Part(nn.Module):
         x = torch.tanh(self.dense(x))
         if self.inner is not None:
             x = self.inner(x, tag)
+        if self.change is not None:
+            self.change(extra)
         return x if self.fault is None else self.fault(x, tag)
 
 
@@ -133,6 +137,7 @@ class Job:
     def reset(self) -> None:
         for part in self.net.modules():
             part.__dict__.pop("fault", None)
+            part.__dict__.pop("change", None)
         self.net.way = None
         self.body = plain_body
 
@@ -418,6 +423,60 @@ def check_large_argument_changed_too_early(job: Job) -> None:
     job.fails("RuntimeError", "was changed in place after it was passed", "main/b")
 
 
+def check_changes_that_cannot_come_back(job: Job) -> None:
+    """A module changes its argument in a way that its caller cannot follow."""
+    for number, (change, make, said) in enumerate(
+        (
+            (lambda extra: extra.unsqueeze_(0), torch.zeros, "changed the shape of its argument"),
+            (lambda extra: extra.add_(1), lambda n: torch.zeros(1).expand(n), "more than one"),
+            (
+                lambda extra: extra[0].add_(1),
+                lambda n: (shared := torch.zeros(n), shared[1:]),
+                "shares memory with another tensor",
+            ),
+            (lambda extra: extra.append(1), bytearray, "a bytearray, and its caller would not"),
+            (lambda extra: extra[0].append(1), lambda n: [[]] * n, "stands more than once"),
+        )
+    ):
+        job.net.b.change = change
+        job.net.way = lambda net, x, tag, make=make, number=number: net.c(
+            net.b(x, tag, make(number + 3)), tag
+        )
+        job.fails("RuntimeError", said)
+        if "argument" in said:
+            job.fails("RuntimeError", "'extra'", "main/b")
+
+
+def check_argument_changed_later_than_at_first(job: Job) -> None:
+    """The caller has placeholders, and does not wait for changes any more."""
+    job.net.way = lambda net, x, tag: net.c(net.b(x, tag, extra=tag + 0.0), tag)
+    job.step()
+    job.net.b.change = lambda extra: extra.add_(1)
+    job.fails("RuntimeError", "main/b changed its argument 'extra', other than at earlier calls")
+
+
+def check_forward_replaced_in_a_step(job: Job) -> None:
+    def replaced(which: str, net: Net, x: Tensor, tag: Tensor) -> Tensor:
+        module = net.get_submodule(which)
+        module.forward = lambda *args: x
+        try:
+            return net.c(net.b(x, tag), tag)  # type: ignore[no-any-return]
+        finally:
+            del module.forward
+
+    for which in ("b", "b.inner"):
+        job.net.way = functools.partial(replaced, which)
+        job.fails("SMPError", "the forward() of Part", "was replaced in a step", "runs on rank 1")
+
+    def put_back(net: Net, x: Tensor, tag: Tensor) -> Tensor:
+        own, net.b.forward = net.b.forward, lambda *args: x
+        net.b.forward = own
+        return net.c(net.b(net.a(x, tag), tag), tag)  # type: ignore[no-any-return]
+
+    job.net.way = put_back
+    job.step()
+
+
 def check_parameter_of_another_rank(job: Job) -> None:
     """The root computes with what rank 1 holds; by hand, nobody knows before."""
     job.net.way = lambda net, x, tag: net.c(x @ net.b.dense.weight, tag)
@@ -449,6 +508,9 @@ CHECKS: tuple[Callable[[Job], None], ...] = (
     check_unpicklable_step_result,
     check_containers_that_differ,
     check_large_argument_changed_too_early,
+    check_changes_that_cannot_come_back,
+    check_argument_changed_later_than_at_first,
+    check_forward_replaced_in_a_step,
     check_parameter_of_another_rank,
 )
 

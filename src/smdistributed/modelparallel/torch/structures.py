@@ -48,7 +48,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-__all__ = ["LEAF", "Structure", "flatten", "is_container", "map_leaves"]
+__all__ = ["LEAF", "Structure", "flatten", "is_container", "is_mutable", "map_leaves", "slot_names"]
 
 # A spec describes one node. None: a leaf. Otherwise a tuple of
 #   0  the class
@@ -99,6 +99,18 @@ def map_leaves(function: Callable[[Any], Any], obj: Any, is_leaf: IsLeaf | None 
 def is_container(cls: type) -> bool:
     """Whether `flatten` takes instances of this class apart."""
     return _kind_of(cls) is not None
+
+
+def is_mutable(obj: Any) -> bool:
+    """Whether a container in `obj`, or itself, can hold something else later.
+
+    What it cannot tell of leaves is not asked.
+    """
+    if _kind_of(type(obj)) is None:
+        return False
+    if isinstance(obj, tuple):
+        return any(map(is_mutable, obj))
+    return not isinstance(obj, frozenset)
 
 
 class Structure:
@@ -195,7 +207,7 @@ class _Kind:
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
-        self.slots = _slots(cls)
+        self.slots = slot_names(cls)
         self.computed = frozenset(
             name
             for base in cls.__mro__
@@ -438,7 +450,7 @@ def _find_kind(cls: type) -> _Kind | None:
     return None
 
 
-def _slots(cls: type) -> tuple[str, ...]:
+def slot_names(cls: type) -> tuple[str, ...]:
     """The names in `__slots__` of all bases, as they are stored."""
     found = []
     for base in cls.__mro__:

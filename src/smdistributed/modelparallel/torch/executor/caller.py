@@ -20,6 +20,11 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.schedule import Phase
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.argument_changes import (
+    Changes,
+    Reach,
+    apply_changes,
+)
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, may_defer
 from smdistributed.modelparallel.torch.executor.lazy_functions import (
     FUNCTIONS,
@@ -86,7 +91,9 @@ class Caller:
         self._names = names
         self._signatures = CalledSignatures()
         # What a call with a signature returns, if that can be told before.
-        self._learned: dict[int, Template | None] = {}
+        self._learned: dict[int, Template] = {}
+        # Signatures of calls that have changed their arguments: they are waited for.
+        self._changing: set[int] = set()
         self._numbers = itertools.count()
         self._programs: dict[int, Program] = {}
         self._dummy = torch.empty(0, requires_grad=True)
@@ -166,14 +173,24 @@ class Caller:
                 return program.defer(call, 1)[0]
             return learned.fill(program.defer(call, learned.num_tensors))
         letter = self._fetch(activity, program, [WHOLE_RESULT])
-        template: Template = pickle.loads(letter.pickled)
-        if is_lasting:
-            if template == ONE_TENSOR:
-                template = ONE_TENSOR
-            self._learned[number] = template if template.is_plain else None
-        first, program.num_values = program.num_values, program.num_values + template.num_tensors
+        template: Template
+        changes: Changes | None
+        template, changes = pickle.loads(letter.pickled)
+        if template == ONE_TENSOR:
+            template = ONE_TENSOR
+        if is_lasting and changes is not None and changes.argument:
+            self._changing.add(number)
+        elif is_lasting and template.is_plain and number not in self._changing:
+            self._learned[number] = template
+        first, program.num_values = program.num_values, program.num_values + len(letter.tensors)
         numbers = list(range(first, program.num_values))
-        return template.fill(with_history(program, numbers, _present(letter)))
+        tensors = with_history(program, numbers, _present(letter))
+        if changes is None:
+            return template.fill(tensors)
+        reach = Reach(args, kwargs)
+        count = template.num_tensors
+        apply_changes(changes, tensors[count:], reach, f"{program.name} on rank {owner}")
+        return template.fill(tensors[:count], reach.known)
 
     def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)

@@ -43,6 +43,7 @@ from smdistributed.modelparallel.torch.executor.recorder import Recorder, active
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
 from smdistributed.modelparallel.torch.executor.weight_gradients import WeightGradients
 from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter
+from smdistributed.modelparallel.torch.structures import map_leaves
 
 __all__ = ["Executor"]
 
@@ -291,15 +292,15 @@ class Executor:
         self._turned = []
 
     def _tell_end(self, results: list[Any]) -> None:
-        template, tensors = without_tensors((results, self.note))
-        tensors = [tensor.detach() for tensor in tensors]
         try:
+            template, tensors = without_tensors((results, self.note))
             pickled = pickle.dumps(template)
         except Exception as error:
             raise TypeError(
                 f"what the step function returned cannot go to the other ranks ({error}); expected"
                 " tensors, plain values and containers of them. Return what every rank can have."
             ) from error
+        tensors = [tensor.detach() for tensor in tensors]
         for rank in range(1, self._size):
             self._post(rank, Kind.END, [self.had_backward], tensors, pickled)
 
@@ -373,8 +374,7 @@ class Executor:
         self._random.seed(seed)
         try:
             with applied(self._modes):
-                template, tensors = without_tensors(self._bodies[microbatch]())
-                self._results[microbatch] = template.fill(map(arrived, tensors))
+                self._results[microbatch] = map_leaves(arrived, self._bodies[microbatch]())
                 self._caller.finish(activity)
         except Exception as error:
             self._failure = self._failure or error

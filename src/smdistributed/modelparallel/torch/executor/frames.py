@@ -40,6 +40,8 @@ class Frame:
         origins: of each slot: None if it came with the call, else owner, number and value.
         inputs: by slot; None if it has not come yet, and after the forward pass.
         called: modules and functions, by number, up to the one that runs or raised.
+        is_answered_at_once: its caller waits for values, or for all that the last call returns.
+        wanted: those values, by number.
         results: values that may be asked for, by number.
         gradients: that came from programs which used a value.
     """
@@ -53,6 +55,7 @@ class Frame:
         "has_run",
         "input_gradients",
         "inputs",
+        "is_answered_at_once",
         "is_going_back",
         "is_grad",
         "is_running",
@@ -78,6 +81,7 @@ class Frame:
         self.num_missing = 0
         self.calls: list[tuple[int, bool, int, Sequence[int]]] = []
         self.called: list[int] = []
+        self.is_answered_at_once = False
         self.wanted: list[int] = []
         self.kept: set[int] = set()
         self.pushes: list[Push] = []
@@ -132,6 +136,7 @@ def frame_of(letter: Letter) -> tuple[Frame, dict[int, tuple[int, int, int]]]:
         (take(), bool(take()), take(), [take() for _ in range(take())]) for _ in range(take())
     ]
     frame.wanted = [take() for _ in range(take())]
+    frame.is_answered_at_once = bool(frame.wanted)
     frame.kept = {take() for _ in range(take())}
     frame.pushes = [(take(), take(), take(), take()) for _ in range(take())]
     frame.num_missing = len(missing)

@@ -5,7 +5,8 @@
 It is replaced, once for the process, while a pipeline exists; not the modules' `forward`, or every
 hook would run on both ranks. So are `autograd.Function.apply` and `autograd.backward`, which would
 take what is not here yet for a tensor without history. And a module's attribute, such as a buffer,
-outlives the microbatch that sets it, and placeholders do not.
+outlives the microbatch that sets it, and placeholders do not. A `forward` that is set on a module
+in a step, as transformers does to collect hidden states, would not be seen on the module's rank.
 """
 
 # torch's functions of autograd have no types.
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.executor.deferred import (
     Deferred,
     arrived,
@@ -45,9 +47,12 @@ _original = nn.Module.__call__
 _original_apply = Function.__dict__["apply"].__func__
 _original_backward = torch.autograd.backward
 _original_setattr = nn.Module.__setattr__
+_original_delattr = nn.Module.__delattr__
 _executor: _Executor | None = None
 _routes: dict[int, int] = {}
 _owners: Mapping[nn.Module, int] = {}
+# Modules whose `forward` was replaced in a step, and what stood there before: None if nothing.
+_replaced: dict[nn.Module, Any] = {}
 
 
 def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> None:
@@ -65,6 +70,7 @@ def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> 
     Function.apply = classmethod(_apply)  # type: ignore[assignment]
     torch.autograd.backward = _backward
     nn.Module.__setattr__ = _setattr  # type: ignore[method-assign]
+    nn.Module.__delattr__ = _delattr  # type: ignore[method-assign]
 
 
 def uninstall(executor: _Executor) -> None:
@@ -78,6 +84,8 @@ def uninstall(executor: _Executor) -> None:
         Function.apply = classmethod(_original_apply)  # type: ignore[assignment]
         torch.autograd.backward = _original_backward
         nn.Module.__setattr__ = _original_setattr  # type: ignore[method-assign]
+        nn.Module.__delattr__ = _original_delattr  # type: ignore[method-assign]
+        _replaced.clear()
 
 
 def owners() -> Mapping[nn.Module, int]:
@@ -100,7 +108,29 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return _original(self, *args, **kwargs)
     if route == _HERE_IN_PART or _executor is None:
         return _original(self, *args, **kwargs)
+    if _replaced:
+        _require_own_forward(self, route)
     return _executor.call(self, route, args, kwargs)
+
+
+def _require_own_forward(module: nn.Module, owner: int) -> None:
+    for name, each in module.named_modules():
+        if each in _replaced:
+            what = f"{type(each).__name__} {name!r} inside {type(module).__name__}"
+            raise SMPError(
+                f"the forward() of {what if name else type(module).__name__} was replaced in a step"
+                f" (by {_replacement(each)}), but that module runs on rank {owner}, which would"
+                " call its own; expected forward() to stay as it is. Transformers replaces it to"
+                " collect what output_hidden_states, output_attentions or output_router_logits ask"
+                " for: leave them off, or put the module on the rank that calls it:"
+                " smp.set_partition(module, 0)."
+            )
+
+
+def _replacement(module: nn.Module) -> str:
+    function = module.__dict__.get("forward")
+    module_name = getattr(function, "__module__", "")
+    return f"{module_name}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def _apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
@@ -114,4 +144,32 @@ def _backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any)
 
 
 def _setattr(self: nn.Module, name: str, value: Any) -> None:
+    if name == "forward":
+        _note_forward(self, value)
     _original_setattr(self, name, arrived(value) if type(value) is Deferred else value)
+
+
+def _delattr(self: nn.Module, name: str) -> None:
+    if name == "forward":
+        _note_forward(self, None)
+    _original_delattr(self, name)
+
+
+def _note_forward(module: nn.Module, function: Any) -> None:
+    """In a step `forward` is set, or (None) deleted. Outside of steps all ranks do the same."""
+    if module in _replaced:
+        before = _replaced[module]
+        if function is before or _is_of_class(module, function):
+            del _replaced[module]
+    elif _executor is not None and _executor.is_active():
+        before = module.__dict__.get("forward")
+        if function is not before and not _is_of_class(module, function):
+            _replaced[module] = before
+
+
+def _is_of_class(module: nn.Module, function: Any) -> bool:
+    """Whether it is the module's own method, which was looked up before and is put back now."""
+    own = getattr(type(module), "forward", None)
+    return (
+        getattr(function, "__func__", None) is own and getattr(function, "__self__", None) is module
+    )

@@ -11,10 +11,18 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.argument_changes import (
+    ADVICE,
+    Changes,
+    Watch,
+    is_any_changed,
+    tensors_watched,
+)
 from smdistributed.modelparallel.torch.executor.caller import WHOLE_RESULT, Post
-from smdistributed.modelparallel.torch.executor.deferred import arrived
+from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.executor.frames import (
     Frame,
     Key,
@@ -37,6 +45,8 @@ from smdistributed.modelparallel.torch.executor.signatures import (
 from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
 
 __all__ = ["Owner"]
+
+_log = get_logger()
 
 # What a caller may still look at travels with the gradients if it is no larger.
 _SMALL_BYTES = 4096
@@ -87,6 +97,7 @@ class Owner:
         # Programs that are gone before their time, to which messages may still be on the way.
         self._gone: set[Key] = set()
         self._callers: set[int] = set()
+        self._has_warned = False
         self.recorder: Recorder | None = None
 
     @property
@@ -245,13 +256,13 @@ class Owner:
         if self.recorder is not None:
             self.recorder.called(frame.activity, frame.called)
         try:
-            template = self._forward(frame)
+            whole = self._forward(frame)
             self._surroundings.finish(frame.activity)
             frame.has_run = True
             for push in frame.pushes:
                 self._push(frame, push)
-            if frame.wanted:
-                self._return(frame, frame.wanted, template)
+            if frame.is_answered_at_once:
+                self._return(frame, frame.wanted, whole)
             for letter in frame.requests:
                 self._answer(frame, letter)
         except Exception as error:
@@ -263,16 +274,17 @@ class Owner:
             self._forget(frame.key, frame)
             return
         if not frame.is_grad:
-            if frame.wanted and not frame.kept:
+            if frame.is_answered_at_once and not frame.kept:
                 self._forget(frame.key, frame)  # the caller knows: see Program.is_closed
             else:
                 self._surroundings.forget(frame.activity)
         self._maybe_go_back(frame)  # it may have been asked to already
 
-    def _forward(self, frame: Frame) -> Template | None:
+    def _forward(self, frame: Frame) -> tuple[Template, Changes | None] | None:
+        """Runs it. Returns: of the last call what its caller waits for, besides tensors."""
         inputs = received(frame)
         results: list[Tensor] = []
-        template = None
+        template = changes = None
         calls = [(self._signatures.get(frame.key[0], call[0]), call) for call in frame.calls]
         for modes, group in itertools.groupby(calls, key=_modes_of):
             with applied(modes):
@@ -281,39 +293,104 @@ class Owner:
                     arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
                     if seed:  # that is, for modules
                         self._random.seed(seed)
-                    args, kwargs = signature.arguments(arguments)
-                    result = self._target(signature.module)(*args, **kwargs)
-                    if type(result) is Tensor:
+                    result, watch, changes = self._call(frame, signature, arguments)
+                    if type(result) is Tensor and watch is None:
                         template = ONE_TENSOR
                         results.append(result)
                     else:
-                        template, tensors = without_tensors(arrived(result))
+                        template, tensors = _template_of(result, watch, changes)
                         results += [arrived(tensor) for tensor in tensors]
                     told = frame.key[0], number
                     if is_expected:
-                        self._check_as_told(signature.module, self._returned.get(told), template)
+                        self._check_as_told(
+                            signature.module, self._returned.get(told), template, changes
+                        )
                     elif number >= 0:
                         self._returned[told] = template
-        if frame.wanted == [WHOLE_RESULT]:
-            assert template is not None
-            frame.wanted = list(range(len(results) - template.num_tensors, len(results)))
+        if frame.wanted != [WHOLE_RESULT]:
+            whole = None
         else:
-            template = None
+            assert template is not None
+            num_tensors = template.num_tensors
+            if changes is not None:
+                results += changes.tensors
+                num_tensors += len(changes.tensors)
+                changes = changes._replace(tensors=[])
+            whole = template, changes
+            frame.wanted = list(range(len(results) - num_tensors, len(results)))
         needed = frame.kept.union(frame.wanted, (push[0] for push in frame.pushes))
         for letter in frame.requests:
             _, num_wanted, _, *rest = letter.ints
             needed.update(rest[: num_wanted or 1])
         frame.results = {number: results[number] for number in needed}
-        return template
+        return whole
 
-    def _target(self, number: int) -> Callable[..., Any]:
-        return self._modules[number] if number >= 0 else FUNCTIONS[-1 - number][1]
+    def _call(
+        self, frame: Frame, signature: Signature, arguments: list[Tensor]
+    ) -> tuple[Any, Watch | None, Changes | None]:
+        """What a module or a function returns, and what it has changed in its arguments.
+
+        Without objects that can change in the arguments, and without a change, both are None.
+        """
+        args, kwargs = signature.arguments(arguments)
+        number = signature.module
+        if number < 0:
+            return FUNCTIONS[-1 - number][1](*args, **kwargs), None, None
+        module = self._modules[number]
+        if signature.is_mutable:
+            watch = Watch(args, kwargs)
+            result = module(*args, **kwargs)
+        else:
+            before = tensors_watched(arguments)
+            result = module(*args, **kwargs)
+            if not is_any_changed(arguments, before):
+                return result, None, None
+            watch = Watch(args, kwargs, dict(zip(map(id, arguments), before, strict=True)))
+        changes = watch.changes(self._names[number], module.forward)
+        if changes.argument:
+            self._require_no_other_reader(frame, changes)
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s changes its argument %r, and runs on another rank than its caller. The"
+                    " caller waits for each such call, and the new values travel back. Return what"
+                    " is new instead, if you can; a cache of keys and values is not needed in"
+                    " training: use_cache=False.",
+                    self._names[number],
+                    changes.argument,
+                )
+        return result, watch, changes
+
+    def _require_no_other_reader(self, frame: Frame, changes: Changes) -> None:
+        """What a program makes for another one on the same rank is handed over without a copy."""
+        changed = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in changes.tensors[: len(changes.changed)]
+        }
+        for other in self._frames.values():
+            if other is frame or other.has_run:
+                continue
+            for tensor in other.inputs:
+                if tensor is not None and tensor.untyped_storage().data_ptr() in changed:
+                    raise RuntimeError(
+                        f"{self.name_of(frame.called[-1])} changed its argument"
+                        f" {changes.argument!r} in place, while another module that was given the"
+                        f" same tensor had not run. {ADVICE}"
+                    )
 
     def name_of(self, number: int) -> str:
         """A module's or a function's."""
         return self._names[number] if number >= 0 else FUNCTIONS[-1 - number][0]
 
-    def _check_as_told(self, module: int, told: Template | None, template: Template) -> None:
+    def _check_as_told(
+        self, module: int, told: Template | None, template: Template, changes: Changes | None
+    ) -> None:
+        if changes is not None and changes.argument:
+            raise RuntimeError(
+                f"{self.name_of(module)} changed its argument {changes.argument!r}, other than at"
+                " earlier calls with such arguments. Its caller had been given placeholders"
+                f" already, and does not wait for changes. {ADVICE}"
+            )
         told = told or ONE_TENSOR  # so it is with functions
         if template is told or template == told:
             return
@@ -339,14 +416,17 @@ class Owner:
             self._take_in(user, slot, same)
 
     def _return(
-        self, frame: Frame, numbers: Sequence[int], template: Template | None = None
+        self,
+        frame: Frame,
+        numbers: Sequence[int],
+        whole: tuple[Template, Changes | None] | None = None,
     ) -> None:
         self._post(
             frame.key[0],
             Kind.RETURN,
             [frame.key[1]],
             [frame.results[number] for number in numbers],
-            b"" if template is None else pickle.dumps(template),
+            b"" if whole is None else pickle.dumps(whole),
         )
 
     def _raise(self, frame: Frame, error: Exception) -> None:
@@ -418,6 +498,17 @@ class Owner:
         """The values that the caller may still look at when the backward pass is over."""
         awaited = letter.ints[5 + letter.ints[4] :]
         return {number: frame.results[number].detach() for number in awaited}
+
+
+def _template_of(
+    result: Any, watch: Watch | None, changes: Changes | None
+) -> tuple[Template, list[Tensor]]:
+    if type(result) is Deferred:
+        result = result.arrive()
+    if watch is None or changes is None:
+        return without_tensors(result)
+    changed = {id(tensor) for tensor in changes.tensors[: len(changes.changed)]}
+    return without_tensors(result, watch.known, changed)
 
 
 def _modes_of(call: tuple[Signature, Any]) -> Modes:

@@ -6,14 +6,25 @@ from __future__ import annotations
 
 import enum
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.executor.modes import Modes
-from smdistributed.modelparallel.torch.structures import Structure, flatten
+from smdistributed.modelparallel.torch.executor.objects import (
+    IMMUTABLE,
+    is_constant,
+    pack_objects,
+    unpack_objects,
+)
+from smdistributed.modelparallel.torch.structures import (
+    LEAF,
+    Structure,
+    flatten,
+    is_mutable,
+)
 
 __all__ = [
     "ONE_TENSOR",
@@ -27,69 +38,106 @@ __all__ = [
     "without_tensors",
 ]
 
-# Values that cannot change behind our back, so that a pickle made earlier still says what they are.
-_IMMUTABLE = frozenset(
-    {
-        type(None),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        torch.device,
-        torch.dtype,
-        torch.Size,
-        type(Ellipsis),
-    }
-)
-
 
 class Place(enum.Enum):
-    """Stands among leaves where a tensor goes."""
+    """Stands among leaves where a tensor goes, or an object."""
 
     TENSOR = enum.auto()
+    OBJECT = enum.auto()
 
 
 class Template(NamedTuple):
-    """An object without its tensors.
+    """A value without its tensors.
 
     Attributes:
-        structure: of the object.
-        leaves: its leaves, `Place.TENSOR` for each tensor.
+        structure: of the value.
+        leaves: its leaves, `Place.TENSOR` for each tensor, `Place.OBJECT` for what may change or
+            may hold tensors.
+        objects: those, packed (objects.py).
+        num_object_tensors: how many tensors are in them.
     """
 
     structure: Structure
     leaves: tuple[Any, ...]
+    objects: bytes = b""
+    num_object_tensors: int = 0
 
     @property
     def num_tensors(self) -> int:
         """How many tensors it takes."""
-        return sum(leaf is Place.TENSOR for leaf in self.leaves)
+        return sum(leaf is Place.TENSOR for leaf in self.leaves) + self.num_object_tensors
 
     @property
     def is_plain(self) -> bool:
         """Whether it holds nothing but tensors and None."""
         return all(leaf is Place.TENSOR or leaf is None for leaf in self.leaves)
 
-    def fill(self, tensors: Iterable[Tensor]) -> Any:
-        """The object, with tensors in their places."""
+    def fill(self, tensors: Iterable[Tensor], known: Sequence[Any] = ()) -> Any:
+        """The value, with tensors in their places: first those of leaves, then of objects.
+
+        Args:
+            tensors: `num_tensors` of them.
+            known: as for `unpack_objects`.
+        """
         following = iter(tensors)
         if self is ONE_TENSOR:
             return next(following)
-        return self.structure.unflatten(
-            [next(following) if leaf is Place.TENSOR else leaf for leaf in self.leaves]
-        )
+        return self.structure.unflatten(_filled(self.leaves, following, self.objects, known))
 
 
-def without_tensors(obj: Any) -> tuple[Template, list[Tensor]]:
-    """An object's template, and its tensors."""
-    if type(obj) is Tensor:
-        return ONE_TENSOR, [obj]
-    leaves, structure = flatten(obj)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    places = (Place.TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return Template(structure, tuple(places)), tensors
+def _filled(
+    leaves: Sequence[Any], following: Iterator[Tensor], data: bytes, known: Sequence[Any] = ()
+) -> list[Any]:
+    filled = [next(following) if leaf is Place.TENSOR else leaf for leaf in leaves]
+    if data:
+        objects = iter(unpack_objects(data, list(following), known))
+        filled = [next(objects) if leaf is Place.OBJECT else leaf for leaf in filled]
+    return filled
+
+
+def without_tensors(
+    value: Any, known: Mapping[int, int] | None = None, changed: Collection[int] = ()
+) -> tuple[Template, list[Tensor]]:
+    """A value's template, and its tensors.
+
+    Args:
+        value: any.
+        known: by `id`, what `fill` is given as `known`.
+        changed: the `id`s of known tensors that `value` is to hold themselves.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    if type(value) is Tensor and id(value) not in changed:
+        return ONE_TENSOR, [value]
+    is_known = None if known is None else lambda each: id(each) in known
+    leaves, structure = flatten(value, is_known)
+    if is_known is not None and is_known(value):
+        leaves, structure = [value], LEAF
+    tensors: list[Tensor] = []
+    objects: list[Any] = []
+    places: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and id(leaf) not in changed:
+            tensors.append(leaf)
+            places.append(Place.TENSOR)
+        elif is_constant(leaf):
+            places.append(leaf)
+        else:
+            objects.append(leaf)
+            places.append(Place.OBJECT)
+    if not objects:
+        return Template(structure, tuple(places)), tensors
+    try:
+        packed, inside = pack_objects(objects, known)
+    except Exception as error:
+        names = ", ".join(sorted({type(each).__qualname__ for each in objects}))
+        raise TypeError(
+            f"a value with objects of type {names} cannot go to another rank: {error}; expected"
+            " tensors, plain values, containers of them, or objects that pickle takes. Return what"
+            " the other ranks can have."
+        ) from error
+    return Template(structure, tuple(places), packed, len(inside)), [*tensors, *inside]
 
 
 # What most modules return, and what most are given: arguments without names, none a container. Told
@@ -108,9 +156,11 @@ class Signature(NamedTuple):
     Attributes:
         module: its number; -1 - n is function n of lazy_functions.py.
         structure: of `(args, kwargs)`.
-        constants: leaf by leaf its type and itself, or `Place.TENSOR`.
+        constants: leaf by leaf its type and itself, `Place.TENSOR`, or `Place.OBJECT`.
         modes: of torch.
         is_training: of the module at its caller; what it returns may depend on it.
+        is_mutable: the arguments hold something beside tensors that can change.
+        objects: the objects among the leaves, packed (objects.py).
     """
 
     module: int
@@ -118,11 +168,18 @@ class Signature(NamedTuple):
     constants: tuple[Any, ...]
     modes: Modes
     is_training: bool
+    is_mutable: bool = False
+    objects: bytes = b""
 
     def arguments(self, tensors: Iterable[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with tensors in their places."""
         following = iter(tensors)
-        leaves = [next(following) if c is Place.TENSOR else c[1] for c in self.constants]
+        leaves = [
+            next(following) if c is Place.TENSOR else c[1] if type(c) is tuple else c
+            for c in self.constants
+        ]
+        if self.objects:
+            leaves = _filled(leaves, following, self.objects)
         if _is_row(self.structure, len(leaves)):
             return tuple(leaves), {}
         args, kwargs = self.structure.unflatten(leaves)
@@ -136,10 +193,15 @@ def signature_of(
     kwargs: dict[str, Any],
     modes: Modes,
 ) -> tuple[Signature, list[Tensor], bool]:
-    """The signature of a call, its tensors, and whether the signature can serve again."""
+    """The signature of a call, its tensors, and whether the signature can serve again.
+
+    Raises:
+        TypeError: an argument cannot be pickled; names its type.
+    """
     leaves, structure = flatten((args, kwargs))
-    tensors = []
+    tensors: list[Tensor] = []
     constants: list[Any] = []
+    objects: list[Any] = []
     is_lasting = True
     for leaf in leaves:
         if isinstance(leaf, Tensor):
@@ -147,11 +209,35 @@ def signature_of(
             constants.append(Place.TENSOR)
         elif type(leaf) is float:
             constants.append((float, leaf, leaf.hex()))  # tells 0.0 from -0.0
-        else:
-            is_lasting = is_lasting and type(leaf) in _IMMUTABLE
+        elif is_constant(leaf):
+            is_lasting = is_lasting and type(leaf) in IMMUTABLE
             constants.append((type(leaf), leaf))
-    signature = Signature(module, structure, tuple(constants), modes, is_training)
-    return signature, tensors, is_lasting
+        else:
+            objects.append(leaf)
+            constants.append(Place.OBJECT)
+    packed, inside = _pack_arguments(objects) if objects else (b"", [])
+    signature = Signature(
+        module,
+        structure,
+        tuple(constants),
+        modes,
+        is_training,
+        bool(objects) or any(map(is_mutable, (*args, *kwargs.values()))),
+        packed,
+    )
+    return signature, [*tensors, *inside], is_lasting and not objects
+
+
+def _pack_arguments(objects: list[Any]) -> tuple[bytes, list[Tensor]]:
+    try:
+        return pack_objects(objects)
+    except Exception as error:
+        for each in objects:
+            _check_picklable(each)
+        raise TypeError(
+            f"the arguments of a module on another rank cannot be pickled ({error}); expected"
+            " tensors, plain values and containers of them."
+        ) from error
 
 
 # What may be looked up by type and value; not floats, as 0.0 is -0.0.
@@ -265,19 +351,20 @@ def pickled_definitions(definitions: dict[int, Signature]) -> bytes:
     except Exception as error:
         for signature in definitions.values():
             for constant in signature.constants:
-                _check_picklable(constant)
+                if type(constant) is tuple:
+                    _check_picklable(constant[1])
         raise TypeError(
             f"the arguments of a module on another rank cannot be pickled ({error}); expected"
             " tensors, plain values and containers of them."
         ) from error
 
 
-def _check_picklable(constant: Any) -> None:
+def _check_picklable(value: Any) -> None:
     try:
-        pickle.dumps(constant)
+        pack_objects(value)
     except Exception as error:
         raise TypeError(
-            f"an argument of type {constant[0].__qualname__} goes to a module on another rank, but"
+            f"an argument of type {type(value).__qualname__} goes to a module on another rank, but"
             f" cannot be pickled ({error}); expected tensors, plain values, containers of them, or"
             " an object that pickle takes. Make the object where it is used, or put both modules"
             " on one partition."

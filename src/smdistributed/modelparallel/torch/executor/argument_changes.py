@@ -1,0 +1,338 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a module on another rank changes in its arguments comes back to its caller.
+
+The owner looks at the arguments before and after each call: at tensors whether they were changed in
+place, at lists, dicts, sets and objects (a cache of keys and values) whether they hold something
+else. The caller makes the same changes to what it has passed. So it must wait for such a call, each
+time.
+
+Both ranks walk through the arguments in the same order; so the number of an object names it.
+
+Seen by nobody: what goes past torch's version counter (`x.data.mul_()`), and a change of what is
+reached by other ways than the arguments.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from smdistributed.modelparallel.torch.executor.deferred import arrived
+from smdistributed.modelparallel.torch.executor.objects import (
+    IMMUTABLE,
+    is_constant,
+    pack_objects,
+    unpack_objects,
+)
+from smdistributed.modelparallel.torch.structures import slot_names
+
+__all__ = [
+    "ADVICE",
+    "Changes",
+    "Reach",
+    "Watch",
+    "apply_changes",
+    "is_any_changed",
+    "tensors_watched",
+]
+
+_DEQUE = collections.deque
+
+
+class Changes(NamedTuple):
+    """Of one call, as its owner tells its caller.
+
+    Attributes:
+        num_objects, num_tensors: that the owner has met in the arguments.
+        changed: the numbers of the tensors that were changed in place.
+        objects: contents by number of the object, packed (objects.py).
+        argument: the name of the first argument that has changed.
+        tensors: the changed ones, and those that are in `objects`. They travel beside the rest.
+    """
+
+    num_objects: int
+    num_tensors: int
+    changed: tuple[int, ...]
+    objects: bytes
+    argument: str
+    tensors: list[Tensor]
+
+
+class _Content(NamedTuple):
+    """What an object holds: of a dict, keys and values."""
+
+    keys: tuple[Any, ...]
+    items: tuple[Any, ...]
+    attributes: dict[str, Any]
+    pickled: bytes = b""  # of one whose inside is unknown
+
+
+class Reach:
+    """The objects that can change, and the tensors, in the order in which they are met.
+
+    Attributes:
+        objects, tensors: each once.
+        known: both, by the number that names them on the other rank.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.objects: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self._arguments: list[tuple[Any, int, int]] = []  # with the counts that they begin at
+        self._met: set[int] = set()
+        for name, value in (*enumerate(args), *kwargs.items()):
+            self._arguments.append((name, len(self.objects), len(self.tensors)))
+            self._walk(value)
+        self.known = [*self.objects, *self.tensors]
+
+    def _walk(self, value: Any) -> None:
+        waiting = [value]
+        while waiting:
+            value = waiting.pop()
+            if type(value) in IMMUTABLE or id(value) in self._met:
+                continue
+            if isinstance(value, Tensor):
+                self._met.add(id(value))
+                self.tensors.append(value)
+            elif isinstance(value, tuple):
+                waiting += reversed(value)
+            elif not is_constant(value) and not isinstance(value, frozenset):
+                self._met.add(id(value))
+                self.objects.append(value)
+                content = _content_of(value)
+                waiting += reversed((*content.items, *content.attributes.values()))
+
+    def argument(self, objects: Collection[int], tensors: Collection[int]) -> int | str:
+        """The position or the name of the first argument in which one of these was met."""
+        found: int | str = 0
+        for argument, first_object, first_tensor in self._arguments:
+            if all(n < first_object for n in objects) and all(n < first_tensor for n in tensors):
+                break
+            found = argument
+        return found
+
+
+def _content_of(value: Any) -> _Content:
+    attributes = _attributes(value)
+    if isinstance(value, dict):
+        return _Content(tuple(dict.keys(value)), tuple(dict.values(value)), attributes)
+    if isinstance(value, (list, _DEQUE)):
+        return _Content((), tuple(value), attributes)
+    if isinstance(value, set):
+        # Not walked through: the order is another one on each rank, and what is in it is hashed.
+        return _Content((frozenset(value),), (), attributes)
+    if attributes or _has_attributes(type(value)):
+        return _Content((), (), attributes)
+    try:
+        return _Content((), (), {}, pickle.dumps(value))
+    except Exception:  # it has come by other ways, such as a mapping of unknown make
+        return _Content((), (), {})
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Without what computes itself again."""
+    cls = type(value)
+    own = getattr(value, "__dict__", {})
+    found = {name: each for name, each in own.items() if not _is_cached(cls, name)}
+    for name in slot_names(cls):
+        if hasattr(value, name):
+            found[name] = getattr(value, name)
+    return found
+
+
+def _is_cached(cls: type, name: str) -> bool:
+    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+
+
+def _has_attributes(cls: type) -> bool:
+    return cls.__dictoffset__ != 0 or bool(slot_names(cls))
+
+
+def _is_same(before: _Content, after: _Content) -> bool:
+    return (
+        len(before.items) == len(after.items)
+        and all(map(_is_same_value, before.items, after.items))
+        and before.keys == after.keys
+        and before.attributes.keys() == after.attributes.keys()
+        and all(map(_is_same_value, before.attributes.values(), after.attributes.values()))
+        and before.pickled == after.pickled
+    )
+
+
+def _is_same_value(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    if type(before) is tuple:
+        return len(before) == len(after) and all(map(_is_same_value, before, after))
+    return type(before) in IMMUTABLE and bool(before == after)
+
+
+def tensors_watched(tensors: Sequence[Tensor]) -> list[Any]:
+    """What tells `is_any_changed` later whether tensors have been changed in place."""
+    # torch keeps no version of tensors that were made in inference mode.
+    return [t._version if not t.is_inference() else t.clone() for t in tensors]
+
+
+def is_any_changed(tensors: Sequence[Tensor], before: Sequence[Any]) -> bool:
+    """Whether one of them has been changed in place since `tensors_watched`."""
+    return any(map(_is_changed, tensors, before))
+
+
+def _is_changed(tensor: Tensor, before: Any) -> bool:
+    if isinstance(before, int):
+        return tensor._version != before
+    return before.shape != tensor.shape or not torch.equal(before, tensor)
+
+
+class Watch:
+    """The arguments of one call, on the rank that runs it.
+
+    Args:
+        args, kwargs: of the call; they may hold objects that can change.
+        before: of a call of tensors alone that has been made: what `tensors_watched` said of them,
+            by `id`.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        before: Mapping[int, Any] | None = None,
+    ) -> None:
+        self._reach = reach = Reach(args, kwargs)
+        self._contents = [_content_of(each) for each in reach.objects]
+        if before is None:
+            self._before = tensors_watched(reach.tensors)
+        else:
+            self._before = [before[id(tensor)] for tensor in reach.tensors]
+        self.known = {id(each): number for number, each in enumerate(reach.known)}
+
+    def changes(self, name: str, forward: Callable[..., Any]) -> Changes:
+        """What has changed.
+
+        Args:
+            name: of the module.
+            forward: its function; names its arguments.
+
+        Raises:
+            RuntimeError: what has changed cannot be told.
+        """
+        reach = self._reach
+        pairs = zip(reach.tensors, self._before, strict=True)
+        tensors = [number for number, (t, before) in enumerate(pairs) if _is_changed(t, before)]
+        contents = {}
+        for number, (each, before) in enumerate(zip(reach.objects, self._contents, strict=True)):
+            after = _content_of(each)
+            if not _is_same(before, after):
+                contents[number] = tuple(after[:3])
+                if after.pickled:
+                    what = _argument_name(forward, reach.argument([number], ()))
+                    raise RuntimeError(
+                        f"{name} changed its argument {what!r}, a {type(each).__name__}, and its"
+                        f" caller would not see it. {ADVICE}"
+                    )
+        what = ""
+        if tensors or contents:
+            what = _argument_name(forward, reach.argument(contents, tensors))
+        packed, inside = pack_objects(contents, self.known) if contents else (b"", [])
+        values = [reach.tensors[number] for number in tensors]
+        counts = len(reach.objects), len(reach.tensors)
+        return Changes(*counts, tuple(tensors), packed, what, [*values, *map(arrived, inside)])
+
+
+ADVICE = (
+    "The module runs on another rank than its caller. Return what is new instead, or put both on"
+    " one rank: smp.set_partition(module, 0)."
+)
+
+
+def _argument_name(forward: Callable[..., Any], argument: int | str) -> str:
+    if isinstance(argument, str):
+        return argument
+    try:
+        names = list(inspect.signature(forward).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return names[argument] if argument < len(names) else f"number {argument}"
+
+
+def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str) -> None:
+    """Makes the changes, on the rank that has made the call.
+
+    Args:
+        changes: as the owner has told them.
+        tensors: its `tensors`, as they came.
+        reach: of the call's arguments.
+        where: the module and its rank.
+
+    Raises:
+        RuntimeError: here they cannot be made; says why.
+    """
+    if (len(reach.objects), len(reach.tensors)) != (changes.num_objects, changes.num_tensors):
+        raise RuntimeError(
+            f"{where} was given an object, or a list or dict, that stands more than once in its"
+            f" arguments, and changed or returned it; expected each once. {ADVICE}"
+        )
+    changed = [arrived(reach.tensors[number]) for number in changes.changed]
+    _require_own_memory(changed, reach, changes, where)
+    for tensor, value in zip(changed, tensors, strict=False):
+        if value.shape != tensor.shape:
+            raise RuntimeError(
+                f"{where} changed the shape of its argument {changes.argument!r} in place, from"
+                f" {tuple(tensor.shape)} to {tuple(value.shape)}. {ADVICE}"
+            )
+        tensor.copy_(value)
+    if changes.objects:
+        contents = unpack_objects(changes.objects, tensors[len(changed) :], reach.known)
+        for number, content in contents.items():
+            _replace_content(reach.objects[number], *content)
+
+
+def _require_own_memory(changed: list[Tensor], reach: Reach, changes: Changes, where: str) -> None:
+    if not changed or len(reach.tensors) == 1:
+        return
+    used = collections.Counter(_memory(arrived(tensor)) for tensor in reach.tensors)
+    if any(used[_memory(tensor)] > 1 for tensor in changed):
+        raise RuntimeError(
+            f"{where} changed its argument {changes.argument!r} in place, which shares memory with"
+            f" another tensor in its arguments. {ADVICE}"
+        )
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _replace_content(
+    target: Any, keys: tuple[Any, ...], items: tuple[Any, ...], attributes: dict[str, Any]
+) -> None:
+    if isinstance(target, dict):
+        base: Any = dict
+        if isinstance(target, collections.OrderedDict):
+            base = collections.OrderedDict
+        base.clear(target)
+        for key, item in zip(keys, items, strict=True):
+            base.__setitem__(target, key, item)
+    elif isinstance(target, list):
+        list.__setitem__(target, slice(None), items)
+    elif isinstance(target, _DEQUE):
+        _DEQUE.clear(target)
+        _DEQUE.extend(target, items)
+    elif isinstance(target, set):
+        set.clear(target)
+        set.update(target, keys[0])
+    cached = {name for name in getattr(target, "__dict__", ()) if _is_cached(type(target), name)}
+    for name in (_attributes(target).keys() - attributes.keys()) | cached:
+        object.__delattr__(target, name)
+    for name, value in attributes.items():
+        object.__setattr__(target, name, value)
