@@ -365,6 +365,54 @@ def fault_caught_error_in_a_session(rank: int, scratch: Path) -> Any:
     return _caught_error(rank, make)
 
 
+def _error_beside_a_loop(rank: int, step: Callable[[Any], Any], errors: Any) -> Any:
+    """Rank 0's second step fails before the others come, and its script goes on."""
+    told = []
+    for number in range(2):
+        if rank > 0:
+            time.sleep(0.2)  # less than a collective waits before it returns
+        try:
+            step([[0.0]] if rank == 0 and number == 1 else [[1.0]])
+        except errors as error:
+            told.append(str(error))
+    return told[:1], told_by(_forever, lambda: step([[1.0]]))
+
+
+def fault_error_beside_a_loop_in_a_function(rank: int, scratch: Path) -> Any:
+    tf, sdp = _start()
+    total = tf.Variable(0.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 1])], autograph=False)
+    def step(matrix: Any) -> Any:
+        inverse = tf.linalg.inv(matrix)
+        _, added = tf.while_loop(
+            lambda i, x: i < 2, lambda i, x: (i + 1, x + sdp.oob_allreduce(1.0)), (0, 0.0)
+        )
+        total.assign_add(added)
+        return inverse
+
+    step.get_concrete_function()
+    sdp.oob_allreduce(0.0)
+    return _error_beside_a_loop(rank, step, tf.errors.OpError)
+
+
+def fault_error_beside_a_loop_in_a_session(rank: int, scratch: Path) -> Any:
+    tf, sdp = _start()
+    v1 = tf.compat.v1
+    graph = tf.Graph()
+    v1.disable_control_flow_v2()
+    with graph.as_default():
+        matrix = v1.placeholder(tf.float32, [1, 1])
+        loop = v1.while_loop(
+            lambda i, x: i < 2, lambda i, x: (i + 1, x + sdp.oob_allreduce(1.0)), (0, 0.0)
+        )
+        fetched = [tf.linalg.inv(matrix), loop]
+    session = v1.Session(graph=graph)
+    sdp.oob_allreduce(0.0)
+    step = lambda value: session.run(fetched, {matrix: value})  # noqa: E731
+    return _error_beside_a_loop(rank, step, tf.errors.OpError)
+
+
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 

@@ -194,6 +194,17 @@ def test_a_script_may_catch_the_error_of_a_step(where: str, backend: str) -> Non
 
 
 @both_backends
+@pytest.mark.parametrize("where", ["in_a_function", "in_a_session"])
+def test_an_error_beside_a_loop_that_communicates_ends_the_group(where: str, backend: str) -> None:
+    """TensorFlow leaves out what is left of the loop, on the rank that failed alone."""
+    for rank, (first, then) in _returned(backend, f"error_beside_a_loop_{where}").items():
+        if rank == 0:
+            assert "not invertible" in first[0], first
+        _require(then, "SMDDPPeerLost", "rank 0 (host", "aborted the group: a step of it failed")
+        assert then["after_s"] < TIMEOUT_S / 2
+
+
+@both_backends
 @pytest.mark.parametrize("where", ["in_a_function", "eagerly"])
 def test_ctrl_c_while_a_rank_waits(where: str, backend: str) -> None:
     values = _returned(backend, f"interrupted_{where}")

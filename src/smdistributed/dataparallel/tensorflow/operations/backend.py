@@ -15,7 +15,7 @@ from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import Communicator, ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
-from smdistributed.dataparallel.tensorflow.operations import interrupts
+from smdistributed.dataparallel.tensorflow.operations import failed_steps, interrupts
 
 __all__ = ["close_group", "current", "open_group", "own_rank"]
 
@@ -34,6 +34,7 @@ def open_group(group: Communicator) -> None:
     backend.set_group(group)
     _backend, _group = backend, group
     interrupts.watch(group)
+    failed_steps.watch(group)
 
 
 def close_group() -> None:
@@ -41,6 +42,7 @@ def close_group() -> None:
     global _group
     if _group is not None:
         interrupts.end_watch()
+        failed_steps.end_watch()
         _backend.clear_group()
         _group = None
 
