@@ -273,6 +273,28 @@ def check_collectives_in_vectorized_code(rank: int, size: int) -> None:
     kernels._ways.cache_clear()
 
 
+def check_gradients_of_the_branches_of_tensorflow_1(rank: int, size: int) -> None:
+    """Those of the branch that is not taken are dead, and must not take others with them."""
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    try:
+        for second in (lambda x: x * 2.0, lambda x: sdp.oob_allreduce(x * 2.0)):
+            with tf.Graph().as_default(), v1.Session() as session:
+                is_first = v1.placeholder(tf.bool, [])
+                weights = v1.get_variable("w", initializer=[1.0, 1.0])
+                result = tf.cond(
+                    is_first,
+                    lambda weights=weights: sdp.oob_allreduce(weights),
+                    lambda weights=weights, second=second: second(weights),
+                )
+                (gradient,) = v1.gradients(tf.reduce_sum(result), weights)
+                session.run(v1.global_variables_initializer())
+                for value, wanted in ((True, 1.0), (False, 2.0)):
+                    near(session.run(gradient, {is_first: value}), [wanted] * 2)
+    finally:
+        v1.enable_control_flow_v2()
+
+
 def check_keras_variables_as_sources(rank: int, size: int) -> None:
     dense = tf.keras.layers.Dense(2, kernel_initializer="ones")
     dense.build([None, 3])

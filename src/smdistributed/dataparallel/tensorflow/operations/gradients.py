@@ -21,6 +21,7 @@ from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.operations import backend
 from smdistributed.dataparallel.tensorflow.operations.calls import all_gather, all_reduce
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
+from smdistributed.dataparallel.tensorflow.operations.session_order import as_gradient_of
 
 __all__ = ["GRADIENTS", "PREFIX"]
 
@@ -70,10 +71,12 @@ def _register(name: str, gradient: Callable[..., list[Any]]) -> None:
     @tf.RegisterGradient(f"{name}OrTicket")  # type: ignore[untyped-decorator]
     @tf.RegisterGradient(name)  # type: ignore[untyped-decorator]
     def run(operation: Any, *upstream: Any) -> list[Any]:
-        if _is_borrowed(operation):
-            return gradient(operation, *upstream)
-        # Kernels have the order token before the tensors, and may have a ticket behind the results.
-        return [None, *gradient(operation, *upstream[: len(operation.inputs) - 1])]
+        with as_gradient_of(operation):
+            if _is_borrowed(operation):
+                return gradient(operation, *upstream)
+            # Kernels have the order token before the tensors, and may have a ticket behind the
+            # results.
+            return [None, *gradient(operation, *upstream[: len(operation.inputs) - 1])]
 
 
 @tf.RegisterGradient("SmddpSettle")  # type: ignore[untyped-decorator]

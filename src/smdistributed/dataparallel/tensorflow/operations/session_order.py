@@ -11,25 +11,31 @@ training data. Two collectives that are not ordered for that reason, and are fet
 in any order. Should that be another one on another rank, all ranks are told: the number of a
 collective in its graph is a part of its label.
 
-Operations in the branches and loops of TensorFlow 1's control flow are ordered within theirs.
+Operations in the branches and loops of TensorFlow 1's control flow are ordered within theirs. So
+are the gradients of those in a branch: TensorFlow makes them outside of it, but they are dead if
+the branch is not taken, and what waits for a dead operation is dead as well.
 
 Source: our choice; see docs/tensorflow.md.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Place", "number_in", "place_in"]
+__all__ = ["Place", "as_gradient_of", "number_in", "place_in"]
 
 _MADE = "smddp_collectives"
 # Of operations that have a state, those that may run once more: ours, random numbers, variables.
 _HARMLESS = ("Smddp", "Random", "VarHandle", "Variable", "Multinomial", "TruncatedNormal")
 _FED = ("Placeholder",)
+# Of TensorFlow 1's control flow, the branch of the operation whose gradient is being made.
+_branch: contextvars.ContextVar[Any] = contextvars.ContextVar("smddp_branch", default=None)
 
 
 @dataclasses.dataclass
@@ -46,12 +52,12 @@ class Place:
 
     def __init__(self, graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> None:
         self._made: list[_Collective] = graph.get_collection_ref(_MADE)
-        self._context = graph._get_control_flow_context()
+        self._context = graph._get_control_flow_context(), _branch.get()
         self._is_alone = is_alone
         self._sources = _sources(tensors, self._made)
         self.waits_for: list[Any] = []
         for before in reversed([] if is_alone else self._made):
-            if before.context is self._context and before.sources <= self._sources:
+            if before.context == self._context and before.sources <= self._sources:
                 self.waits_for = before.results[:1]
                 self._sources |= before.sources
                 break
@@ -66,6 +72,18 @@ class Place:
         for before in {each for operation in made for each in operation.control_inputs}:
             self._sources |= known.get(before.name, frozenset())
         self._made.append(_Collective(list(results), self._sources, self._context))
+
+
+@contextlib.contextmanager
+def as_gradient_of(operation: Any) -> Iterator[None]:
+    """What is made in this block is dead if an operation in a branch is."""
+    is_in_graph = isinstance(operation, tf.Operation)  # an eager tape has something like it
+    around = operation._get_control_flow_context() if is_in_graph else None
+    before = _branch.set(around if around is not None and around.IsCondContext() else None)
+    try:
+        yield
+    finally:
+        _branch.reset(before)
 
 
 def place_in(graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> Place:
