@@ -210,6 +210,38 @@ def in_two(net: Net, x: Tensor, back: Back) -> Any:
     return first, second, float(third.sum())
 
 
+def one_after_the_other(net: Net, x: Tensor, back: Back) -> Any:
+    """Two losses, then two backward passes; both go to one rank, from the leader's own parts."""
+    first = net.c(net.a(x)).mean()
+    second = net.c(net.a(x * 2)).pow(2).mean()
+    third = net.b(x).sum()
+    back(first)
+    seen = float(second)
+    back(second)
+    back(third)
+    return first, second, seen
+
+
+def looked_at_between(net: Net, x: Tensor, back: Back) -> Any:
+    """What the second loss is made of is looked at after the first backward pass, or not at all."""
+    y, z = net.wide(net.d(x)), net.e(net.a(x))
+    first = net.c(net.b(x)).pow(2).mean()
+    back(first)
+    second = y.pow(2).mean() + float(z.sum())
+    back(second)
+    back(net.c(z).sum() + z.clone().mean())
+    return first, second
+
+
+def with_a_neighbour(net: Net, x: Tensor, back: Back) -> Any:
+    """Programs without inputs that require grad are one, and go back more than once."""
+    y, z = net.b(x), net.b(x * 2)
+    first, second = net.c(y).mean(), net.c(z).pow(2).mean()
+    back(first)
+    back(second)
+    return first, second
+
+
 def teacher(net: Net, x: Tensor, back: Back) -> Any:
     with torch.no_grad():
         target = net.e(net.b(x))
@@ -273,6 +305,9 @@ WAYS: tuple[Way, ...] = (
     looks,
     looks_late,
     in_two,
+    one_after_the_other,
+    looked_at_between,
+    with_a_neighbour,
     teacher,
     unused,
     recomputed,
@@ -284,18 +319,21 @@ WAYS: tuple[Way, ...] = (
 
 
 def random_way(seed: int) -> Way:
-    """Parts called in any order with any earlier values, looked at or not."""
+    """Parts called in any order with any earlier values, looked at or not; up to three losses."""
 
     def way(net: Net, x: Tensor, back: Back) -> Any:
         choose = random.Random(seed)
         values: list[Tensor] = [x]
+        relatives: list[set[int]] = [set()]  # what has something in common; not the input
         seen = 0.0
         parts = [net.a, net.b, net.c, net.d, net.e, net.careful, net.far, net.hasty]
         for _ in range(choose.randint(2, 6)):
-            inputs = choose.sample(values, min(len(values), choose.randint(1, 3)))
-            given = functools.reduce(torch.add, inputs)
+            inputs = choose.sample(range(len(values)), min(len(values), choose.randint(1, 3)))
+            given = functools.reduce(torch.add, [values[number] for number in inputs])
             if choose.random() < 0.1:
                 given = given.detach()
+            related = {len(values)}.union(*(relatives[number] for number in inputs))
+            relatives = [related if related & each else each for each in relatives] + [related]
             if choose.random() < 0.1:
                 with torch.no_grad():
                     values.append(choose.choice(parts)(given))
@@ -303,14 +341,26 @@ def random_way(seed: int) -> Way:
                 values.append(choose.choice(parts)(given))
             if choose.random() < 0.15:
                 seen += float(choose.choice(values).sum())
-        used = choose.sample(values[1:], choose.randint(1, len(values) - 1))
-        loss = functools.reduce(torch.add, [v.pow(2).mean() for v in used])
+        left = choose.sample(range(1, len(values)), choose.randint(1, len(values) - 1))
+        losses, is_late = [], choose.random() < 0.5
         late = choose.choice(values)
-        if choose.random() < 0.5 or not loss.requires_grad:
+        while left and len(losses) < 3:
+            # What goes back once must not go back again: so the next loss has nothing of it.
+            used = left[: choose.randint(1, len(left))]
+            gone = set().union(*(relatives[number] for number in used))
+            left = [number for number in left if number not in gone]
+            loss = functools.reduce(torch.add, [values[number].pow(2).mean() for number in used])
+            losses.append(loss)
+            if is_late and loss.requires_grad:
+                back(loss)
+            if choose.random() < 0.15:
+                seen += float(choose.choice(values).sum())
+        if choose.random() < 0.5 or not losses[0].requires_grad:
             late = late.detach() * 2
-        if loss.requires_grad:
-            back(loss)
-        return loss, seen, float(late.sum())
+        for loss in losses:
+            if not is_late and loss.requires_grad:
+                back(loss)
+        return *losses, seen, float(late.sum())
 
     way.__name__ = f"random_way({seed})"
     return way

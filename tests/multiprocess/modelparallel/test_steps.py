@@ -170,7 +170,8 @@ def memory(rank: int, world_size: int) -> dict[int, int]:
         def watched(
             frame: Any, original: Any = original, owner: Any = owner, seen: Any = seen
         ) -> None:
-            seen.add(len({each.activity.task.microbatch for each in owner._frames.values()}))
+            kept = [f for f in owner._frames.values() if f.results or not f.has_gone_back]
+            seen.add(len({frame.activity.task.microbatch for frame in kept}))
             original(frame)
 
         owner._run = watched

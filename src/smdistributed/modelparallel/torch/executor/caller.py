@@ -29,6 +29,7 @@ from smdistributed.modelparallel.torch.executor.deferred import Deferred, may_de
 from smdistributed.modelparallel.torch.executor.lazy_functions import (
     FUNCTIONS,
     SMALL_BYTES,
+    is_constant,
     is_loss,
 )
 from smdistributed.modelparallel.torch.executor.modes import current_modes, mixed
@@ -154,7 +155,12 @@ class Caller:
         if not may_defer():
             learned = None
         program = activity.open
-        if program is None or program.owner != owner or program.is_grad != modes.is_grad:
+        if (
+            program is None
+            or program.owner != owner
+            or program.is_grad != modes.is_grad
+            or not program.may_take(tensors)
+        ):
             name = self._names[module] if module >= 0 else FUNCTIONS[-1 - module][0]
             program = self._open(activity, owner, modes.is_grad, name)
         sources = [self._source(activity, program, tensor) for tensor in tensors]
@@ -170,7 +176,10 @@ class Caller:
         program.calls.append(call)
         if learned is not None:
             if learned is ONE_TENSOR:
-                return program.defer(call, 1)[0]
+                result = program.defer(call, 1)[0]
+                if module < 0 and program.is_grad:
+                    program.note_constant(tensors, is_constant(-1 - module))
+                return result
             return learned.fill(program.defer(call, learned.num_tensors))
         letter = self._fetch(activity, program, [WHOLE_RESULT])
         template: Template
@@ -249,9 +258,7 @@ class Caller:
         if not around.is_active() or program.activity is not around.activity():
             self._refuse(program)
         letter = self._fetch(program.activity, program, numbers)
-        tensors = _present(letter)
-        if not program.has_gone_back:
-            tensors = with_history(program, numbers, tensors)
+        tensors = with_history(program, numbers, _present(letter))
         for each, tensor in zip(placeholders, tensors, strict=True):
             if each is not None and each.tensor is None:
                 each.tensor = tensor
@@ -411,6 +418,7 @@ class Caller:
             ],
             gradients,
         )
+        program.num_returning = 0  # these are of this pass
         program.has_gone_back = program.is_going_back = True
         program.activity = activity
 
@@ -465,10 +473,13 @@ class Caller:
         program = self._programs.get(number)
         if program is not None:
             program.input_gradients = letter.tensors[:num_inputs]
-            for value, tensor in zip(values, letter.tensors[num_inputs:], strict=True):
+            tensors = [tensor for tensor in letter.tensors[num_inputs:] if tensor is not None]
+            # With a history: another backward pass may begin at those that require grad.
+            tensors = with_history(program, values, tensors)
+            for value, tensor in zip(values, tensors, strict=True):
                 placeholder = program.deferred[value]()
-                if placeholder is not None and tensor is not None:
-                    placeholder.tensor = tensor.requires_grad_(False)
+                if placeholder is not None:
+                    placeholder.tensor = tensor
             program.is_closed = bool(is_closed)
             program.note_answered()
             self._end_going_back(program)
@@ -489,7 +500,7 @@ class Caller:
         for each in failed:  # and who waits for a gradient waits in vain
             if each.is_going_back:
                 for used, _ in each.used():  # no gradient of these will be sent
-                    used.num_returning -= 1
+                    used.num_returning -= not used.is_going_back
             self._end_going_back(each)
             failed += (used for used, _ in each.used() if used.is_going_back)
             each.fail(error)

@@ -454,7 +454,13 @@ class Executor:
             self.wait_until(activity, lambda: activity.num_going_back == 0, what)
             self._caller.check(activity)
             self.went_back()
-        except Exception:
+        except Exception as error:
+            if activity.num_backwards > 1 and "graph a second time" in str(error):
+                error.add_note(
+                    "\nCalls of modules on another rank with a part in common go back together,"
+                    " with all that they were given. If several losses come from such calls, pass"
+                    " them together: model.backward([first, second])."
+                )
             # One error tells user code that this pass has failed; what else fails of it is no news.
             self._caller.mute(activity)
             raise
@@ -463,6 +469,12 @@ class Executor:
         if type(tensor) is not Deferred:
             return tensor, gradient
         if not tensor.is_pending:
+            if tensor.program.has_gone_back and not tensor.arrive().requires_grad:
+                raise RuntimeError(
+                    "backward() of a tensor came a second time, or it requires no grad; expected"
+                    " once from each. If several losses have something in common, pass them"
+                    " together: model.backward([first, second])."
+                )
             return tensor.arrive(), gradient
         given = torch.ones(()) if gradient is None else gradient
         return self._caller.root_of(tensor, given), _OF_TOKEN

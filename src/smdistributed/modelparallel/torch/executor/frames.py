@@ -24,7 +24,7 @@ from smdistributed.modelparallel.torch.executor import autograd_engine
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.wire import Letter
 
-__all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "received"]
+__all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "gradients_of", "received"]
 
 Key = tuple[int, int]  # rank of the caller, number of the program
 Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
@@ -44,6 +44,7 @@ class Frame:
         wanted: those values, by number.
         results: values that may be asked for, by number.
         gradients: that came from programs which used a value.
+        has_gone_back: so it may have been asked for again, from other values.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Frame:
         "called",
         "calls",
         "gradients",
+        "has_gone_back",
         "has_run",
         "input_gradients",
         "inputs",
@@ -87,7 +89,7 @@ class Frame:
         self.pushes: list[Push] = []
         self.requests: list[Letter] = []
         self.results: dict[int, Tensor] = {}
-        self.has_run = self.is_running = self.is_going_back = False
+        self.has_run = self.is_running = self.is_going_back = self.has_gone_back = False
         self.backward: Letter | None = None
         self.gradients: list[tuple[int, Tensor | None]] = []
         self.num_returned = 0
@@ -162,23 +164,38 @@ def received(frame: Frame) -> list[Tensor]:
 
 def go_back(frame: Frame, letter: Letter) -> None:
     """The backward pass, from the gradients that came with BACKWARD and with GRADIENT."""
-    num_values = letter.ints[4]
-    gradients = dict(zip(letter.ints[5 : 5 + num_values], letter.tensors, strict=True))
-    for value, gradient in frame.gradients:
-        known = gradients.get(value)
-        if gradient is not None:
-            gradients[value] = gradient if known is None else known + gradient
     roots, given = [], []
-    for value, gradient in gradients.items():
-        root = frame.results[value]
-        if gradient is not None and root.requires_grad:
+    for value, gradient in gradients_of(frame, letter).items():
+        root = frame.results.get(value)
+        if root is None:
+            raise RuntimeError(
+                "backward() came a second time to what it had gone through already; expected once,"
+                " as torch frees what it has used. If several losses have something in common,"
+                " pass them together: model.backward([first, second])."
+            )
+        if root.requires_grad:
             roots.append(root)
             given.append(_as_of(root, gradient))
     frame.results = {}
     frame.gradients = []
     frame.backward = None
+    frame.input_gradients = ()
     if roots:
         autograd_engine.run_backward(roots, given)
+
+
+def gradients_of(frame: Frame, letter: Letter) -> dict[int, Tensor]:
+    """By value, the gradients that a backward pass begins with."""
+    num_values = letter.ints[4]
+    found: dict[int, Tensor] = {}
+    for value, gradient in (
+        *zip(letter.ints[5 : 5 + num_values], letter.tensors, strict=True),
+        *frame.gradients,
+    ):
+        if gradient is not None:
+            known = found.get(value)
+            found[value] = gradient if known is None else known + gradient
+    return found
 
 
 def _as_of(root: Tensor, gradient: Tensor) -> Tensor:

@@ -17,7 +17,15 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-__all__ = ["FUNCTIONS", "SMALL_BYTES", "is_loss", "may_alias", "number_of", "widened"]
+__all__ = [
+    "FUNCTIONS",
+    "SMALL_BYTES",
+    "is_constant",
+    "is_loss",
+    "may_alias",
+    "number_of",
+    "widened",
+]
 
 # What a function that is no loss may bring along; else its argument is waited for.
 SMALL_BYTES = 64 << 10
@@ -67,6 +75,11 @@ _ALIASING |= {"squeeze", "transpose", "unsqueeze", "view", "widened", "__getitem
 _ALIASES = frozenset(
     number for number, (name, _) in enumerate(FUNCTIONS) if name.split(".")[1] in _ALIASING
 )
+_CONSTANTS = frozenset(
+    number
+    for number, (name, _) in enumerate(FUNCTIONS)
+    if name.split(".")[1] in {"argmax", "detach", "eq"}
+)
 _MAY_CHANGE = (functional.relu, functional.silu)  # by their second argument
 
 
@@ -88,6 +101,11 @@ def number_of(
 def may_alias(number: int) -> bool:
     """Whether what the function returns may share memory with its first argument."""
     return number in _ALIASES
+
+
+def is_constant(number: int) -> bool:
+    """Whether no gradient flows through what the function returns."""
+    return number in _CONSTANTS
 
 
 def is_loss(number: int) -> bool:

@@ -29,6 +29,7 @@ from smdistributed.modelparallel.torch.executor.frames import (
     Push,
     frame_of,
     go_back,
+    gradients_of,
     received,
 )
 from smdistributed.modelparallel.torch.executor.lazy_functions import FUNCTIONS
@@ -108,7 +109,10 @@ class Owner:
     @property
     def num_awaiting_backward(self) -> int:
         """Programs that may be asked to go back, or are under way."""
-        return sum(frame.is_grad for frame in self._frames.values())
+        return sum(
+            frame.is_grad and (frame.is_going_back or not frame.has_gone_back)
+            for frame in self._frames.values()
+        )
 
     @property
     def microbatches(self) -> set[int]:
@@ -116,13 +120,17 @@ class Owner:
         return {
             frame.activity.task.microbatch
             for frame in self._frames.values()
-            if frame.is_grad and (frame.is_running or frame.has_run)
+            if frame.is_grad
+            and (frame.is_running or frame.has_run)
+            and (frame.is_going_back or not frame.has_gone_back)
         }
 
     @property
     def num_frames(self) -> int:
         """Programs of which something is kept."""
-        return len(self._frames)
+        return sum(
+            not frame.has_gone_back or bool(frame.results) for frame in self._frames.values()
+        )
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -453,17 +461,19 @@ class Owner:
         try:
             self._random.seed(mixed(frame.activity.seed, 1))
             self._surroundings.going_back(self.num_awaiting_backward)
-            values = self._values_after(frame, letter)
+            values = _values_after(frame, letter)
             go_back(frame, letter)
             self._surroundings.finish(frame.activity)
         except Exception as error:
             self._raise(frame, error)
             return
-        frame.is_running = False
+        frame.is_running = frame.is_going_back = False
+        frame.has_gone_back = True
         if frame.key in self._gone:
             self._forget(frame.key, frame)
             return
         gradients = iter(frame.input_gradients or [None] * sum(frame.requires_grad))
+        frame.input_gradients = ()
         returned = []
         for origin, needs in zip(frame.origins, frame.requires_grad, strict=True):
             gradient = next(gradients) if needs else None
@@ -478,26 +488,32 @@ class Owner:
             else:
                 self._post(owner, Kind.GRADIENT, [caller, number, value], [gradient])
         small = {number: t for number, t in values.items() if t.nbytes <= _SMALL_BYTES}
-        is_closed = len(small) == len(values)
+        is_closed = len(small) == len(values) and not any(t.requires_grad for t in values.values())
         self._post(
             frame.key[0],
             Kind.GRADIENTS,
             [frame.key[1], is_closed, len(returned), *small],
             [*returned, *small.values()],
         )
-        if is_closed:
-            self._forget(frame.key, frame)
-        else:  # until the caller looks at them, or says that it will not
-            frame.is_grad = False
-            frame.results = values
+        # Kept until the step ends, or the caller says that it will not ask for more: from other
+        # values it may go back once more.
+        frame.results = {} if is_closed else values
+        if not any(tensor.requires_grad for tensor in frame.results.values()):
             self._surroundings.forget(frame.activity)
         self._surroundings.went_back()
 
-    @staticmethod
-    def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
-        """The values that the caller may still look at when the backward pass is over."""
-        awaited = letter.ints[5 + letter.ints[4] :]
-        return {number: frame.results[number].detach() for number in awaited}
+
+def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
+    """The values that the caller may still look at when the backward pass is over.
+
+    Those that it begins with lose their graph by it; from the others another one may begin.
+    """
+    awaited = letter.ints[5 + letter.ints[4] :]
+    roots = gradients_of(frame, letter)
+    return {
+        number: frame.results[number].detach() if number in roots else frame.results[number]
+        for number in awaited
+    }
 
 
 def _template_of(

@@ -22,7 +22,7 @@ that use it have been told to go back: nothing is counted, and unused results ne
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,6 +69,9 @@ class Program:
         slots: what comes in: tensors of this rank (None once it is sent), or values of other
             programs.
         held: what the keys of slots name, so that nothing else gets the same names.
+        has_edges: gradients flow out of it.
+        constants: values, by number, that are detached, or made of such ones alone.
+        is_connected: each of its calls uses what another one does.
         deferred: by number of the value, those that user code may still hold.
         token: of the autograd graph; None in calls without gradients.
         gradients: of values that came here, by number.
@@ -90,16 +93,19 @@ class Program:
         "answer",
         "caller",
         "calls",
+        "constants",
         "deferred",
         "definitions",
         "error",
         "gradients",
+        "has_edges",
         "has_gone_back",
         "has_raised",
         "held",
         "input_gradients",
         "is_answered",
         "is_closed",
+        "is_connected",
         "is_going_back",
         "is_grad",
         "is_sent",
@@ -136,6 +142,9 @@ class Program:
         self.slots: list[Tensor | tuple[Program, int] | None] = []
         self._slot_of: dict[tuple[int, int], int] = {}
         self.held: list[tuple[Tensor, int] | Program] = []
+        self.has_edges = False
+        self.is_connected = True
+        self.constants: set[int] = set()
         self.num_values = 0
         self.deferred: dict[int, weakref.ref[Deferred]] = {}
         self.definitions: dict[int, Signature] = {}
@@ -167,6 +176,51 @@ class Program:
             self.held.append((tensor, version if not is_small else -1))
         return slot
 
+    def may_take(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a call with these tensors may join; notes that it does.
+
+        A backward pass that comes to a program comes to all that its inputs were made from. So
+        where gradients flow out of it, all its calls must have something in common: others may go
+        back before or after them.
+        """
+        if not self.is_grad:
+            return True
+        is_related, has_edges = not self.calls, False
+        for tensor in tensors:
+            if type(tensor) is Deferred and tensor.is_pending:
+                if not tensor.program.has_gradient(tensor.number):
+                    continue
+                if tensor.program is self:
+                    is_related = True
+                else:
+                    has_edges = True
+                    is_related |= (id(tensor.program), tensor.number) in self._slot_of
+            else:
+                present = tensor.arrive() if type(tensor) is Deferred else tensor
+                if present.requires_grad:
+                    has_edges = True
+                    is_related |= (id(present), -1 - present._version) in self._slot_of
+        if is_related:
+            return self.is_connected or not has_edges
+        if has_edges or self.has_edges:
+            return False
+        self.is_connected = False
+        return True
+
+    def has_gradient(self, number: int) -> bool:
+        """Whether a backward pass may come to value `number`."""
+        return self.is_grad and number not in self.constants
+
+    def note_constant(self, tensors: Sequence[Tensor], is_never: bool) -> None:
+        """Of the call made last, of a function: whether no gradient flows through it.
+
+        Args:
+            tensors: that it was given.
+            is_never: none ever does.
+        """
+        if is_never or not any(map(_has_gradient, tensors)):
+            self.constants.add(self.num_values - 1)
+
     def check_inputs(self) -> None:
         """What is sent now must be what was passed.
 
@@ -193,6 +247,10 @@ class Program:
     def _new_slot(self, key: tuple[int, int], source: Tensor | tuple[Program, int]) -> int:
         slot = self._slot_of[key] = len(self.slots)
         self.slots.append(source)
+        if isinstance(source, Tensor):
+            self.has_edges |= source.requires_grad
+        else:
+            self.has_edges |= source[0].has_gradient(source[1])
         return slot
 
     def defer(self, call: Call, count: int) -> list[Deferred]:
@@ -261,9 +319,17 @@ class Program:
         """Makes the program's node."""
         edges = [slot for slot in self.slots if isinstance(slot, Tensor) and slot.requires_grad]
         tokens = {
-            program.number: program.token for program, _ in self.used() if program.token is not None
+            program.number: program.token
+            for program, number in self.used()
+            if program.token is not None and program.has_gradient(number)
         }
         self.token = ProgramNode.apply(self, dummy, len(edges), *edges, *tokens.values())
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    if type(tensor) is Deferred and tensor.is_pending:
+        return tensor.program.has_gradient(tensor.number)
+    return (tensor.arrive() if type(tensor) is Deferred else tensor).requires_grad
 
 
 class ProgramNode(Function):
