@@ -344,8 +344,36 @@ def _check_together(config: Config, given: Mapping[str, Any], framework: Framewo
         raise ConfigError("fp16 and bf16 are mutually exclusive; set one of them.")
 
 
+_OF_TENSOR_PARALLELISM = "it belongs to tensor parallelism, which is to come"
+_OF_SHARDING = "it belongs to sharded data parallelism, which is to come"
+_HINT = "it is a hint for the original's scheduler, and results are the same without it"
+# Keys that are accepted, and what their users should know.
+_WITHOUT_EFFECT = {
+    "tensor_parallel_degree": (
+        "its groups are made, but no module is divided: the ranks of a group train as replicas do"
+    ),
+    "tensor_parallel_seed": _OF_TENSOR_PARALLELISM,
+    "prescaled_batch": _OF_TENSOR_PARALLELISM,
+    "_match_weights": _OF_TENSOR_PARALLELISM,
+    "sharded_data_parallel_degree": "nothing is sharded, and smp.DistributedOptimizer refuses it",
+    "sdp_reduce_bucket_size": _OF_SHARDING,
+    "sdp_param_persistence_threshold": _OF_SHARDING,
+    "sdp_max_live_parameters": _OF_SHARDING,
+    "sdp_hierarchical_allgather": _OF_SHARDING,
+    "sdp_gradient_clipping": f"{_OF_SHARDING}; use model.clip_grad_norm_() after backward",
+    "contiguous": "modules that follow each other may be on different partitions or not",
+    "static_mode": _HINT,
+    "fast_mode": _HINT,
+    "_fp32_grad_accumulation": "gradients have the dtype of their parameters",
+}
+
+
 def _notices(config: Config, given: Mapping[str, Any]) -> list[str]:
-    notices = []
+    notices = [
+        f"{key} is {given[key]!r}, which has no effect yet: {text}."
+        for key, text in _WITHOUT_EFFECT.items()
+        if key in given and given[key] != type(config).__dataclass_fields__[key].default
+    ]
     if config.fp16_params:
         notices.append("fp16_params is deprecated; use fp16.")
     if config.deterministic_server and config.partitions > 1:
@@ -366,5 +394,10 @@ def _notices(config: Config, given: Mapping[str, Any]) -> list[str]:
         notices.append(
             "checkpoint_attentions is ignored with pipeline_parallel_degree above 1; use "
             "smp.set_activation_checkpointing()."
+        )
+    elif config.checkpoint_attentions:
+        notices.append(
+            "checkpoint_attentions is True, which has no effect yet: it belongs to the attention"
+            " layers of tensor parallelism. Use smp.set_activation_checkpointing()."
         )
     return notices

@@ -15,7 +15,8 @@ message crosses wherever two neighbours in the row caller, child, ..., child, ca
 The search starts from two assignments and improves each: the tree partition of the original (cut
 the children into runs, hand partitions to runs by d'Hondt's rule, go on inside), and the best way
 to cut the whole model, in order of execution, into one run for each partition. Improving means to
-move what belongs together, alone or against something else, while that makes the loads better. No
+move what belongs together, alone or against something else, while that makes the loads better. All
+in partition 0 is taken if it is better than what was found, as where messages cost most. No
 randomness: the same tree gives the same answer on every rank.
 
 Source: modelparallel specification, sections 3.8 and 7; M. Balinski and H. P. Young, "Fair
@@ -127,6 +128,9 @@ def assign(
     starts = [_by_tree(problem, partitions), _by_runs(problem, partitions)]
     found = [_improve(_Placement(problem, start, partitions)) for start in starts]
     best = min(found, key=_Placement.badness)
+    in_one = _Placement(problem, [0] * problem.num_groups, partitions)
+    if _is_better(in_one.badness(), best.badness()):  # messages would cost more than they save
+        best = _improve(in_one)
     if problem.num_groups <= _MOST_FORCED:
         best = _improve_by_force(best)
     return _explained(problem, best)

@@ -105,10 +105,19 @@ def test_a_key_that_nobody_knows_is_kept_and_told() -> None:
             "deterministic_server is True, which has no effect yet",
         ),
         ({"partition_file": "f"}, "neither read nor written with pipeline_parallel_degree 1"),
+        ({"tensor_parallel_degree": 2, "ddp": True}, "tensor_parallel_degree is 2, which has no"),
+        ({"prescaled_batch": True}, "prescaled_batch is True, which has no effect yet"),
+        ({"checkpoint_attentions": True}, "checkpoint_attentions is True, which has no effect"),
+        ({"sdp_gradient_clipping": 0.5}, "model.clip_grad_norm_()"),
     ],
 )
 def test_what_the_user_should_know(parameters: dict[str, Any], word: str) -> None:
     assert word in "".join(_parse(parameters).notices)
+
+
+def test_a_key_at_its_default_is_not_worth_a_word() -> None:
+    given = {"tensor_parallel_degree": 1, "prescaled_batch": False, "sdp_gradient_clipping": 1.0}
+    assert _parse(given).notices == ()
 
 
 def test_without_a_pipeline_there_is_one_order_anyway() -> None:

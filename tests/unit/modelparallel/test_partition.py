@@ -336,3 +336,18 @@ def test_what_is_true_of_every_assignment(
     assert all(0 <= place < partitions for place in found.partition_of.values())
     load = _load(root, dict(found.partition_of), partitions, 0.8, Link(0.01, 10.0))
     assert found.largest == pytest.approx(load)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    nodes=st.integers(1, 60),
+    partitions=st.integers(1, 8),
+    call_s=st.sampled_from([0.1, 1.0, 10.0]),
+)
+def test_it_is_never_much_worse_than_all_in_one_partition(
+    seed: int, nodes: int, partitions: int, call_s: float
+) -> None:
+    """Where messages cost more than they save; the norm that is minimised is nearly the largest."""
+    root = _random_tree(random.Random(seed), nodes, 0.3)
+    found = assign(root, partitions, memory_weight=0.0, link=Link(call_s, 10.0))
+    assert sum(load**12 for load in found.loads) <= 1 + 1e-6

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,6 +54,19 @@ def check_module(module: object) -> None:
             )
         if isinstance(part, Wrapper):
             raise TypeError("a DistributedModel was wrapped again; expected the plain module.")
+        own = (*part.named_parameters(name, recurse=False), *part.named_buffers(name, False))
+        for path, tensor in own:
+            if _is_distributed(tensor):
+                raise TypeError(
+                    f"{path} is a DTensor; expected tensors that no other library distributes, as"
+                    " parts of one cannot be put on another rank yet. Wrap the module before it is"
+                    " distributed, or give it tensor.full_tensor()."
+                )
+
+
+def _is_distributed(tensor: torch.Tensor) -> bool:
+    """By name: its module takes a while to import."""
+    return any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__)
 
 
 def _is_fully_sharded(module: nn.Module) -> bool:

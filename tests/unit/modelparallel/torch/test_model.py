@@ -20,6 +20,7 @@ from smdistributed.modelparallel.exceptions import (
     MultipleDistributedModelError,
     SMPNotInitialized,
 )
+from smdistributed.modelparallel.torch.executor.wire import Kind, pack
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -59,6 +60,20 @@ def test_modules_that_others_distribute_are_refused() -> None:
     inner = DistributedDataParallel(nn.Linear(2, 2), process_group=smp.get_world_process_group())
     with pytest.raises(TypeError, match="is a DistributedDataParallel"):
         smp.DistributedModel(nn.Sequential(inner))
+
+
+def test_parameters_that_are_distributed_are_refused_by_name() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    smp.init({})
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    whole = distribute_tensor(model[1].weight, init_device_mesh("cpu", (1,)), [Replicate()])
+    model[1].weight = nn.Parameter(whole)
+    with pytest.raises(TypeError, match=r"1\.weight is a DTensor; expected tensors"):
+        smp.DistributedModel(model)
+    with pytest.raises(TypeError, match="DTensor"):
+        pack(Kind.CALL, 0, [], [whole])
 
 
 def test_one_model_lives_at_a_time() -> None:

@@ -4,12 +4,17 @@
 
 from __future__ import annotations
 
+import logging
+import types
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.torch.assignment import Decision
+from smdistributed.modelparallel.torch.partitioner import log_placement
 from smdistributed.modelparallel.torch.placement import Placement, absent_like
 
 CPU = torch.device("cpu")
@@ -79,3 +84,16 @@ def test_shared_parameters_have_one_home() -> None:
         Placement(model, Decision({"main": 0, "main/0": 0, "main/1": 1}), 0)
     placement = Placement(model, Decision({"main": 0, "main/0": 1, "main/1": 1}), 1)
     assert list(placement.partition_of) == ["0.weight", "0.bias", "1.bias"]
+
+
+@pytest.mark.parametrize(("places", "is_told"), [((0, 0, 0, 0), True), ((0, 0, 0, 1), False)])
+def test_a_rank_without_parameters_is_told(
+    places: tuple[int, int, int, int], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    job: Any = types.SimpleNamespace(
+        rank=1, config=types.SimpleNamespace(partitions=2), rank_in=lambda kind: 0
+    )
+    with caplog.at_level(logging.WARNING, "smdistributed"):
+        log_placement(job, _placed(1, places))
+    told = [record.getMessage() for record in caplog.records]
+    assert [("Partition 1 has no parameters" in each) for each in told] == [True] * is_told

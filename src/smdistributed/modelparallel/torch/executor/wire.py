@@ -117,11 +117,12 @@ _NDIM_SHIFT = 16
 def _plain(tensor: Tensor) -> tuple[Tensor, int]:
     """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be."""
     code = _CODES.get(tensor.dtype)
-    if code is None or tensor.layout is not torch.strided:
+    is_wrapper = type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__")
+    if code is None or tensor.layout is not torch.strided or is_wrapper:
         raise TypeError(
-            f"a {tensor.layout} tensor of {tensor.dtype} cannot go to another rank; expected a"
-            " dense tensor of an ordinary type. Convert it before it is passed to, or returned"
-            " from, a module that lives elsewhere."
+            f"a {type(tensor).__name__} ({tensor.layout}, {tensor.dtype}) cannot go to another"
+            " rank; expected a dense tensor of an ordinary type. Convert it before it is passed to,"
+            " or returned from, a module that lives elsewhere."
         )
     flags = code | tensor.dim() << _NDIM_SHIFT
     if tensor.requires_grad:
