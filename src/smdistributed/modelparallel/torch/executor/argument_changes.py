@@ -185,7 +185,13 @@ def tensors_watched(tensors: Sequence[Tensor]) -> list[Any]:
 
 def is_any_changed(tensors: Sequence[Tensor], before: Sequence[Any]) -> bool:
     """Whether one of them has been changed in place since `tensors_watched`."""
-    return any(map(_is_changed, tensors, before))
+    for tensor, known in zip(tensors, before, strict=True):
+        if type(known) is int:
+            if tensor._version != known:
+                return True
+        elif _is_changed(tensor, known):
+            return True
+    return False
 
 
 def _is_changed(tensor: Tensor, before: Any) -> bool:

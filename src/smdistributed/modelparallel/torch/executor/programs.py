@@ -183,9 +183,9 @@ class Program:
         where gradients flow out of it, all its calls must have something in common: others may go
         back before or after them.
         """
-        if not self.is_grad:
+        if not self.is_grad or not self.calls:
             return True
-        is_related, has_edges = not self.calls, False
+        is_related = has_edges = False
         for tensor in tensors:
             if type(tensor) is Deferred and tensor.is_pending:
                 if not tensor.program.has_gradient(tensor.number):
