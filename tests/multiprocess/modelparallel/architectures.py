@@ -931,6 +931,61 @@ class Halving(nn.Module):
 _add("changed_arguments", Boxes, _rows)
 
 
+class Ordered(collections.OrderedDict[str, Tensor]):
+    """With attributes that are set in another order than that of their names."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__(a=x, b=x * 2)
+        self.second: list[Tensor] = []
+        self.first: list[Tensor] = []
+
+
+class Orders(nn.Module):
+    """What is changed is told by number: both ranks must come to it in the same order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near = nn.Linear(WIDTH, WIDTH)
+        self.far = Ordering()
+        self.local = Noting()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.near(x)
+        ordered = Ordered(h)
+        y, twice = self.far(h, ordered)
+        assert list(ordered) == ["b", "a"]
+        assert (len(ordered.first), len(ordered.second)) == (1, 0)
+        assert twice[0] is twice[1]
+        noted: list[Tensor] = [h]
+        z = self.local(self.far(y, Ordered(y))[0], noted)
+        assert len(noted) == 2
+        result: Tensor = z + ordered.first[0] + noted[1]
+        return result
+
+
+class Ordering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, ordered: Ordered) -> tuple[Tensor, list[list[Tensor]]]:
+        y = torch.tanh(self.dense(x))
+        ordered.move_to_end("a")
+        ordered.first.append(y)
+        return y, [ordered.second, ordered.second]
+
+
+class Noting(nn.Module):
+    """Without parameters: it runs where it is called, on what may be on its way."""
+
+    def forward(self, x: Tensor, noted: list[Tensor]) -> Tensor:
+        noted.append(x * 0.5)
+        return x
+
+
+_add("orders", Orders, _rows)
+
+
 class Holder:
     """No container, and not told apart by what it holds."""
 

@@ -13,6 +13,7 @@ import functools
 import gc
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -423,6 +424,11 @@ def check_large_argument_changed_too_early(job: Job) -> None:
     job.fails("RuntimeError", "was changed in place after it was passed", "main/b")
 
 
+def _changes_and_fails(extra: Any) -> None:
+    extra.append(1)
+    raise Broken("later")
+
+
 def check_changes_that_cannot_come_back(job: Job) -> None:
     """A module changes its argument in a way that its caller cannot follow."""
     for number, (change, make, said) in enumerate(
@@ -434,15 +440,18 @@ def check_changes_that_cannot_come_back(job: Job) -> None:
                 lambda n: (shared := torch.zeros(n), shared[1:]),
                 "shares memory with another tensor",
             ),
-            (lambda extra: extra.append(1), bytearray, "a bytearray, and its caller would not"),
+            (lambda extra: extra.append(1), bytearray, "or a bytearray in it, which its caller"),
             (lambda extra: extra[0].append(1), lambda n: [[]] * n, "stands more than once"),
+            (lambda extra: extra.add(Part), lambda n: {object(), n}, "or a set in it"),
+            (lambda extra: extra.random(), random.Random, "or a Random in it"),
+            (_changes_and_fails, lambda n: [n], "raised Broken after it had changed"),
         )
     ):
         job.net.b.change = change
         job.net.way = lambda net, x, tag, make=make, number=number: net.c(
             net.b(x, tag, make(number + 3)), tag
         )
-        job.fails("RuntimeError", said)
+        job.fails("SMPError" if "raised" in said else "RuntimeError", said)
         if "argument" in said:
             job.fails("RuntimeError", "'extra'", "main/b")
 

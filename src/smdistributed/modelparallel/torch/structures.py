@@ -48,7 +48,16 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-__all__ = ["LEAF", "Structure", "flatten", "is_container", "is_mutable", "map_leaves", "slot_names"]
+__all__ = [
+    "LEAF",
+    "Structure",
+    "flatten",
+    "is_container",
+    "is_mutable",
+    "map_leaves",
+    "slot_names",
+    "stands_twice",
+]
 
 # A spec describes one node. None: a leaf. Otherwise a tuple of
 #   0  the class
@@ -104,13 +113,32 @@ def is_container(cls: type) -> bool:
 def is_mutable(obj: Any) -> bool:
     """Whether a container in `obj`, or itself, can hold something else later.
 
-    What it cannot tell of leaves is not asked.
+    What it cannot tell of leaves is not asked, but in a frozenset: of these all are plain, or not.
     """
     if _kind_of(type(obj)) is None:
         return False
     if isinstance(obj, tuple):
-        return any(map(is_mutable, obj))
-    return not isinstance(obj, frozenset)
+        return bool(getattr(obj, "__dict__", None)) or any(map(is_mutable, obj))
+    if isinstance(obj, frozenset):
+        return not all(isinstance(each, (str, bytes, int, float)) for each in obj)
+    return True
+
+
+def stands_twice(obj: Any) -> bool:
+    """Whether the same container, which can change, stands in `obj` more than once."""
+    met: set[int] = set()
+    waiting = [obj]
+    while waiting:
+        each = waiting.pop()
+        kind = _kind_of(type(each))
+        if kind is None:
+            continue
+        if not isinstance(each, (tuple, frozenset)):
+            if id(each) in met:
+                return True
+            met.add(id(each))
+        waiting += kind.open(each)[1]
+    return False
 
 
 class Structure:

@@ -9,22 +9,24 @@ time.
 
 Both ranks walk through the arguments in the same order; so the number of an object names it.
 
-Seen by nobody: what goes past torch's version counter (`x.data.mul_()`), and a change of what is
-reached by other ways than the arguments.
+Seen by nobody: what goes past torch's version counter (`x.data.mul_()`), attributes and
+`requires_grad` of tensors, and a change of what is reached by other ways than the arguments.
 """
 
 from __future__ import annotations
 
 import collections
+import copyreg
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.executor.deferred import arrived
 from smdistributed.modelparallel.torch.executor.objects import (
     IMMUTABLE,
@@ -32,7 +34,7 @@ from smdistributed.modelparallel.torch.executor.objects import (
     pack_objects,
     unpack_objects,
 )
-from smdistributed.modelparallel.torch.structures import slot_names
+from smdistributed.modelparallel.torch.structures import is_container, slot_names
 
 __all__ = [
     "ADVICE",
@@ -41,6 +43,7 @@ __all__ = [
     "Watch",
     "apply_changes",
     "is_any_changed",
+    "require_same_reach",
     "tensors_watched",
 ]
 
@@ -53,26 +56,34 @@ class Changes(NamedTuple):
     Attributes:
         num_objects, num_tensors: that the owner has met in the arguments.
         changed: the numbers of the tensors that were changed in place.
-        objects: contents by number of the object, packed (objects.py).
-        argument: the name of the first argument that has changed.
-        tensors: the changed ones, and those that are in `objects`. They travel beside the rest.
+        packed: contents by number of the object, and what the call returns, packed together
+            (objects.py), so that what stands in both is one; empty: nothing has changed.
+        argument: the name of the first argument that has changed; empty: none.
+        tensors: the changed ones, and those that are in `packed`. They travel beside the rest.
     """
 
     num_objects: int
     num_tensors: int
-    changed: tuple[int, ...]
-    objects: bytes
-    argument: str
-    tensors: list[Tensor]
+    changed: tuple[int, ...] = ()
+    packed: bytes = b""
+    argument: str = ""
+    tensors: Sequence[Tensor] = ()
 
 
 class _Content(NamedTuple):
-    """What an object holds: of a dict, keys and values."""
+    """What an object holds: of a dict, keys and values.
 
-    keys: tuple[Any, ...]
-    items: tuple[Any, ...]
-    attributes: dict[str, Any]
-    pickled: bytes = b""  # of one whose inside is unknown
+    Attributes:
+        cls: its class.
+        inside: what cannot be followed, pickled: of objects of unknown make all of them; of sets
+            and dicts elements and keys that may change, or are told apart by identity.
+    """
+
+    cls: type
+    keys: tuple[Any, ...] = ()
+    items: tuple[Any, ...] = ()
+    attributes: Mapping[str, Any] = {}
+    inside: bytes = b""
 
 
 class Reach:
@@ -102,9 +113,9 @@ class Reach:
             if isinstance(value, Tensor):
                 self._met.add(id(value))
                 self.tensors.append(value)
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple) and not getattr(value, "__dict__", None):
                 waiting += reversed(value)
-            elif not is_constant(value) and not isinstance(value, frozenset):
+            elif not is_constant(value):
                 self._met.add(id(value))
                 self.objects.append(value)
                 content = _content_of(value)
@@ -121,49 +132,86 @@ class Reach:
 
 
 def _content_of(value: Any) -> _Content:
+    cls = type(value)
+    if not _can_be_followed(value):
+        return _Content(cls, inside=_pickled(value))
     attributes = _attributes(value)
+    if isinstance(value, (list, _DEQUE, tuple)):
+        return _Content(cls, (), tuple(value), attributes)
     if isinstance(value, dict):
-        return _Content(tuple(dict.keys(value)), tuple(dict.values(value)), attributes)
-    if isinstance(value, (list, _DEQUE)):
-        return _Content((), tuple(value), attributes)
-    if isinstance(value, set):
-        # Not walked through: the order is another one on each rank, and what is in it is hashed.
-        return _Content((frozenset(value),), (), attributes)
-    if attributes or _has_attributes(type(value)):
-        return _Content((), (), attributes)
+        base: Any = _base_of(value)
+        keys = tuple(base.keys(value))
+        items = tuple(dict.__getitem__(value, key) for key in keys)
+        return _Content(cls, keys, items, attributes, _pickled_of(keys))
+    if isinstance(value, (set, frozenset)):
+        # Not walked through: the order is another one on each rank.
+        return _Content(cls, (frozenset(value),), (), attributes, _pickled_of(value))
+    return _Content(cls, (), (), attributes)
+
+
+def _base_of(value: dict[Any, Any]) -> type:
+    is_ordered = isinstance(value, collections.OrderedDict)
+    return collections.OrderedDict if is_ordered else dict
+
+
+def _can_be_followed(value: Any) -> bool:
+    """Whether all that it holds is in items and attributes, and comes to other ranks as it is."""
+    cls = type(value)
+    if isinstance(value, nn.Module):  # whose running statistics change without a sign
+        return False
+    if is_container(cls) or isinstance(value, (tuple, frozenset)):
+        return True
+    is_usual = cls not in copyreg.dispatch_table and all(
+        getattr(cls, name, None) is getattr(object, name, None)
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    )
+    return is_usual and (cls.__dictoffset__ != 0 or bool(slot_names(cls)))
+
+
+def _pickled(value: Any) -> bytes:
     try:
-        return _Content((), (), {}, pickle.dumps(value))
+        return pickle.dumps(value)
     except Exception:  # it has come by other ways, such as a mapping of unknown make
-        return _Content((), (), {})
+        return b""
+
+
+def _pickled_of(keys: Iterable[Any]) -> bytes:
+    """What of keys may change, or is told apart by identity; empty: nothing."""
+    opaque = [key for key in keys if not _is_plain(key)]
+    return _pickled(opaque) or b"?" if opaque else b""
+
+
+def _is_plain(key: Any) -> bool:
+    if isinstance(key, (tuple, frozenset)):
+        return all(map(_is_plain, key)) and not getattr(key, "__dict__", None)
+    return is_constant(key)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Without what computes itself again."""
+    """In order of their names, as it may be another one elsewhere; without those cached only."""
     cls = type(value)
     own = getattr(value, "__dict__", {})
     found = {name: each for name, each in own.items() if not _is_cached(cls, name)}
     for name in slot_names(cls):
         if hasattr(value, name):
             found[name] = getattr(value, name)
-    return found
+    if isinstance(value, collections.defaultdict):
+        found.pop("default_factory", None)
+    return dict(sorted(found.items()))
 
 
 def _is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
 
 
-def _has_attributes(cls: type) -> bool:
-    return cls.__dictoffset__ != 0 or bool(slot_names(cls))
-
-
 def _is_same(before: _Content, after: _Content) -> bool:
     return (
-        len(before.items) == len(after.items)
-        and all(map(_is_same_value, before.items, after.items))
-        and before.keys == after.keys
+        before.cls is after.cls
+        and _is_same_value(before.items, after.items)
+        and _is_same_value(before.keys, after.keys)
         and before.attributes.keys() == after.attributes.keys()
         and all(map(_is_same_value, before.attributes.values(), after.attributes.values()))
-        and before.pickled == after.pickled
+        and before.inside == after.inside
     )
 
 
@@ -174,6 +222,10 @@ def _is_same_value(before: Any, after: Any) -> bool:
         return False
     if type(before) is tuple:
         return len(before) == len(after) and all(map(_is_same_value, before, after))
+    if type(before) in (float, complex):
+        return repr(before) == repr(after)  # tells 0.0 from -0.0
+    if type(before) is frozenset:
+        return len(before) == len(after) and before == after
     return type(before) in IMMUTABLE and bool(before == after)
 
 
@@ -223,16 +275,61 @@ class Watch:
             self._before = [before[id(tensor)] for tensor in reach.tensors]
         self.known = {id(each): number for number, each in enumerate(reach.known)}
 
-    def changes(self, name: str, forward: Callable[..., Any]) -> Changes:
+    def changes(self, name: str, forward: Callable[..., Any], result: Any) -> Changes:
         """What has changed.
 
         Args:
             name: of the module.
             forward: its function; names its arguments.
+            result: what it has returned.
 
         Raises:
             RuntimeError: what has changed cannot be told.
         """
+        reach = self._reach
+        tensors, contents = self._found()
+        counts = Changes(len(reach.objects), len(reach.tensors))
+        if not tensors and not contents:
+            return counts
+        for number, after in contents.items():
+            before = self._contents[number]
+            if before.inside or after.inside or before.cls is not after.cls:
+                what = _argument_name(forward, reach.argument([number], ()))
+                raise RuntimeError(
+                    f"{name} changed its argument {what!r}, or a {before.cls.__name__} in it, which"
+                    f" its caller would not see. {ADVICE}"
+                )
+        told = {number: (*after[1:3], dict(after.attributes)) for number, after in contents.items()}
+        try:
+            packed, inside = pack_objects((told, result), self.known)
+        except Exception as error:
+            raise RuntimeError(
+                f"what {name} returned, or changed in its arguments, cannot go to its caller:"
+                f" {error}. {ADVICE}"
+            ) from error
+        return counts._replace(
+            changed=tuple(tensors),
+            packed=packed,
+            argument=_argument_name(forward, reach.argument(contents, tensors)),
+            tensors=[*(reach.tensors[number] for number in tensors), *map(arrived, inside)],
+        )
+
+    def require_unchanged(self, name: str, forward: Callable[..., Any], error: Exception) -> None:
+        """Of a call that has raised: its caller would not see changes, and may go on.
+
+        Raises:
+            SMPError: something has changed.
+        """
+        tensors, contents = self._found()
+        if tensors or contents:
+            what = _argument_name(forward, self._reach.argument(contents, tensors))
+            raise SMPError(
+                f"{name} raised {type(error).__name__} after it had changed its argument {what!r},"
+                f" which its caller would not see. {ADVICE}"
+            ) from error
+
+    def _found(self) -> tuple[list[int], dict[int, _Content]]:
+        """The numbers of the tensors, and of the objects with what they hold now."""
         reach = self._reach
         pairs = zip(reach.tensors, self._before, strict=True)
         tensors = [number for number, (t, before) in enumerate(pairs) if _is_changed(t, before)]
@@ -240,20 +337,8 @@ class Watch:
         for number, (each, before) in enumerate(zip(reach.objects, self._contents, strict=True)):
             after = _content_of(each)
             if not _is_same(before, after):
-                contents[number] = tuple(after[:3])
-                if after.pickled:
-                    what = _argument_name(forward, reach.argument([number], ()))
-                    raise RuntimeError(
-                        f"{name} changed its argument {what!r}, a {type(each).__name__}, and its"
-                        f" caller would not see it. {ADVICE}"
-                    )
-        what = ""
-        if tensors or contents:
-            what = _argument_name(forward, reach.argument(contents, tensors))
-        packed, inside = pack_objects(contents, self.known) if contents else (b"", [])
-        values = [reach.tensors[number] for number in tensors]
-        counts = len(reach.objects), len(reach.tensors)
-        return Changes(*counts, tuple(tensors), packed, what, [*values, *map(arrived, inside)])
+                contents[number] = after
+        return tensors, contents
 
 
 ADVICE = (
@@ -266,13 +351,18 @@ def _argument_name(forward: Callable[..., Any], argument: int | str) -> str:
     if isinstance(argument, str):
         return argument
     try:
-        names = list(inspect.signature(forward).parameters)
+        parameters = list(inspect.signature(forward).parameters.values())
     except (TypeError, ValueError):
-        names = []
-    return names[argument] if argument < len(names) else f"number {argument}"
+        parameters = []
+    for position, parameter in enumerate(parameters[: argument + 1]):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return f"*{parameter.name}[{argument - position}]"
+    return parameters[argument].name if argument < len(parameters) else f"number {argument}"
 
 
-def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str) -> None:
+def apply_changes(
+    changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str
+) -> tuple[Any, ...]:
     """Makes the changes, on the rank that has made the call.
 
     Args:
@@ -281,14 +371,12 @@ def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, whe
         reach: of the call's arguments.
         where: the module and its rank.
 
+    Returns: what the call returns, alone in a tuple.
+
     Raises:
         RuntimeError: here they cannot be made; says why.
     """
-    if (len(reach.objects), len(reach.tensors)) != (changes.num_objects, changes.num_tensors):
-        raise RuntimeError(
-            f"{where} was given an object, or a list or dict, that stands more than once in its"
-            f" arguments, and changed or returned it; expected each once. {ADVICE}"
-        )
+    require_same_reach(changes, reach, where)
     changed = [arrived(reach.tensors[number]) for number in changes.changed]
     _require_own_memory(changed, reach, changes, where)
     for tensor, value in zip(changed, tensors, strict=False):
@@ -297,11 +385,30 @@ def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, whe
                 f"{where} changed the shape of its argument {changes.argument!r} in place, from"
                 f" {tuple(tensor.shape)} to {tuple(value.shape)}. {ADVICE}"
             )
-        tensor.copy_(value)
-    if changes.objects:
-        contents = unpack_objects(changes.objects, tensors[len(changed) :], reach.known)
-        for number, content in contents.items():
-            _replace_content(reach.objects[number], *content)
+        try:
+            tensor.copy_(value)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{where} changed its argument {changes.argument!r} in place, and here that cannot"
+                f" be done: {error} {ADVICE}"
+            ) from error
+    contents, result = unpack_objects(changes.packed, tensors[len(changed) :], reach.known)
+    for number, content in contents.items():
+        _replace_content(reach.objects[number], *content)
+    return (result,)
+
+
+def require_same_reach(changes: Changes, reach: Reach, where: str) -> None:
+    """Whether a number names the same on both ranks.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    if (len(reach.objects), len(reach.tensors)) != (changes.num_objects, changes.num_tensors):
+        raise RuntimeError(
+            f"{where} was given an object, or a list or dict, that stands more than once in its"
+            f" arguments, and changed or returned one of them; expected each once. {ADVICE}"
+        )
 
 
 def _require_own_memory(changed: list[Tensor], reach: Reach, changes: Changes, where: str) -> None:
@@ -323,9 +430,7 @@ def _replace_content(
     target: Any, keys: tuple[Any, ...], items: tuple[Any, ...], attributes: dict[str, Any]
 ) -> None:
     if isinstance(target, dict):
-        base: Any = dict
-        if isinstance(target, collections.OrderedDict):
-            base = collections.OrderedDict
+        base: Any = _base_of(target)
         base.clear(target)
         for key, item in zip(keys, items, strict=True):
             base.__setitem__(target, key, item)

@@ -24,6 +24,7 @@ from smdistributed.modelparallel.torch.executor.argument_changes import (
     Changes,
     Reach,
     apply_changes,
+    require_same_reach,
 )
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, may_defer
 from smdistributed.modelparallel.torch.executor.lazy_functions import (
@@ -194,12 +195,14 @@ class Caller:
         first, program.num_values = program.num_values, program.num_values + len(letter.tensors)
         numbers = list(range(first, program.num_values))
         tensors = with_history(program, numbers, _present(letter))
-        if changes is None:
+        if changes is None or not (changes.argument or template.objects):
             return template.fill(tensors)
+        where = f"{program.name} on rank {owner}"
         reach = Reach(args, kwargs)
-        count = template.num_tensors
-        apply_changes(changes, tensors[count:], reach, f"{program.name} on rank {owner}")
-        return template.fill(tensors[:count], reach.known)
+        if changes.argument:
+            return apply_changes(changes, tensors, reach, where)[0]
+        require_same_reach(changes, reach, where)
+        return template.fill(tensors, reach.known)
 
     def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)

@@ -156,13 +156,16 @@ def may_defer() -> bool:
 def force_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a module that needs them here: each that is a `Deferred` as its tensor."""
-    for value in args:
-        if type(value) is Deferred:
-            args = tuple(_arrived_all(args))
-            break
-    for value in kwargs.values():
-        if type(value) is Deferred:
-            kwargs = {key: arrived(item) for key, item in kwargs.items()}
-            break
+    """The arguments of a module that needs them here: each that is a `Deferred` as its tensor.
+
+    Lists and dicts stay the ones that they are, as the module may change them; what is in them
+    comes when it is looked at.
+    """
+    if any(type(value) is Deferred for value in args):
+        args = tuple(value.arrive() if type(value) is Deferred else value for value in args)
+    if any(type(value) is Deferred for value in kwargs.values()):
+        kwargs = {
+            key: value.arrive() if type(value) is Deferred else value
+            for key, value in kwargs.items()
+        }
     return args, kwargs

@@ -39,20 +39,17 @@ IMMUTABLE = frozenset(
     }
 )
 # Of these it is known that there is nothing in them that could change.
-_CONSTANT = (
-    enum.Enum,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    slice,
-    range,
-    *IMMUTABLE,
-)
+_CONSTANT = (enum.Enum, type, types.FunctionType, slice, range)
+_PLAIN = tuple(IMMUTABLE)
 
 
 def is_constant(value: Any) -> bool:
     """Whether a value holds no tensor, and nobody can change what is in it."""
-    return type(value) in IMMUTABLE or isinstance(value, _CONSTANT)
+    if type(value) in IMMUTABLE or isinstance(value, _CONSTANT):
+        return True
+    if isinstance(value, types.BuiltinFunctionType):  # or a method, such as that of a list
+        return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+    return isinstance(value, _PLAIN) and not getattr(value, "__dict__", None)
 
 
 class _Packer(pickle.Pickler):

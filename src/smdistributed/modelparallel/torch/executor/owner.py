@@ -37,6 +37,7 @@ from smdistributed.modelparallel.torch.executor.modes import Modes, RandomState,
 from smdistributed.modelparallel.torch.executor.recorder import Recorder
 from smdistributed.modelparallel.torch.executor.remote_errors import pickled_error
 from smdistributed.modelparallel.torch.executor.signatures import (
+    NOTHING,
     ONE_TENSOR,
     KnownSignatures,
     Signature,
@@ -323,7 +324,7 @@ class Owner:
             if changes is not None:
                 results += changes.tensors
                 num_tensors += len(changes.tensors)
-                changes = changes._replace(tensors=[])
+                changes = changes._replace(tensors=())
             whole = template, changes
             frame.wanted = list(range(len(results) - num_tensors, len(results)))
         needed = frame.kept.union(frame.wanted, (push[0] for push in frame.pushes))
@@ -345,16 +346,21 @@ class Owner:
         if number < 0:
             return FUNCTIONS[-1 - number][1](*args, **kwargs), None, None
         module = self._modules[number]
-        if signature.is_mutable:
-            watch = Watch(args, kwargs)
+        watch = Watch(args, kwargs) if signature.is_mutable else None
+        before = tensors_watched(arguments)
+        try:
             result = module(*args, **kwargs)
-        else:
-            before = tensors_watched(arguments)
-            result = module(*args, **kwargs)
+        except Exception as error:
+            if watch is None and is_any_changed(arguments, before):
+                watch = Watch(args, kwargs, _by_id(arguments, before))
+            if watch is not None:
+                watch.require_unchanged(self._names[number], module.forward, error)
+            raise
+        if watch is None:
             if not is_any_changed(arguments, before):
                 return result, None, None
-            watch = Watch(args, kwargs, dict(zip(map(id, arguments), before, strict=True)))
-        changes = watch.changes(self._names[number], module.forward)
+            watch = Watch(args, kwargs, _by_id(arguments, before))
+        changes = watch.changes(self._names[number], module.forward, result)
         if changes.argument:
             self._require_no_other_reader(frame, changes)
             if not self._has_warned:
@@ -519,12 +525,15 @@ def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
 def _template_of(
     result: Any, watch: Watch | None, changes: Changes | None
 ) -> tuple[Template, list[Tensor]]:
+    if changes is not None and changes.argument:
+        return NOTHING, []  # it is in the changes
     if type(result) is Deferred:
         result = result.arrive()
-    if watch is None or changes is None:
-        return without_tensors(result)
-    changed = {id(tensor) for tensor in changes.tensors[: len(changes.changed)]}
-    return without_tensors(result, watch.known, changed)
+    return without_tensors(result, None if watch is None else watch.known)
+
+
+def _by_id(tensors: Sequence[Tensor], values: Sequence[Any]) -> dict[int, Any]:
+    return dict(zip(map(id, tensors), values, strict=True))
 
 
 def _modes_of(call: tuple[Signature, Any]) -> Modes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +24,11 @@ from smdistributed.modelparallel.torch.structures import (
     Structure,
     flatten,
     is_mutable,
+    stands_twice,
 )
 
 __all__ = [
+    "NOTHING",
     "ONE_TENSOR",
     "CalledSignatures",
     "KnownSignatures",
@@ -46,13 +48,23 @@ class Place(enum.Enum):
     OBJECT = enum.auto()
 
 
+class Same(NamedTuple):
+    """Stands among leaves where a tensor goes that another leaf is too.
+
+    Attributes:
+        number: of the tensor, counted in order of leaves.
+    """
+
+    number: int
+
+
 class Template(NamedTuple):
     """A value without its tensors.
 
     Attributes:
         structure: of the value.
-        leaves: its leaves, `Place.TENSOR` for each tensor, `Place.OBJECT` for what may change or
-            may hold tensors.
+        leaves: its leaves, `Place.TENSOR` for each tensor, `Same` where it stands again,
+            `Place.OBJECT` for what may change or may hold tensors.
         objects: those, packed (objects.py).
         num_object_tensors: how many tensors are in them.
     """
@@ -89,6 +101,10 @@ def _filled(
     leaves: Sequence[Any], following: Iterator[Tensor], data: bytes, known: Sequence[Any] = ()
 ) -> list[Any]:
     filled = [next(following) if leaf is Place.TENSOR else leaf for leaf in leaves]
+    if any(type(leaf) is Same for leaf in leaves):
+        pairs = zip(filled, leaves, strict=True)
+        tensors = [each for each, leaf in pairs if leaf is Place.TENSOR]
+        filled = [tensors[leaf.number] if type(leaf) is Same else leaf for leaf in filled]
     if data:
         objects = iter(unpack_objects(data, list(following), known))
         filled = [next(objects) if leaf is Place.OBJECT else leaf for leaf in filled]
@@ -96,29 +112,33 @@ def _filled(
 
 
 def without_tensors(
-    value: Any, known: Mapping[int, int] | None = None, changed: Collection[int] = ()
+    value: Any, known: Mapping[int, int] | None = None
 ) -> tuple[Template, list[Tensor]]:
-    """A value's template, and its tensors.
+    """A value's template, and its tensors, each once.
 
     Args:
         value: any.
         known: by `id`, what `fill` is given as `known`.
-        changed: the `id`s of known tensors that `value` is to hold themselves.
 
     Raises:
         TypeError: it cannot be pickled.
     """
-    if type(value) is Tensor and id(value) not in changed:
+    if type(value) is Tensor:
         return ONE_TENSOR, [value]
     is_known = None if known is None else lambda each: id(each) in known
     leaves, structure = flatten(value, is_known)
-    if is_known is not None and is_known(value):
-        leaves, structure = [value], LEAF
+    if (is_known is not None and is_known(value)) or stands_twice(value):
+        leaves, structure = [value], LEAF  # all of it together, so that what is one stays one
     tensors: list[Tensor] = []
+    numbers: dict[int, int] = {}
     objects: list[Any] = []
     places: list[Any] = []
     for leaf in leaves:
-        if isinstance(leaf, Tensor) and id(leaf) not in changed:
+        if isinstance(leaf, Tensor):
+            if id(leaf) in numbers:
+                places.append(Same(numbers[id(leaf)]))
+                continue
+            numbers[id(leaf)] = len(tensors)
             tensors.append(leaf)
             places.append(Place.TENSOR)
         elif is_constant(leaf):
@@ -143,6 +163,7 @@ def without_tensors(
 # What most modules return, and what most are given: arguments without names, none a container. Told
 # by identity.
 ONE_TENSOR = Template(flatten(0)[1], (Place.TENSOR,))
+NOTHING = Template(flatten(None)[1], (None,))
 _ROWS = [flatten(((0,) * length, {}))[1] for length in range(8)]
 
 
