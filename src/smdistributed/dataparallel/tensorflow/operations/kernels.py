@@ -135,7 +135,7 @@ def _list(results: Any) -> list[Any]:
 def _waited_for(token: Any, ticket: Any) -> Any:
     """What is left of a ticket once the loop that waits for it has ended: the last one, or 0.
 
-    As `tf.cond`, which would make two graphs of its own each time (0.03 s). What is there in time
+    As `tf.cond`, which would make two graphs of its own each time. What is there in time
     goes its way by ordinary kernels, as TensorFlow runs them to the end also in a step that has
     failed: so the ranks stay alike if the script goes on. It begins no function there any more,
     such as the loop.

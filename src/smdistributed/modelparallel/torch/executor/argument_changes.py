@@ -195,8 +195,6 @@ def _attributes(value: Any) -> dict[str, Any]:
     for name in slot_names(cls):
         if hasattr(value, name):
             found[name] = getattr(value, name)
-    if isinstance(value, collections.defaultdict):
-        found.pop("default_factory", None)
     return dict(sorted(found.items()))
 
 
@@ -249,7 +247,13 @@ def is_any_changed(tensors: Sequence[Tensor], before: Sequence[Any]) -> bool:
 def _is_changed(tensor: Tensor, before: Any) -> bool:
     if isinstance(before, int):
         return tensor._version != before
-    return before.shape != tensor.shape or not torch.equal(before, tensor)
+    return before.shape != tensor.shape or not torch.equal(_bits(before), _bits(tensor))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """As bytes, in which what is no number is equal to itself."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
 
 
 class Watch:
@@ -360,9 +364,7 @@ def _argument_name(forward: Callable[..., Any], argument: int | str) -> str:
     return parameters[argument].name if argument < len(parameters) else f"number {argument}"
 
 
-def apply_changes(
-    changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str
-) -> tuple[Any, ...]:
+def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str) -> Any:
     """Makes the changes, on the rank that has made the call.
 
     Args:
@@ -371,7 +373,7 @@ def apply_changes(
         reach: of the call's arguments.
         where: the module and its rank.
 
-    Returns: what the call returns, alone in a tuple.
+    Returns: what the call returns.
 
     Raises:
         RuntimeError: here they cannot be made; says why.
@@ -395,7 +397,7 @@ def apply_changes(
     contents, result = unpack_objects(changes.packed, tensors[len(changed) :], reach.known)
     for number, content in contents.items():
         _replace_content(reach.objects[number], *content)
-    return (result,)
+    return result
 
 
 def require_same_reach(changes: Changes, reach: Reach, where: str) -> None:

@@ -200,7 +200,7 @@ class Caller:
         where = f"{program.name} on rank {owner}"
         reach = Reach(args, kwargs)
         if changes.argument:
-            return apply_changes(changes, tensors, reach, where)[0]
+            return apply_changes(changes, tensors, reach, where)
         require_same_reach(changes, reach, where)
         return template.fill(tensors, reach.known)
 

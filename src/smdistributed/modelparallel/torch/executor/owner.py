@@ -347,7 +347,7 @@ class Owner:
             return FUNCTIONS[-1 - number][1](*args, **kwargs), None, None
         module = self._modules[number]
         watch = Watch(args, kwargs) if signature.is_mutable else None
-        before = tensors_watched(arguments)
+        before = tensors_watched(arguments) if watch is None else []
         try:
             result = module(*args, **kwargs)
         except Exception as error:
