@@ -396,6 +396,24 @@ def fault_error_beside_a_loop_in_a_function(rank: int, scratch: Path) -> Any:
     return _error_beside_a_loop(rank, step, tf.errors.OpError)
 
 
+def fault_error_beside_a_loop_in_a_lambda(rank: int, scratch: Path) -> Any:
+    """Of which TensorFlow makes a name of its own."""
+    tf, sdp = _start()
+    added = tf.function(
+        lambda: tf.while_loop(
+            lambda i, x: i < 2, lambda i, x: (i + 1, x + sdp.oob_allreduce(1.0)), (0, 0.0)
+        )
+    )
+    step = tf.function(
+        lambda matrix: (tf.linalg.inv(matrix), added()),
+        input_signature=[tf.TensorSpec([1, 1])],
+        autograph=False,
+    )
+    step.get_concrete_function()
+    sdp.oob_allreduce(0.0)
+    return _error_beside_a_loop(rank, step, tf.errors.OpError)
+
+
 def fault_error_beside_a_loop_in_a_session(rank: int, scratch: Path) -> Any:
     tf, sdp = _start()
     v1 = tf.compat.v1

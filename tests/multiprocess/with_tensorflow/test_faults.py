@@ -194,7 +194,7 @@ def test_a_script_may_catch_the_error_of_a_step(where: str, backend: str) -> Non
 
 
 @both_backends
-@pytest.mark.parametrize("where", ["in_a_function", "in_a_session"])
+@pytest.mark.parametrize("where", ["in_a_function", "in_a_lambda", "in_a_session"])
 def test_an_error_beside_a_loop_that_communicates_ends_the_group(where: str, backend: str) -> None:
     """TensorFlow leaves out what is left of the loop, on the rank that failed alone."""
     for rank, (first, then) in _returned(backend, f"error_beside_a_loop_{where}").items():

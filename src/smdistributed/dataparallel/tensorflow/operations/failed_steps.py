@@ -32,7 +32,7 @@ __all__ = ["end_watch", "watch"]
 _LOOPS = ("While", "StatelessWhile", "For")
 # Attributes of operations of TensorFlow's own that carry out collectives of ours.
 _BORROWED = "_smddp_key"
-_CALLED = re.compile(r"\[Op:(__\w+)\]")
+_CALLED = re.compile(r"\[Op:(__[^\]]+)\]")  # with "<lambda>" in it, where it is one
 _SHOWN = 300
 
 _group: Communicator | None = None
