@@ -182,6 +182,20 @@ class DistributedModel(Wrapper):
         if job.config.partitions == 1:
             self._place(in_one_partition(module))
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError(
+            "smp.DistributedModel cannot be copied: there is one in a process, and a rank holds a"
+            " part of it. For averages of its weights (AveragedModel, EMA) copy the module inside,"
+            " after the first step: model.get_module(). The guide has an example, under 'Averages"
+            " of weights'."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "smp.DistributedModel cannot be copied or pickled: a rank holds a part of it. Save"
+            " model.state_dict(), or a checkpoint: smp.save_checkpoint()."
+        )
+
     # --- what it wraps ---------------------------------------------------------------------------
 
     def get_module(self) -> nn.Module:

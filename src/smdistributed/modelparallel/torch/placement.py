@@ -110,6 +110,11 @@ class Placement:
                     watched.register_hook(self._refusal(name, tensor))
         for _, module in self.local_modules():
             values.fill_attributes(module)
+        for module in self.owners:
+            is_elsewhere = any(is_absent(tensor) for _, tensor in _own(module))
+            if is_elsewhere and _refuse_to_run not in module._forward_pre_hooks.values():
+                # Calls of the module itself go to its rank and never come here; those of a copy do.
+                module.register_forward_pre_hook(_refuse_to_run)
 
     def _refusal(self, name: str, tensor: Tensor) -> Callable[[Tensor], None]:
         place, here = self.partition_of[name], self.pp_rank
@@ -144,6 +149,24 @@ class Placement:
         for name, buffer in self.model.named_buffers():
             if self.is_here(name):
                 yield name, buffer
+
+
+def _refuse_to_run(module: nn.Module, _: Any) -> None:
+    """Is copied with the module, so that no copy computes with what stands for absent values."""
+    if any(_is_nothing(tensor) for _, tensor in _own(module)):
+        raise RuntimeError(
+            f"a {type(module).__name__} was called whose parameters are on another rank, and NaN"
+            " here. It is a copy of a part of smp.DistributedModel, or has outlived that model;"
+            " expected calls of the model itself, in a step. To evaluate averages of weights, load"
+            " them into the model: the guide has an example, under 'Averages of weights'."
+        )
+
+
+def _is_nothing(tensor: Tensor) -> bool:
+    """Also of a copy, which has memory of its own."""
+    if is_absent(tensor):
+        return True
+    return tensor.is_floating_point() and tensor.numel() > 1 and bool(tensor.isnan().all())
 
 
 def absent_like(tensor: Tensor) -> Tensor:
