@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from smdistributed.modelparallel.schedule import Phase, Task
 
 if TYPE_CHECKING:
@@ -27,9 +29,13 @@ class Activity:
         num_going_back: backward passes it has asked for without waiting.
         num_backwards: calls of `model.backward`, on the leader.
         waiting_for: in words, while it is suspended.
+        caller: the rank whose program it is; None for a microbatch's body on the leader.
+        attributes: of modules, by number and name, that it has set (attributes.py).
     """
 
     __slots__ = (
+        "attributes",
+        "caller",
         "fiber",
         "num_backwards",
         "num_going_back",
@@ -40,8 +46,10 @@ class Activity:
         "waiting_for",
     )
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: Task, seed: int, caller: int | None = None) -> None:
         self.task = task
+        self.caller = caller
+        self.attributes: dict[tuple[int, str], nn.Module] = {}
         self.seed = seed
         self.fiber: Fiber | None = None
         self.open: Program | None = None

@@ -56,9 +56,10 @@ class Changes(NamedTuple):
     Attributes:
         num_objects, num_tensors: that the owner has met in the arguments.
         changed: the numbers of the tensors that were changed in place.
-        packed: contents by number of the object, and what the call returns, packed together
-            (objects.py), so that what stands in both is one; empty: nothing has changed.
-        argument: the name of the first argument that has changed; empty: none.
+        packed: contents by number of the object, what the call returns, and attributes that it has
+            set, packed together (objects.py), so that what stands in two is one; empty: nothing has
+            changed.
+        what: has changed, for people: the first argument, or an attribute; empty: nothing.
         tensors: the changed ones, and those that are in `packed`. They travel beside the rest.
     """
 
@@ -66,7 +67,7 @@ class Changes(NamedTuple):
     num_tensors: int
     changed: tuple[int, ...] = ()
     packed: bytes = b""
-    argument: str = ""
+    what: str = ""
     tensors: Sequence[Tensor] = ()
 
 
@@ -279,13 +280,20 @@ class Watch:
             self._before = [before[id(tensor)] for tensor in reach.tensors]
         self.known = {id(each): number for number, each in enumerate(reach.known)}
 
-    def changes(self, name: str, forward: Callable[..., Any], result: Any) -> Changes:
+    def changes(
+        self,
+        name: str,
+        forward: Callable[..., Any],
+        result: Any,
+        attributes: Mapping[tuple[int, str], Any] = {},
+    ) -> Changes:
         """What has changed.
 
         Args:
             name: of the module.
             forward: its function; names its arguments.
             result: what it has returned.
+            attributes: that were set: by the module's number and their name.
 
         Raises:
             RuntimeError: what has changed cannot be told.
@@ -293,7 +301,7 @@ class Watch:
         reach = self._reach
         tensors, contents = self._found()
         counts = Changes(len(reach.objects), len(reach.tensors))
-        if not tensors and not contents:
+        if not tensors and not contents and not attributes:
             return counts
         for number, after in contents.items():
             before = self._contents[number]
@@ -305,16 +313,22 @@ class Watch:
                 )
         told = {number: (*after[1:3], dict(after.attributes)) for number, after in contents.items()}
         try:
-            packed, inside = pack_objects((told, result), self.known)
+            packed, inside = pack_objects((told, result, attributes), self.known)
         except Exception as error:
             raise RuntimeError(
                 f"what {name} returned, or changed in its arguments, cannot go to its caller:"
                 f" {error}. {ADVICE}"
             ) from error
+        if tensors or contents:
+            argument = _argument_name(forward, reach.argument(contents, tensors))
+            what = f"its argument {argument!r}"
+        else:
+            what = " and ".join(repr(attribute) for _, attribute in attributes)
+            what = f"its attribute {what}, or that of a module in it"
         return counts._replace(
             changed=tuple(tensors),
             packed=packed,
-            argument=_argument_name(forward, reach.argument(contents, tensors)),
+            what=what,
             tensors=[*(reach.tensors[number] for number in tensors), *map(arrived, inside)],
         )
 
@@ -364,7 +378,13 @@ def _argument_name(forward: Callable[..., Any], argument: int | str) -> str:
     return parameters[argument].name if argument < len(parameters) else f"number {argument}"
 
 
-def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, where: str) -> Any:
+def apply_changes(
+    changes: Changes,
+    tensors: Sequence[Tensor],
+    reach: Reach,
+    where: str,
+    set_attribute: Callable[[int, str, Any], None],
+) -> Any:
     """Makes the changes, on the rank that has made the call.
 
     Args:
@@ -372,6 +392,7 @@ def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, whe
         tensors: its `tensors`, as they came.
         reach: of the call's arguments.
         where: the module and its rank.
+        set_attribute: of a module by its number; here.
 
     Returns: what the call returns.
 
@@ -384,19 +405,23 @@ def apply_changes(changes: Changes, tensors: Sequence[Tensor], reach: Reach, whe
     for tensor, value in zip(changed, tensors, strict=False):
         if value.shape != tensor.shape:
             raise RuntimeError(
-                f"{where} changed the shape of its argument {changes.argument!r} in place, from"
+                f"{where} changed the shape of {changes.what} in place, from"
                 f" {tuple(tensor.shape)} to {tuple(value.shape)}. {ADVICE}"
             )
         try:
             tensor.copy_(value)
         except RuntimeError as error:
             raise RuntimeError(
-                f"{where} changed its argument {changes.argument!r} in place, and here that cannot"
+                f"{where} changed {changes.what} in place, and here that cannot"
                 f" be done: {error} {ADVICE}"
             ) from error
-    contents, result = unpack_objects(changes.packed, tensors[len(changed) :], reach.known)
+    contents, result, attributes = unpack_objects(
+        changes.packed, tensors[len(changed) :], reach.known
+    )
     for number, content in contents.items():
         _replace_content(reach.objects[number], *content)
+    for (module, name), value in attributes.items():
+        set_attribute(module, name, value)
     return result
 
 
@@ -419,7 +444,7 @@ def _require_own_memory(changed: list[Tensor], reach: Reach, changes: Changes, w
     used = collections.Counter(_memory(arrived(tensor)) for tensor in reach.tensors)
     if any(used[_memory(tensor)] > 1 for tensor in changed):
         raise RuntimeError(
-            f"{where} changed its argument {changes.argument!r} in place, which shares memory with"
+            f"{where} changed {changes.what} in place, which shares memory with"
             f" another tensor in its arguments. {ADVICE}"
         )
 

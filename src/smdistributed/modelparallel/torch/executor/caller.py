@@ -77,6 +77,9 @@ class Surroundings(Protocol):
     def draw_seed(self) -> int:
         """From the random numbers of the running activity."""
 
+    def set_attribute(self, number: int, name: str, value: Any) -> None:
+        """Of a module here; a call of it on another rank has set that attribute there."""
+
 
 class Caller:
     """The calling side of one rank.
@@ -188,19 +191,19 @@ class Caller:
         template, changes = pickle.loads(letter.pickled)
         if template == ONE_TENSOR:
             template = ONE_TENSOR
-        if is_lasting and changes is not None and changes.argument:
+        if is_lasting and changes is not None and changes.what:
             self._changing.add(number)
         elif is_lasting and template.is_plain and number not in self._changing:
             self._learned[number] = template
         first, program.num_values = program.num_values, program.num_values + len(letter.tensors)
         numbers = list(range(first, program.num_values))
         tensors = with_history(program, numbers, _present(letter))
-        if changes is None or not (changes.argument or template.objects):
+        if changes is None or not (changes.what or template.objects):
             return template.fill(tensors)
         where = f"{program.name} on rank {owner}"
         reach = Reach(args, kwargs)
-        if changes.argument:
-            return apply_changes(changes, tensors, reach, where)
+        if changes.what:
+            return apply_changes(changes, tensors, reach, where, self._surroundings.set_attribute)
         require_same_reach(changes, reach, where)
         return template.fill(tensors, reach.known)
 

@@ -25,6 +25,7 @@ from smdistributed.modelparallel.exceptions import SMPError, StepAborted
 from smdistributed.modelparallel.schedule import Phase, Priority, Schedule, Task
 from smdistributed.modelparallel.torch.executor import interception, split_functions
 from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.executor.attributes import Attributes
 from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.executor.caller import Caller
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
@@ -93,7 +94,8 @@ class Executor:
         self._random = RandomState(device)
         self._scheduler = Scheduler(self)
         self._caller = Caller(self._post, self, names)
-        self._owner = Owner(rank, self._post, self, modules, names, self._random)
+        self._attributes = Attributes(self._numbers, lambda number: number in self._under_way)
+        self._owner = Owner(rank, self._post, self, modules, names, self._random, self._attributes)
         self._weights = WeightGradients(lambda: self.microbatch)
         self._parameters: frozenset[int] = frozenset()
         self._mailbox.handlers = {
@@ -282,6 +284,7 @@ class Executor:
     def _finish_step(self) -> None:
         if self._recorder is not None:
             self._recorder.close()
+        self._attributes.end_step()
         self._owner.drop_all()
         self._caller.forget_all()
         self._weights.begin_step(False)
@@ -578,10 +581,19 @@ class Executor:
         number = self._numbers[module]
         return self._caller.call(number, owner, args, kwargs, is_training=module.training)
 
+    def note_attribute(self, module: nn.Module, name: str, value: Any) -> None:
+        """A module sets an attribute in a step."""
+        self._attributes.note(self.activity(), module, name, value)
+
+    def set_attribute(self, number: int, name: str, value: Any) -> None:
+        """A call on another rank has set it there."""
+        setattr(self._modules[number], name, value)
+
     def _enter(self, activity: Activity) -> None:
         fiber = self._scheduler.current
         fiber.activity = activity
         activity.fiber = fiber
+        self._attributes.switch_to(activity.task.microbatch)
         self._set_default_dtype(self._default_dtype)  # not that of who is suspended
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
@@ -611,11 +623,13 @@ class Executor:
 
     def leave(self) -> Any:
         """What belongs to a microbatch but lies in the process."""
-        return self._random.save(), torch.get_default_dtype()
+        microbatch = self._scheduler.current.activity.task.microbatch
+        return self._random.save(), torch.get_default_dtype(), microbatch
 
     def enter(self, left: Any) -> None:
         """Puts it back."""
-        states, dtype = left
+        states, dtype, microbatch = left
+        self._attributes.switch_to(microbatch)
         self._random.restore(states)
         self._set_default_dtype(dtype)
 

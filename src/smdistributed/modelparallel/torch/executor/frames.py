@@ -121,7 +121,7 @@ def frame_of(letter: Letter) -> tuple[Frame, dict[int, tuple[int, int, int]]]:
     key = letter.source, take()
     microbatch, is_backward = take(), take()
     task = Task(Phase.BACKWARD if is_backward else Phase.FORWARD, microbatch)
-    frame = Frame(key, Activity(task, take()))
+    frame = Frame(key, Activity(task, take(), letter.source))
     frame.is_grad = bool(take())
     tensors = iter(letter.tensors)
     missing: dict[int, tuple[int, int, int]] = {}

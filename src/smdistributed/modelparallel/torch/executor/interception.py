@@ -5,8 +5,9 @@
 It is replaced, once for the process, while a pipeline exists; not the modules' `forward`, or every
 hook would run on both ranks. So are `autograd.Function.apply` and `autograd.backward`, which would
 take what is not here yet for a tensor without history. And a module's attribute, such as a buffer,
-outlives the microbatch that sets it, and placeholders do not. A `forward` that is set on a module
-in a step, as transformers does to collect hidden states, would not be seen on the module's rank.
+outlives the microbatch that sets it, and placeholders do not; attributes.py says what else is done
+about attributes. A `forward` that is set on a module in a step, as transformers does to collect
+hidden states, would not be seen on the module's rank.
 """
 
 # torch's functions of autograd have no types.
@@ -22,6 +23,7 @@ from torch import nn
 from torch.autograd import Function
 
 from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.torch.executor.attributes import is_watched
 from smdistributed.modelparallel.torch.executor.deferred import (
     Deferred,
     arrived,
@@ -39,6 +41,8 @@ class _Executor(Protocol):
     def is_active(self) -> bool: ...
 
     def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any: ...
+
+    def note_attribute(self, module: nn.Module, name: str, value: Any) -> None: ...
 
 
 _HERE_IN_PART = -1
@@ -146,7 +150,11 @@ def _backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any)
 def _setattr(self: nn.Module, name: str, value: Any) -> None:
     if name == "forward":
         _note_forward(self, value)
-    _original_setattr(self, name, arrived(value) if type(value) is Deferred else value)
+    if type(value) is Deferred:
+        value = arrived(value)
+    if _executor is not None and is_watched(value) and _executor.is_active():
+        _executor.note_attribute(self, name, value)
+    _original_setattr(self, name, value)
 
 
 def _delattr(self: nn.Module, name: str) -> None:

@@ -21,6 +21,7 @@ from smdistributed.modelparallel.torch.executor.argument_changes import (
     is_any_changed,
     tensors_watched,
 )
+from smdistributed.modelparallel.torch.executor.attributes import Attributes
 from smdistributed.modelparallel.torch.executor.caller import WHOLE_RESULT, Post
 from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.executor.frames import (
@@ -84,6 +85,7 @@ class Owner:
         modules: Sequence[nn.Module],
         names: Sequence[str],
         random: RandomState,
+        attributes: Attributes,
     ) -> None:
         self._rank = rank
         self._post = post
@@ -91,6 +93,7 @@ class Owner:
         self._modules = modules
         self._names = names
         self._random = random
+        self._attributes = attributes
         self._signatures = KnownSignatures()
         self._returned: dict[Key, Template] = {}  # by caller and signature: what it was told
         self._frames: dict[Key, Frame] = {}
@@ -346,6 +349,7 @@ class Owner:
         if number < 0:
             return FUNCTIONS[-1 - number][1](*args, **kwargs), None, None
         module = self._modules[number]
+        frame.activity.attributes.clear()
         watch = Watch(args, kwargs) if signature.is_mutable else None
         before = tensors_watched(arguments) if watch is None else []
         try:
@@ -356,22 +360,23 @@ class Owner:
             if watch is not None:
                 watch.require_unchanged(self._names[number], module.forward, error)
             raise
+        attributes = self._attributes.set_in_call(frame.activity)
         if watch is None:
-            if not is_any_changed(arguments, before):
+            if not attributes and not is_any_changed(arguments, before):
                 return result, None, None
             watch = Watch(args, kwargs, _by_id(arguments, before))
-        changes = watch.changes(self._names[number], module.forward, result)
-        if changes.argument:
+        changes = watch.changes(self._names[number], module.forward, result, attributes)
+        if changes.what:
             self._require_no_other_reader(frame, changes)
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning(
-                    "%s changes its argument %r, and runs on another rank than its caller. The"
-                    " caller waits for each such call, and the new values travel back. Return what"
-                    " is new instead, if you can; a cache of keys and values is not needed in"
-                    " training: use_cache=False.",
+                    "%s changes %s, and runs on another rank than its caller. The caller waits for"
+                    " each such call, and the new values travel back. Return what is new instead,"
+                    " if you can; a cache of keys and values is not needed in training:"
+                    " use_cache=False.",
                     self._names[number],
-                    changes.argument,
+                    changes.what,
                 )
         return result, watch, changes
 
@@ -387,8 +392,8 @@ class Owner:
             for tensor in other.inputs:
                 if tensor is not None and tensor.untyped_storage().data_ptr() in changed:
                     raise RuntimeError(
-                        f"{self.name_of(frame.called[-1])} changed its argument"
-                        f" {changes.argument!r} in place, while another module that was given the"
+                        f"{self.name_of(frame.called[-1])} changed"
+                        f" {changes.what} in place, while another module that was given the"
                         f" same tensor had not run. {ADVICE}"
                     )
 
@@ -399,9 +404,9 @@ class Owner:
     def _check_as_told(
         self, module: int, told: Template | None, template: Template, changes: Changes | None
     ) -> None:
-        if changes is not None and changes.argument:
+        if changes is not None and changes.what:
             raise RuntimeError(
-                f"{self.name_of(module)} changed its argument {changes.argument!r}, other than at"
+                f"{self.name_of(module)} changed {changes.what}, other than at"
                 " earlier calls with such arguments. Its caller had been given placeholders"
                 f" already, and does not wait for changes. {ADVICE}"
             )
@@ -525,7 +530,7 @@ def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
 def _template_of(
     result: Any, watch: Watch | None, changes: Changes | None
 ) -> tuple[Template, list[Tensor]]:
-    if changes is not None and changes.argument:
+    if changes is not None and changes.what:
         return NOTHING, []  # it is in the changes
     if type(result) is Deferred:
         result = result.arrive()

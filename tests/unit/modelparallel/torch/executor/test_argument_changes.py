@@ -24,6 +24,10 @@ def _forward(x: Tensor, box: Any = None, *rest: Any) -> None:
     """Names the arguments."""
 
 
+def _no_attribute(number: int, name: str, value: object) -> None:
+    raise AssertionError(f"nothing has set {name}")
+
+
 @pytest.mark.parametrize("is_inference", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
@@ -57,12 +61,12 @@ def test_a_tensor_that_was_looked_at_has_not_changed(
 def test_a_change_is_made_on_the_callers_own_object(box: Any, change: Any, seen: Any) -> None:
     x, box = torch.ones(2), _copied(box)
     watch = Watch((x, box), {})
-    assert not watch.changes("m", _forward, None).argument
+    assert not watch.changes("m", _forward, None).what
     mine = Reach((torch.ones(2), _copied(box)), {})
     change(box)
     changes = watch.changes("m", _forward, (x, box))
-    assert changes.argument == "box"
-    returned = apply_changes(changes, list(changes.tensors), mine, "m on rank 1")
+    assert changes.what == "its argument 'box'"
+    returned = apply_changes(changes, list(changes.tensors), mine, "m on rank 1", _no_attribute)
     assert repr(mine.objects[0]) == repr(seen)
     assert returned[0] is mine.tensors[0]
     assert returned[1] is mine.objects[0]
@@ -82,4 +86,4 @@ def test_the_argument_is_named(args: tuple[Any, ...], name: str) -> None:
     args = _copied([*args])
     watch = Watch(args, {})
     args[-1].append(1)
-    assert watch.changes("m", _forward, None).argument == name
+    assert watch.changes("m", _forward, None).what == f"its argument {name!r}"

@@ -1,0 +1,166 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What modules keep in their attributes during a step: `self.aux_loss = ...`.
+
+Microbatches share the modules of a rank, and take turns. So a container, or a tensor with a
+history, belongs to the microbatch that sets it: it is put aside while another one runs. If a call
+from another rank has set a tensor with a history, the caller gets that tensor with the result, and
+sets it on its own copy of the module.
+
+Other tensors stay, as a running mean is meant for all microbatches. A warning names an attribute
+that another microbatch, or the rank that called, may miss. Numbers and texts are not watched, nor
+is what is put into a list or a dict that stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.structures import flatten, is_container
+
+__all__ = ["Attributes", "is_watched"]
+
+_log = get_logger()
+
+_Slot = tuple[nn.Module, str]
+
+_NOTHING = object()
+# Larger tensors are not compared: they count as changed.
+_COMPARED_BYTES = 1 << 20
+
+
+class Attributes:
+    """Of the modules of one rank, during steps.
+
+    Args:
+        numbers: of the model's modules.
+        is_under_way: whether a microbatch runs or waits on this rank, as far as it is known here.
+    """
+
+    def __init__(
+        self, numbers: Mapping[nn.Module, int], is_under_way: Callable[[int], bool]
+    ) -> None:
+        self._numbers = numbers
+        self._is_under_way = is_under_way
+        # What stood in each attribute before its first microbatch set it.
+        self._before: dict[_Slot, Any] = {}
+        # What each microbatch has there, while another one runs.
+        self._aside: dict[int, dict[_Slot, Any]] = {}
+        self._microbatch = 0
+        # Which microbatch has set what all share.
+        self._set_by: dict[_Slot, int] = {}
+        self._warned: set[tuple[type, str]] = set()
+
+    def note(self, activity: Activity, module: nn.Module, name: str, value: Any) -> None:
+        """A microbatch is about to set an attribute to a watched value."""
+        if name in module._parameters or name in module._buffers or name in module._modules:
+            return
+        slot = module, name
+        number = self._numbers.get(module)
+        if not isinstance(value, Tensor) or value.requires_grad:
+            self._before.setdefault(slot, module.__dict__.get(name, _NOTHING))
+            if number is not None:
+                activity.attributes[number, name] = module
+            return
+        known = module.__dict__.get(name)
+        if activity.caller is not None:
+            if not _is_alike(known, value):
+                self._warn_of_caller(module, name)
+            return
+        setter = self._set_by.get(slot)
+        self._set_by[slot] = activity.task.microbatch
+        if setter is None or setter == activity.task.microbatch or not self._is_under_way(setter):
+            return
+        if not _is_alike(known, value):
+            self._warn(
+                module,
+                name,
+                "%s sets its attribute %r in a step, where microbatches take turns: before it is"
+                " read another microbatch may set it. If a microbatch needs its own value, return"
+                " it or pass it as an argument.",
+            )
+
+    def set_in_call(self, activity: Activity) -> dict[tuple[int, str], Any]:
+        """What a call from another rank has set that its caller must see, by number and name."""
+        found = {}
+        for (number, name), module in activity.attributes.items():
+            value = module.__dict__.get(name)
+            if _has_history(value):
+                found[number, name] = value
+            else:
+                self._warn_of_caller(module, name)
+        return found
+
+    def _warn_of_caller(self, module: nn.Module, name: str) -> None:
+        self._warn(
+            module,
+            name,
+            "%s sets its attribute %r in a step, and was called by another rank, where that"
+            " attribute stays as it is. Return the value, if it is read there.",
+        )
+
+    def _warn(self, module: nn.Module, name: str, text: str) -> None:
+        key = type(module), name
+        if key not in self._warned:
+            self._warned.add(key)
+            _log.warning(text, type(module).__name__, name)
+
+    def switch_to(self, microbatch: int) -> None:
+        """From now on this microbatch runs."""
+        if microbatch == self._microbatch:
+            return
+        left, self._microbatch = self._microbatch, microbatch
+        if not self._before:
+            return
+        aside = self._aside.setdefault(left, {})
+        own = self._aside.get(microbatch, {})
+        for slot, before in self._before.items():
+            module, name = slot
+            aside[slot] = module.__dict__.get(name, _NOTHING)
+            _put(module, name, own.get(slot, before))
+
+    def end_step(self) -> None:
+        """As in one process, what the last microbatch has set stays."""
+        if self._before:
+            self.switch_to(-1)
+            for number in sorted(self._aside):
+                for slot, value in self._aside[number].items():
+                    if value is not self._before[slot]:
+                        _put(*slot, value)
+        self._before.clear()
+        self._aside.clear()
+        self._set_by.clear()
+        self._microbatch = 0
+
+
+def is_watched(value: Any) -> bool:
+    """Whether a value is a tensor, or a container, which may hold some."""
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.Parameter)
+    return isinstance(value, tuple) or is_container(type(value))
+
+
+def _put(module: nn.Module, name: str, value: Any) -> None:
+    if value is _NOTHING:
+        module.__dict__.pop(name, None)
+    else:
+        module.__dict__[name] = value
+
+
+def _has_history(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in flatten(value)[0])
+
+
+def _is_alike(before: Any, after: Tensor) -> bool:
+    """Whether it makes no difference which of two values is read."""
+    if not isinstance(before, Tensor) or before.shape != after.shape:
+        return False
+    if before.dtype is not after.dtype or after.nbytes > _COMPARED_BYTES:
+        return before is after
+    return torch.equal(before, after)
