@@ -21,35 +21,23 @@ from matplotlib import pyplot as plt
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 NUM_RANKS = 3
-# A batch takes each rank 4 units forward and 8 backward, half of those for weights, however many
-# pieces it is cut into.
-FORWARD_S, BACKWARD_S, WEIGHTS_S = 4.0, 8.0, 4.0
+# A batch takes each rank 4 units forward and 8 backward, however many pieces it is cut into.
+FORWARD_S, BACKWARD_S = 4.0, 8.0
 # Title, schedule, microbatches, active microbatches.
 PANELS = (
     ("1 microbatch", "interleaved", 1, 1),
     ("4 microbatches, simple", "simple", 4, 4),
     ("4 microbatches, interleaved", "interleaved", 4, 4),
     ("8 microbatches, interleaved, active_microbatches 5", "interleaved", 8, 5),
-    ("8 microbatches, zero_bubble, active_microbatches 5", "zero_bubble", 8, 5),
 )
 # Distinct for colour-blind readers; the same as in the other pictures.
-COLOURS = {Phase.FORWARD: "#56b4e9", Phase.BACKWARD: "#e69f00", Phase.WEIGHTS: "#f0e442"}
-LABELS = {
-    Phase.FORWARD: "forward",
-    Phase.BACKWARD: "backward",
-    Phase.WEIGHTS: "gradients of weights apart",
-}
+COLOURS = {Phase.FORWARD: "#56b4e9", Phase.BACKWARD: "#e69f00"}
+LABELS = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
 
 
 def _predicted(pipeline: str, microbatches: int, active: int) -> Prediction:
     way = [
-        Visit(
-            rank,
-            FORWARD_S / microbatches,
-            BACKWARD_S / microbatches,
-            activation_bytes=1,
-            weights_s=WEIGHTS_S / microbatches,
-        )
+        Visit(rank, FORWARD_S / microbatches, BACKWARD_S / microbatches, activation_bytes=1)
         for rank in range(NUM_RANKS)
     ]
     return predict(Schedule.named(pipeline, microbatches, active), way)
@@ -58,7 +46,7 @@ def _predicted(pipeline: str, microbatches: int, active: int) -> Prediction:
 def draw(path: Path) -> None:
     """All panels on one scale, a row for each rank, numbers for the microbatches."""
     figure, panels = plt.subplots(
-        len(PANELS), 1, figsize=(8.4, 7.4), sharex=True, layout="constrained"
+        len(PANELS), 1, figsize=(8.4, 6.1), sharex=True, layout="constrained"
     )
     for panel, (title, pipeline, microbatches, active) in zip(panels, PANELS, strict=True):
         predicted = _predicted(pipeline, microbatches, active)

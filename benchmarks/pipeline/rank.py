@@ -19,16 +19,9 @@ import torch
 import torch.distributed as dist
 from models import SHAPES, Gpt, Shape, Stage, batch_of, loss_of
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleavedZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed.modelparallel.schedule import Schedule, Visit, predict
-from smdistributed.modelparallel.torch.pipeline import current_pipeline
 
 # A step, and what it returns on rank 0: the mean loss if it is known there.
 Step = Callable[[], float]
@@ -66,8 +59,7 @@ def torch_step(kind: Any, shape: Shape, microbatches: int, group: Any) -> Step:
     index, count = smp.pp_rank(), smp.pp_size()
     part = Stage(_model(shape), index, count)
     stage = PipelineStage(part, index, count, torch.device("cpu"), group=group)
-    takes_several = kind is ScheduleInterleavedZeroBubble
-    schedule = kind([stage] if takes_several else stage, microbatches, loss_fn=loss_of)
+    schedule = kind(stage, microbatches, loss_fn=loss_of)
     tokens, targets = batch_of(shape, microbatches)
 
     def step() -> float:
@@ -103,33 +95,6 @@ def stage_work(shape: Shape) -> Step:
         return 0.0
 
     return step
-
-
-def stage_pieces(shape: Shape, repeats: int) -> list[float]:
-    """Seconds of forward, backward of inputs, and forward and backward of everything, here."""
-    index, count = smp.pp_rank(), smp.pp_size()
-    part = Stage(_model(shape), index, count)
-    _, targets = batch_of(shape, 1)
-    hidden = (shape.sequences, shape.length, shape.width)
-    came, gradient = torch.randn(hidden, requires_grad=True), torch.randn(hidden)
-    if index == 0:  # what is before the blocks has no input with a gradient
-        part.tokens = part.positions = None
-    seconds = [0.0, 0.0, 0.0]
-    for _ in range(repeats):
-        for of_all in (False, True):
-            begin = time.perf_counter()
-            result = part(came)
-            is_last = index == count - 1
-            roots = (loss_of(result, targets), None) if is_last else (result, gradient)
-            between = time.perf_counter()
-            torch.autograd.grad(roots[0], [came, *(part.parameters() if of_all else ())], roots[1])
-            end = time.perf_counter()
-            if of_all:
-                seconds[2] += end - begin
-            else:
-                seconds[0] += between - begin
-                seconds[1] += end - between
-    return [each / repeats for each in seconds]
 
 
 def _model(shape: Shape) -> Gpt:
@@ -177,69 +142,6 @@ def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
         turns["ideal"].append(sum(seconds) + (microbatches - 1) * max(seconds))
         turns["stage"].append(max(seconds))
     return {"repeats": repeats, "losses": {n: float(v) for n, v in losses.items()}, "turns": turns}
-
-
-def measure_zero_bubble(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Our two schedules, torch's 1F1B and its zero bubble, in turn; and what is predicted."""
-    shape, microbatches = SHAPES[arguments.shape], arguments.microbatches
-    size = smp.pp_size()
-    group = dist.new_group(backend="gloo")
-    train = smp_step(shape, microbatches)
-    pipeline = current_pipeline("the benchmark")
-
-    def ours(name: str) -> Step:
-        schedule = Schedule.named(name, microbatches, size + 2)
-
-        def step() -> float:
-            pipeline.schedule = lambda _: schedule  # type: ignore[method-assign]
-            return train()
-
-        return step
-
-    steps: dict[str, Step] = {
-        "interleaved": ours("interleaved"),
-        "zero_bubble": ours("zero_bubble"),
-        "1f1b": torch_step(Schedule1F1B, shape, microbatches, group),
-        "torch_zero_bubble": torch_step(ScheduleInterleavedZeroBubble, shape, microbatches, group),
-    }
-    for step in steps.values():
-        for _ in range(WARM_UP):
-            step()
-    losses = {name: torch.tensor(step()) for name, step in steps.items()}
-    for loss in losses.values():
-        dist.all_reduce(loss, dist.ReduceOp.MAX)
-    longest = max(max(_seconds_by_rank(step, 2)) for step in steps.values())
-    repeats = max(1, round(arguments.turn_ms / 1e3 / longest))
-    turns: dict[str, list[float]] = {name: [] for name in steps}
-    pieces: list[list[list[float]]] = []
-    names = list(steps)
-    for number in range(arguments.rounds):
-        shift = number % len(names)
-        for name in (*names[shift:], *names[:shift]):
-            turns[name].append(max(_seconds_by_rank(steps[name], repeats)))
-        dist.barrier()
-        mine = torch.tensor(stage_pieces(shape, max(1, repeats * microbatches // 4)))
-        gathered = [torch.zeros_like(mine) for _ in range(size)]
-        dist.all_gather(gathered, mine)
-        pieces.append([each.tolist() for each in gathered])
-    middle = torch.tensor(pieces).median(dim=0).values.tolist()
-    linears = 4 * shape.blocks // size  # a linear of our blocks is a piece of deferred work
-    way = [
-        Visit(rank, forward, total - forward, 0, total - forward - of_inputs, linears)
-        for rank, (forward, of_inputs, total) in enumerate(middle)
-    ]
-    predicted = {}
-    for name in ("interleaved", "zero_bubble"):
-        prediction = predict(Schedule.named(name, microbatches, size + 2), way)
-        predicted[name] = {"bubble": prediction.bubble, "step_s": prediction.makespan_s}
-    return {
-        "repeats": repeats,
-        "losses": {name: float(value) for name, value in losses.items()},
-        "turns": turns,
-        "busy": [microbatches * max(total for _, _, total in each) for each in pieces],
-        "stages": middle,
-        "predicted": predicted,
-    }
 
 
 def measure_memory(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -310,7 +212,6 @@ def measure_calls(arguments: argparse.Namespace) -> dict[str, Any]:
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "steps": measure_steps,
-    "zero-bubble": measure_zero_bubble,
     "memory": measure_memory,
     "calls": measure_calls,
 }

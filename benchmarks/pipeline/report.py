@@ -58,36 +58,6 @@ def steps_table(records: list[dict[str, Any]], cores: int) -> str:
     return page_parts.table(header, lines)
 
 
-def zero_bubble_table(records: list[dict[str, Any]]) -> str:
-    """Speed against the interleaved schedule, and the bubble, of each schedule."""
-    names = ("zero_bubble", "1f1b", "torch_zero_bubble")
-    lines = []
-    for record in records:
-        times, speed = record["median_ms"], record["speed_against_interleaved"]
-        bubble, predicted = record["bubble"], record["predicted_bubble"]
-        lines.append(
-            [
-                SHAPES[record["shape"]],
-                str(record["microbatches"]),
-                f"{times['interleaved']:.1f}",
-                *(
-                    f"{speed[name]['median']:.3f} ({speed[name]['p10']:.2f} – "
-                    f"{speed[name]['p90']:.2f})"
-                    for name in names
-                ),
-                *(
-                    f"{bubble[name]['median']:.2f} / {predicted[name]:.2f}"
-                    for name in ("interleaved", "zero_bubble")
-                ),
-                f"{bubble['torch_zero_bubble']['median']:.2f}",
-            ]
-        )
-    header = ["Model", "Microbatches", "interleaved, ms", "zero_bubble", "1F1B"]
-    header += ["torch's zero bubble", "Bubble of interleaved, measured / predicted"]
-    header += ["of zero_bubble", "of torch's"]
-    return page_parts.table(header, lines)
-
-
 def memory_table(records: list[dict[str, Any]]) -> str:
     """How much each rank's peak grows, by `active_microbatches`."""
     lines = [
@@ -167,25 +137,6 @@ ideal. Measured on {content["date"]} with
     python benchmarks/pipeline/report.py
 """,
     ]
-    if content.get("zero_bubble"):
-        parts.append(
-            f"""
-## Zero bubble
-
-Our two schedules, torch's 1F1B and its `ScheduleInterleavedZeroBubble` (one stage a rank), in turn
-on 2 ranks. Figures with a spread are speeds, with that of our interleaved schedule as 1: above 1 is
-faster. A bubble is the share of a step beyond what the slower stage computes, so it holds overhead
-as well; *predicted* is that of the schedule alone, played with the stages' times of forward, of
-gradients of inputs and of gradients of weights.
-
-{zero_bubble_table(content["zero_bubble"])}
-It pays with few microbatches, where the bubble is large. With more, and where a layer takes tens
-of microseconds only, what it costs to part the layers outweighs that: so it is off by default.
-Measured with
-
-    {content.get("zero_bubble_command", content["command"])}
-"""
-        )
     if content["memory"]:
         parts.append(
             f"""

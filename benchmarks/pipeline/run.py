@@ -30,8 +30,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "tiny": ((2, 4), (4, 8, 16)),
 }
 PEERS = ("1f1b", "gpipe")
-ZERO_BUBBLE_CASES = {"gpt-4": (4, 8, 16), "gpt-8": (4, 8), "tiny": (4, 8, 16)}
-PARTS = ("steps", "zero-bubble", "memory", "calls")
+PARTS = ("steps", "memory", "calls")
 MEMORY_SHAPE, MEMORY_MICROBATCHES = "gpt-8", 16
 ACTIVE = (2, 4, 8, 16)
 
@@ -96,55 +95,6 @@ def steps_of(shape: str, ranks: int, microbatches: int, options: argparse.Namesp
     }
 
 
-def zero_bubble_of(shape: str, microbatches: int, options: argparse.Namespace) -> Any:
-    """The record of one case on 2 ranks: times, ratios to the interleaved schedule, bubbles."""
-    found = _run(
-        2,
-        *("--what", "zero-bubble", "--shape", shape, "--microbatches", microbatches),
-        *("--rounds", options.rounds, "--turn-ms", options.turn_ms),
-    )
-    turns = found["turns"]
-    speed = {
-        name: _spread([ours / each for ours, each in zip(turns["interleaved"], own, strict=True)])
-        for name, own in turns.items()
-    }
-    bubble = {
-        name: _spread([1 - busy / step for busy, step in zip(found["busy"], own, strict=True)])
-        for name, own in turns.items()
-    }
-    return {
-        "shape": shape,
-        "ranks": 2,
-        "microbatches": microbatches,
-        "losses": found["losses"],
-        "median_ms": {name: round(median(each) * 1e3, 3) for name, each in turns.items()},
-        "speed_against_interleaved": speed,
-        "bubble": bubble,
-        "predicted_bubble": {
-            name: round(each["bubble"], 3) for name, each in found["predicted"].items()
-        },
-        "predicted_ms": {
-            name: round(each["step_s"] * 1e3, 3) for name, each in found["predicted"].items()
-        },
-        "stages_ms": [[round(each * 1e3, 3) for each in stage] for stage in found["stages"]],
-    }
-
-
-def _print_zero_bubble(record: dict[str, Any]) -> None:
-    times, bubble, predicted = record["median_ms"], record["bubble"], record["predicted_bubble"]
-    speed = record["speed_against_interleaved"]
-    print(
-        f"{record['shape']:>7} 2 ranks {record['microbatches']:>2} microbatches:"
-        + ",".join(
-            f" {name} {times[name]:.1f} ms (interleaved / it {speed[name]['median']:.3f}, bubble"
-            f" {bubble[name]['median']:.3f}"
-            + (f", predicted {predicted[name]:.3f})" if name in predicted else ")")
-            for name in times
-        ),
-        flush=True,
-    )
-
-
 def _print_steps(record: dict[str, Any]) -> None:
     times, ratios = record["median_ms"], record["speed_against"]
     print(
@@ -197,7 +147,6 @@ def main() -> int:
         "turn_ms": options.turn_ms,
         "environment": environment.describe(),
         "steps": [],
-        "zero_bubble": [],
         "memory": [],
     }
     for shape in options.shapes if "steps" in options.parts else ():
@@ -206,11 +155,6 @@ def main() -> int:
             for microbatches in (each for each in microbatch_counts if each >= ranks):
                 content["steps"].append(steps_of(shape, ranks, microbatches, options))
                 _print_steps(content["steps"][-1])
-    if "zero-bubble" in options.parts:
-        for shape in (each for each in options.shapes if each in ZERO_BUBBLE_CASES):
-            for microbatches in ZERO_BUBBLE_CASES[shape]:
-                content["zero_bubble"].append(zero_bubble_of(shape, microbatches, options))
-                _print_zero_bubble(content["zero_bubble"][-1])
     if "memory" in options.parts:
         for active in ACTIVE:
             case = ("--shape", MEMORY_SHAPE, "--microbatches", MEMORY_MICROBATCHES)

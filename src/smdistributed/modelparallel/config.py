@@ -114,9 +114,7 @@ class Config:
 
     pipeline_parallel_degree: int = _parameter(1, _positive)
     microbatches: int = _parameter(1, _positive)
-    pipeline: str = _parameter(
-        "interleaved", _one_of("interleaved", "simple", "_only_forward", "zero_bubble", "auto")
-    )
+    pipeline: str = _parameter("interleaved", _one_of("interleaved", "simple", "_only_forward"))
     optimize: str = _parameter("memory", _one_of("memory", "speed"))
     placement_strategy: str = _parameter("cluster", _one_of(*PLACEMENT_STRATEGIES))
     auto_partition: bool = _flag(True)

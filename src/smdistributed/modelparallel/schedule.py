@@ -11,15 +11,10 @@ ask the same rules, so what is predicted is what is done.
                   backward pass is let go as soon as possible.
     simple        forward before backward, then the lowest microbatch; the leader begins no backward
                   before all forwards have ended. Everything is kept until then.
-    zero_bubble   as interleaved, but a backward pass computes the gradients of inputs only, for
-                  which another rank waits. Those of weights, for which nobody does, are a task of
-                  their own: last of all, in what would be the bubble; or before any forward once
-                  a rank keeps something of `bound` microbatches.
 
 At most `bound` microbatches are under way at a time (`active_microbatches`).
 
-Source: modelparallel specification, section 3.6; zero_bubble is not of the original, its idea is
-that of ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024).
+Source: modelparallel specification, section 3.6.
 """
 
 import dataclasses
@@ -33,16 +28,12 @@ __all__ = ["Phase", "Prediction", "Priority", "Run", "Schedule", "Task", "Visit"
 Priority = tuple[int, int]
 """What comes first: the smallest."""
 
-_PRESSING_WEIGHTS = 1
-_IDLE_WEIGHTS = 3
-
 
 class Phase(enum.Enum):
     """A part of a microbatch's work."""
 
     FORWARD = "F"
     BACKWARD = "B"
-    WEIGHTS = "W"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +55,11 @@ class Schedule:
         is_interleaved: else simple.
         microbatches: of the step.
         bound: microbatches that may be under way at a time.
-        defers_weights: their gradients are a task of their own.
     """
 
     is_interleaved: bool
     microbatches: int
     bound: int
-    defers_weights: bool = False
 
     @classmethod
     def named(cls, pipeline: str, microbatches: int, active_microbatches: int) -> "Schedule":
@@ -79,31 +68,23 @@ class Schedule:
         The simple one has all microbatches under way, whatever `active_microbatches` says: none
         ends before the last has begun.
         """
-        is_interleaved = pipeline in ("interleaved", "zero_bubble")
+        is_interleaved = pipeline == "interleaved"
         bound = min(active_microbatches, microbatches) if is_interleaved else microbatches
-        return cls(is_interleaved, microbatches, bound, pipeline == "zero_bubble")
+        return cls(is_interleaved, microbatches, bound)
 
-    def priority(self, task: Task, num_kept: int = 0) -> Priority:
-        """What comes first where a rank has the choice: the smallest.
-
-        Args:
-            task: of those that wait.
-            num_kept: microbatches of which the rank keeps something; for the gradients of weights.
-        """
-        if task.phase is Phase.WEIGHTS:
-            order = _PRESSING_WEIGHTS if num_kept >= self.bound else _IDLE_WEIGHTS
-            return order, task.microbatch
+    def priority(self, task: Task) -> Priority:
+        """What comes first where a rank has the choice: the smallest."""
         later = Phase.FORWARD if self.is_interleaved else Phase.BACKWARD
-        return 2 * (task.phase is later), task.microbatch
+        return int(task.phase is later), task.microbatch
 
-    def may_start(self, num_started: int, num_kept: int) -> bool:
+    def may_start(self, num_started: int, num_under_way: int) -> bool:
         """Whether the leader may begin another microbatch.
 
         Args:
             num_started: so far.
-            num_kept: of those, the ones under way, or with gradients of weights to come.
+            num_under_way: of those.
         """
-        return num_started < self.microbatches and num_kept < self.bound
+        return num_started < self.microbatches and num_under_way < self.bound
 
     def may_turn_back(self, num_forwards_done: int) -> bool:
         """Whether the leader may begin a backward pass."""
@@ -117,18 +98,13 @@ class Visit:
     Attributes:
         rank: where it is.
         forward_s, backward_s: seconds of computing there.
-        activation_bytes: what is kept there from the forward to the backward, gradients of weights
-            included.
-        weights_s: of backward_s, what can be deferred.
-        num_pieces: of the deferred; after each of them a rank looks what is most urgent.
+        activation_bytes: what is kept there from the forward to the backward.
     """
 
     rank: int
     forward_s: float
     backward_s: float
     activation_bytes: int = 0
-    weights_s: float = 0.0
-    num_pieces: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,21 +154,11 @@ def predict(schedule: Schedule, way: Sequence[Visit], latency_s: float = 0.0) ->
     return _Simulation(schedule, way, latency_s).run()
 
 
-@dataclasses.dataclass
-class _Weights:
-    """Gradients of weights that wait: of the visit at `position` of the way."""
-
-    task: Task
-    position: int
-    num_left: int
-
-
 class _Rank:
     """What a rank has to do, has done and keeps."""
 
     def __init__(self) -> None:
         self.ready: list[tuple[Priority, int, Task]] = []
-        self.weights: list[_Weights] = []
         self.is_busy = False
         self.runs: list[Run] = []
         self._kept: dict[int, list[int]] = {}  # microbatch: positions of the way
@@ -254,22 +220,9 @@ class _Simulation:
         visit = self._way[position]
         rank = self._ranks[visit.rank]
         rank.is_busy = False
-        if task.phase is Phase.BACKWARD and self._is_deferred(visit):
-            later = Task(Phase.WEIGHTS, task.microbatch)
-            rank.weights.append(_Weights(later, position, visit.num_pieces))
-        elif task.phase is Phase.BACKWARD or (
-            task.phase is Phase.WEIGHTS
-            and not any((each.task, each.position) == (task, position) for each in rank.weights)
-        ):
-            rank.let_go(task.microbatch, position, visit.activation_bytes)
-        if task.phase is not Phase.WEIGHTS:
-            self._go_on(now, task, position)
-
-    def _is_deferred(self, visit: Visit) -> bool:
-        return self._schedule.defers_weights and visit.weights_s > 0
-
-    def _go_on(self, now: float, task: Task, position: int) -> None:
         is_forward = task.phase is Phase.FORWARD
+        if not is_forward:
+            rank.let_go(task.microbatch, position, visit.activation_bytes)
         following = position + 1 if is_forward else position - 1
         if 0 <= following < len(self._way):
             is_move = self._way[following].rank != self._way[position].rank
@@ -307,22 +260,12 @@ class _Simulation:
 
     def _take(self, rank: _Rank) -> tuple[Task, int, float] | None:
         """The most urgent thing to do: the task, which of its visits, and how long it takes."""
-        if rank.weights:
-            weights = rank.weights[0]
-            urgency = self._schedule.priority(weights.task, rank.num_kept)
-            if not rank.ready or urgency < rank.ready[0][0]:
-                weights.num_left -= 1
-                if weights.num_left == 0:
-                    rank.weights.pop(0)
-                visit = self._way[weights.position]
-                return weights.task, weights.position, visit.weights_s / visit.num_pieces
         if not rank.ready:
             return None
         _, position, task = heapq.heappop(rank.ready)
         visit = self._way[position]
-        if task.phase is Phase.FORWARD:
-            return task, position, visit.forward_s
-        return task, position, visit.backward_s - visit.weights_s * self._is_deferred(visit)
+        is_forward = task.phase is Phase.FORWARD
+        return task, position, visit.forward_s if is_forward else visit.backward_s
 
     def _offer_next(self, leader: _Rank) -> None:
         """The next microbatch is ready at the leader, if it may begin and nothing comes first."""
@@ -353,17 +296,10 @@ class _Simulation:
         )
 
     def _way_of_one(self) -> float:
-        """Seconds of one microbatch alone: what is deferred may be done beside the rest."""
-        return sum(self._seconds(visit) for visit in self._way)
+        """Seconds of one microbatch alone."""
+        return sum(visit.forward_s + visit.backward_s for visit in self._way)
 
     def _way_to(self, rank: int) -> float:
         """Seconds until a rank can have anything to do, and after it has done the last of it."""
         before = itertools.takewhile(lambda visit: visit.rank != rank, self._way)
-        seconds = [(visit.forward_s, self._seconds(visit) - visit.forward_s) for visit in before]
-        forward = sum(there for there, _ in seconds)
-        if self._schedule.defers_weights:
-            return forward  # what it has deferred may be what it does last
-        return forward + sum(back for _, back in seconds)
-
-    def _seconds(self, visit: Visit) -> float:
-        return visit.forward_s + visit.backward_s - visit.weights_s * self._is_deferred(visit)
+        return sum(visit.forward_s + visit.backward_s for visit in before)

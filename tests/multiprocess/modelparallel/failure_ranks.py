@@ -90,7 +90,7 @@ def is_bad(tag: Tensor) -> bool:
 class Job:
     """One rank, with a model and a step."""
 
-    def __init__(self, pipeline: str = "") -> None:
+    def __init__(self, pipeline: str = "interleaved") -> None:
         import smdistributed.modelparallel.torch as smp
 
         self.smp = smp
@@ -100,7 +100,7 @@ class Job:
                 "microbatches": MICROBATCHES,
                 "auto_partition": False,
                 "default_partition": 0,
-                "pipeline": pipeline or os.environ.get("SCHEDULE", "interleaved"),
+                "pipeline": pipeline,
             }
         )
         torch.manual_seed(5)

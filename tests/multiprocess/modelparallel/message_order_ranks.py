@@ -700,8 +700,7 @@ class Rank:
 
         schedule = Schedule.named(step.pipeline, MICROBATCHES, step.bound)
         if self.rank > 0:
-            told = schedule if schedule.defers_weights else None
-            return executor.serve(self._notice, told)  # type: ignore[no-any-return]
+            return executor.serve(self._notice)  # type: ignore[no-any-return]
         if step.way is refused:
             error = Broken("of the batch")
             executor.refuse(error)
@@ -812,7 +811,7 @@ def run_courses(rank: int, world_size: int, folder: str, names: Sequence[tuple[s
 
 
 def _any_schedule(choose: random.Random, step: Step) -> Step:
-    pipeline = choose.choice(("interleaved", "simple", "zero_bubble"))
+    pipeline = choose.choice(("interleaved", "simple"))
     return dataclasses.replace(step, pipeline=pipeline, bound=choose.randint(1, MICROBATCHES))
 
 
@@ -830,8 +829,7 @@ def _repeated(size: int, seed: int) -> Course:
     step = Step(WAYS[seed % len(WAYS)], is_known=True)
     alone = dataclasses.replace(step, bound=1)
     simple = dataclasses.replace(step, pipeline="simple")
-    split = dataclasses.replace(step, pipeline="zero_bubble")
-    steps = [step, *choose.sample((alone, simple, split), 2)]
+    steps = [step, *choose.sample((alone, simple), 2)]
     if choose.random() < 0.3:
         steps.insert(0, REFUSED)
     return RandomOrder(seed), steps

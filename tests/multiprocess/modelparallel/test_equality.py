@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 # Each model where most calls are remote, and where few are; numbers of microbatches and schedules
 # in turn, so that all of them meet chains, skips, reuse, states and recomputation.
 _MICROBATCHES = (4, 1, 2, 3, 8, 5, 6, 7)
-_PIPELINES = ("interleaved", "simple", "zero_bubble")
+_PIPELINES = ("interleaved", "simple")
 
 
 def _covering(partitions: int, names: list[str], placements: tuple[str, ...]) -> list[Case]:

@@ -97,7 +97,6 @@ def reports(rank: int, world_size: int, folder: str) -> dict[str, str]:
     for name, places, more in (
         ("even", [0, 0, 1, 1], {}),
         ("uneven", [0, 1, 1, 1], {}),
-        ("zero_bubble", [0, 0, 1, 1], {"pipeline": "zero_bubble"}),
     ):
         smp, model, plan = _job(places, **more)
         with pytest.raises(RuntimeError, match="no step to tell of"):
@@ -216,15 +215,6 @@ def test_memory_beside_what_a_plan_expects(folder: Path) -> None:
     assert all(p >= s for p, s in zip(
         report.expected.peak_bytes, report.expected.standing_bytes, strict=True
     ))  # fmt: skip
-
-
-def test_gradients_of_weights_are_a_phase_of_their_own(folder: Path) -> None:
-    report = read_report(folder / "zero_bubble.json")
-    assert report.measured is not None
-    for spans in report.measured.timeline.spans:
-        phases = {span.phase for span in spans}
-        assert phases == {"F", "B", "W"}
-    assert all(visit.weights_s > 0 for visit in report.expected.way)
 
 
 def test_the_trace_of_all_ranks(folder: Path) -> None:

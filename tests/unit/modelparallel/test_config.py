@@ -157,7 +157,7 @@ def test_a_configuration_can_be_copied_and_pickled() -> None:
         ),
         (
             {"pipeline": "gpipe"},
-            r"value in: \[interleaved, simple, _only_forward, zero_bubble, auto\]",
+            r"value in: \[interleaved, simple, _only_forward\]",
         ),
         ({"optimize": "time"}, r"must be a value in: \[memory, speed\]"),
         ({"placement_strategy": "near"}, r"must be a value in: \[cluster, spread, DPT, "),

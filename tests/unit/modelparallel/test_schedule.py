@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from smdistributed.modelparallel.schedule import Phase, Run, Schedule, Task, Visit, predict
 
 
-def _chain(ranks: int, backward_s: float = 1.0, weights_s: float = 0.0) -> list[Visit]:
-    return [Visit(rank, 1.0, backward_s, 10, weights_s) for rank in range(ranks)]
+def _chain(ranks: int) -> list[Visit]:
+    return [Visit(rank, 1.0, 1.0, 10) for rank in range(ranks)]
 
 
 def _table(pipeline: str, microbatches: int, active: int, way: Sequence[Visit]) -> list[str]:
@@ -55,42 +55,6 @@ def test_who_does_what_when(
     pipeline: str, microbatches: int, active: int, ranks: int, expected: list[str]
 ) -> None:
     assert _table(pipeline, microbatches, active, _chain(ranks)) == expected
-
-
-@pytest.mark.parametrize(
-    ("active", "expected"),
-    [
-        (4, ["F0 F1 F2 B0 F3 B1 W0 B2 W1 B3 W2 W3", "F0 B0 F1 B1 F2 B2 F3 B3 W0 W1 W2 W3"]),
-        # With two microbatches kept, their weights come before a third one's forward.
-        (2, ["F0 F1 B0 W0 B1 F2 W1 F3 B2 W2 B3 W3", "F0 B0 F1 B1 W0 W1 F2 B2 F3 B3 W2 W3"]),
-    ],
-)
-def test_gradients_of_weights_fill_the_bubble(active: int, expected: list[str]) -> None:
-    assert _table("zero_bubble", 4, active, _chain(2, 2.0, weights_s=1.0)) == expected
-
-
-@pytest.mark.parametrize(
-    ("ranks", "microbatches", "active", "makespan"),
-    [
-        # 3 a microbatch, and p - 1 forwards and backwards of inputs, less as many of weights.
-        (2, 4, 2, 13.0),
-        (2, 8, 4, 25.0),
-        (4, 8, 6, 27.0),
-        # Four kept are too few for four ranks: the way of a microbatch takes longer than its share.
-        (4, 8, 4, 29.0),
-    ],
-)
-def test_the_bubble_without_waiting_for_gradients_of_weights(
-    ranks: int, microbatches: int, active: int, makespan: float
-) -> None:
-    way = _chain(ranks, 2.0, weights_s=1.0)
-    predicted = predict(Schedule.named("zero_bubble", microbatches, active), way)
-    assert predicted.makespan_s == pytest.approx(makespan)
-    assert (
-        predicted.makespan_s
-        < predict(Schedule.named("interleaved", microbatches, active), way).makespan_s
-    )
-    assert max(predicted.peak_microbatches.values()) == active
 
 
 def test_a_way_may_lead_back_to_the_leader() -> None:
@@ -143,21 +107,13 @@ def test_messages_take_their_time() -> None:
 _times = st.floats(0.01, 10.0)
 
 
-@st.composite
-def _visit(draw: st.DrawFn) -> Visit:
-    backward = draw(_times)
-    weights = backward * draw(st.sampled_from([0.0, 0.25, 1.0]))
-    pieces = draw(st.integers(1, 3))
-    number = st.integers(0, 1000)
-    return Visit(draw(st.integers(0, 3)), draw(_times), backward, draw(number), weights, pieces)
-
-
-_ways = st.lists(_visit(), min_size=1, max_size=6)
+_visits = st.builds(Visit, st.integers(0, 3), _times, _times, st.integers(0, 1000))
+_ways = st.lists(_visits, min_size=1, max_size=6)
 
 
 @given(
     way=_ways,
-    pipeline=st.sampled_from(["interleaved", "simple", "zero_bubble"]),
+    pipeline=st.sampled_from(["interleaved", "simple"]),
     microbatches=st.integers(1, 8),
     active=st.integers(1, 8),
     latency=st.sampled_from([0.0, 0.1]),
@@ -169,12 +125,9 @@ def test_what_is_true_of_every_schedule(
     predicted = predict(schedule, way, latency)
     for rank, runs in predicted.runs.items():
         here = [visit for visit in way if visit.rank == rank]
-        deferred = [visit for visit in here if visit.weights_s and schedule.defers_weights]
-        pieces = sum(visit.num_pieces for visit in deferred)
-        times = {Phase.FORWARD: len(here), Phase.BACKWARD: len(here), Phase.WEIGHTS: pieces}
         # Every microbatch makes each of its visits, forward and backward, one thing at a time.
         for phase, index in itertools.product(Phase, range(microbatches)):
-            assert [run.task for run in runs].count(Task(phase, index)) == times[phase]
+            assert [run.task for run in runs].count(Task(phase, index)) == len(here)
         busy = sum(run.end_s - run.begin_s for run in runs)
         work = sum(visit.forward_s + visit.backward_s for visit in here) * microbatches
         assert busy == pytest.approx(work)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Row, Settings
-from smdistributed.modelparallel.report.expectation import Expected, PassSeconds, expect, visits
+from smdistributed.modelparallel.report.expectation import Expected, expect, visits
 from smdistributed.modelparallel.report.words import seconds_text
 
 __all__ = ["Measured", "Move", "advise", "better_moves", "enough_microbatches"]
@@ -219,8 +219,7 @@ def _expect_of_rows(settings: Settings, rows: Sequence[Row]) -> Expected:
     back: dict[int, float] = {}
     for row in rows:
         back[row.partition] = back.get(row.partition, 0.0) + row.backward_s
-    passes: Mapping[int, PassSeconds] = {each: PassSeconds(s) for each, s in back.items()}
-    return expect(visits([(row.partition, row.forward_s) for row in rows], passes), settings)
+    return expect(visits([(row.partition, row.forward_s) for row in rows], back), settings)
 
 
 # --- bubble ---
@@ -252,13 +251,6 @@ def _about_bubble(settings: Settings, expected: Expected) -> list[tuple[float, s
             f" {seconds_text(expected.step_s)}, if smaller pieces compute as well as larger ones."
         )
         found.append((gain, text))
-    gain = _gain_of_deferring(settings, expected)
-    if gain >= _LEAST_GAIN:
-        text = (
-            'Where a backward pass is half for weights, "pipeline": "zero_bubble" would make a step'
-            f" about {1 / (1 - gain):.2f} times as fast: gradients of weights fill the waiting."
-        )
-        found.append((gain, text))
     return found
 
 
@@ -275,7 +267,6 @@ def enough_microbatches(settings: Settings, expected: Expected) -> tuple[int, Ex
                 visit,
                 forward_s=visit.forward_s / factor,
                 backward_s=visit.backward_s / factor,
-                weights_s=visit.weights_s / factor,
             )
             for visit in expected.way
         ]
@@ -303,14 +294,6 @@ def _enough_active(settings: Settings, expected: Expected) -> tuple[int, float] 
         if step_s <= best * 1.01:
             return bound, 1 - step_s / expected.step_s
     return None
-
-
-def _gain_of_deferring(settings: Settings, expected: Expected) -> float:
-    if settings.pipeline != "interleaved":
-        return 0.0
-    way = [dataclasses.replace(each, weights_s=each.backward_s / 2) for each in expected.way]
-    deferring = dataclasses.replace(settings, pipeline="zero_bubble")
-    return 1 - expect(way, deferring).step_s / expected.step_s
 
 
 # --- what computing does not explain ---

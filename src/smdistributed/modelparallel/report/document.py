@@ -38,7 +38,7 @@ from smdistributed.modelparallel.schedule import Visit
 __all__ = ["Measured", "Report", "read_report", "report_of_records"]
 
 _FORMAT = "smdistributed.modelparallel report"
-_VERSION = 1
+_VERSION = 2
 _FORWARD = "F"
 _MOST_ROWS = 40
 _WIDTH = 100

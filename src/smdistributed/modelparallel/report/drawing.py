@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 # Distinct for colour-blind readers; the same as in the pictures of docs/model_parallel.md.
-_COLOURS = {"F": "#56b4e9", "B": "#e69f00", "W": "#009e73"}
-_LABELS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
+_COLOURS = {"F": "#56b4e9", "B": "#e69f00"}
+_LABELS = {"F": "forward", "B": "backward"}
 _OTHER = "#999999"
 # Of the width: narrower stretches have no room for a number.
 _LEAST_LABELLED = 0.012

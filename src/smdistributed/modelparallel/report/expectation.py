@@ -20,25 +20,10 @@ from smdistributed.modelparallel.report.costs import (
 )
 from smdistributed.modelparallel.schedule import Phase, Prediction, Task, Visit, predict
 
-__all__ = ["Expected", "PassSeconds", "expect", "expect_of_profile", "visits", "with_memory"]
+__all__ = ["Expected", "expect", "expect_of_profile", "visits", "with_memory"]
 
 # Of a microbatch's forward: what takes less is no visit. Handing on a result is such a piece.
 _LEAST_SHARE = 0.02
-
-
-@dataclasses.dataclass(frozen=True)
-class PassSeconds:
-    """Of one microbatch on one partition.
-
-    Attributes:
-        backward: gradients of weights that are deferred included.
-        weights: those.
-        num_pieces: in which they are computed.
-    """
-
-    backward: float = 0.0
-    weights: float = 0.0
-    num_pieces: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,16 +51,16 @@ class Expected:
     sent_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-def visits(pieces: Iterable[tuple[int, float]], back: Mapping[int, PassSeconds]) -> list[Visit]:
+def visits(pieces: Iterable[tuple[int, float]], back: Mapping[int, float]) -> list[Visit]:
     """A microbatch's way.
 
     Args:
         pieces: partitions with seconds, in order of the forward.
-        back: by partition.
+        back: seconds of the backward, by partition.
 
     Returns: visits, the first of which is the leader's; all partitions that compute have one.
     """
-    only_back = [(each, 0.0) for each, passes in back.items() if passes.backward]
+    only_back = [(each, 0.0) for each, seconds in back.items() if seconds]
     merged = _without_short(_joined([(0, 0.0), *pieces, *only_back]))
     totals: dict[int, float] = {}
     counts: dict[int, int] = {}
@@ -86,16 +71,7 @@ def visits(pieces: Iterable[tuple[int, float]], back: Mapping[int, PassSeconds])
     for partition, seconds in merged:
         total = totals[partition]
         share = seconds / total if total else 1 / counts[partition]
-        passes = back.get(partition, PassSeconds())
-        way.append(
-            Visit(
-                partition,
-                seconds,
-                passes.backward * share,
-                weights_s=passes.weights * share,
-                num_pieces=max(1, round(passes.num_pieces * share)),
-            )
-        )
+        way.append(Visit(partition, seconds, back.get(partition, 0.0) * share))
     return way
 
 
@@ -169,13 +145,8 @@ def expect_of_profile(
     back: dict[int, float] = {}
     for path, seconds in profile.backward:
         back[partition_of[path]] = back.get(partition_of[path], 0.0) + seconds
-    way = visits(pieces, {each: PassSeconds(seconds) for each, seconds in back.items()})
-    if settings.schedule().defers_weights:
-        # Most of a backward pass are products of matrices, half of them for weights.
-        way = [dataclasses.replace(visit, weights_s=visit.backward_s / 2) for visit in way]
-    return with_memory(
-        expect(way, settings, latency_s), profile, partition_of, settings, states_per_parameter
-    )
+    expected = expect(visits(pieces, back), settings, latency_s)
+    return with_memory(expected, profile, partition_of, settings, states_per_parameter)
 
 
 def _pieces(profile: Profile, partition_of: Mapping[str, int]) -> list[tuple[int, float]]:
@@ -336,7 +307,6 @@ class _Levels:
 def _peak(tasks: Sequence[Task], levels: _Levels, gradients: int) -> int:
     """The most bytes of activations and gradients that a rank has at a time."""
     last = {task.microbatch: index for index, task in enumerate(tasks)}
-    deferring = {task.microbatch for task in tasks if task.phase is Phase.WEIGHTS}
     kept: dict[int, list[int]] = {}
     held = peak = 0
     has_gradients = False
@@ -356,6 +326,6 @@ def _peak(tasks: Sequence[Task], levels: _Levels, gradients: int) -> int:
         if index == last[microbatch]:
             held -= sum(stays)
             stays.clear()
-        elif task.phase is Phase.BACKWARD and microbatch not in deferring:
+        elif task.phase is Phase.BACKWARD:
             held -= stays.pop()
     return peak

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from smdistributed._common.errors import ConfigurationError
-from smdistributed.modelparallel.report.expectation import PassSeconds, visits
+from smdistributed.modelparallel.report.expectation import visits
 from smdistributed.modelparallel.report.perfetto import clocks_of
 from smdistributed.modelparallel.report.records import RankRecord, Stretch
 from smdistributed.modelparallel.schedule import Phase, Task, Visit
@@ -19,7 +19,6 @@ from smdistributed.modelparallel.schedule import Phase, Task, Visit
 __all__ = ["Span", "Timeline", "comparable", "order_of", "timelines", "typical", "way_of"]
 
 _FORWARD = Phase.FORWARD.value
-_WEIGHTS = Phase.WEIGHTS.value
 
 
 class Span(NamedTuple):
@@ -121,14 +120,12 @@ def order_of(stretches: Sequence[Stretch], num_visits: int) -> list[Task]:
     """
     passes: dict[Task, list[int]] = {}
     for index, stretch in enumerate(stretches):
-        is_known = stretch.phase in (_FORWARD, _WEIGHTS)
-        phase = Phase(stretch.phase) if is_known else Phase.BACKWARD
+        phase = Phase.FORWARD if stretch.phase == _FORWARD else Phase.BACKWARD
         passes.setdefault(Task(phase, stretch.microbatch), []).append(index)
     order: dict[int, Task] = {}
     for task, indices in passes.items():
-        if task.phase is not Phase.WEIGHTS:
-            indices.sort(key=lambda at: stretches[at].begin_ns - stretches[at].end_ns)
-            del indices[max(1, num_visits) :]
+        indices.sort(key=lambda at: stretches[at].begin_ns - stretches[at].end_ns)
+        del indices[max(1, num_visits) :]
         order |= dict.fromkeys(indices, task)
     return [order[index] for index in sorted(order)]
 
@@ -148,15 +145,10 @@ def typical(steps: Sequence[Timeline]) -> Timeline:
 def way_of(steps: Sequence[Timeline]) -> list[Visit]:
     """The way of a microbatch, and the time it takes at each visit: medians over steps."""
     partitions = range(len(steps[0].spans))
-    back = {partition: _passes(steps, partition) for partition in partitions}
-    forward = {
-        partition: statistics.median(
-            sum(span.seconds for span in step.spans[partition] if span.phase == _FORWARD)
-            / max(1, step.microbatches)
-            for step in steps
-        )
-        for partition in partitions
-    }
+    forward, back = (
+        {partition: _pass_s(steps, partition, is_forward) for partition in partitions}
+        for is_forward in (True, False)
+    )
     ways = [way for step in steps for way in _ways(step)]
     if not ways:
         return visits(list(forward.items()), back)
@@ -193,17 +185,12 @@ def _ways(step: Timeline) -> list[list[Visit]]:
     ]
 
 
-def _passes(steps: Sequence[Timeline], partition: int) -> PassSeconds:
-    weights, backward, pieces = [], [], []
-    for step in steps:
-        own = [span for span in step.spans[partition] if span.phase != _FORWARD]
-        later = [span for span in own if span.phase == _WEIGHTS]
-        count = max(1, step.microbatches)
-        backward.append(sum(span.seconds for span in own) / count)
-        weights.append(sum(span.seconds for span in later) / count)
-        pieces.append(len(later) / count)
-    return PassSeconds(
-        statistics.median(backward),
-        statistics.median(weights),
-        max(1, round(statistics.median(pieces))),
+def _pass_s(steps: Sequence[Timeline], partition: int, is_forward: bool) -> float:
+    """Seconds of one microbatch's forward, or of its way back, on a partition: the median."""
+    return statistics.median(
+        sum(
+            span.seconds for span in step.spans[partition] if (span.phase == _FORWARD) == is_forward
+        )
+        / max(1, step.microbatches)
+        for step in steps
     )

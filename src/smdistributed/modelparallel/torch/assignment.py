@@ -54,14 +54,12 @@ class Decision:
         reasons: by path, in words.
         shares: by path, what the module is of the whole model; empty where no costs are known.
         loads: by partition, as shares of the model's cost; empty where none are known.
-        schedule: the name of the one that suits it; empty if that was not asked.
     """
 
     partition_of: Mapping[str, int]
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shares: Mapping[str, Share] = dataclasses.field(default_factory=dict)
     loads: Sequence[float] = ()
-    schedule: str = ""
 
     def lines(self) -> list[str]:
         """For the log: one line for each of `shown`."""

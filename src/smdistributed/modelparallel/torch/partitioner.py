@@ -30,7 +30,6 @@ from smdistributed.modelparallel.torch.assignment import (
     module_paths,
 )
 from smdistributed.modelparallel.torch.placement import Placement
-from smdistributed.modelparallel.torch.schedule_choice import chosen_schedule
 from smdistributed.modelparallel.torch.state_mod import Job
 
 __all__ = ["agree_on_partition", "find_partition", "in_one_partition", "log_placement"]
@@ -165,11 +164,9 @@ def _by_cost(
     assignment = tracing.decide(
         found, config.partitions, config.memory_weight, min(active, config.microbatches)
     )
-    is_open = config.pipeline == "auto"
     return Decision(
         dict(assignment.partition_of),
         dict(assignment.reasons),
         dict(assignment.shares),
         assignment.loads,
-        chosen_schedule(found, assignment.partition_of, config) if is_open else "",
     )

@@ -46,8 +46,6 @@ class Pipeline:
         self._channel: _native.Communicator | None = None
         self._executor: Executor | None = None
         self.peak_microbatches = 0
-        name = job.config.pipeline
-        self._schedule_name = "interleaved" if name == "auto" else name  # until there is a model
         # Of a step of one rank alone, as in the executor.
         self._arm: Callable[[], None] | None = None
         self._habit = Habit()
@@ -65,8 +63,6 @@ class Pipeline:
         """From now on modules run where they have been placed; a collective of the pipeline."""
         if self._executor is not None:
             self._executor.close()
-        if placement is not None and self.job.config.pipeline == "auto":
-            self._schedule_name = placement.decision.schedule or "interleaved"
         modules, paths, owners = (
             (placement.modules, placement.paths, placement.owners) if placement else ([], [], {})
         )
@@ -110,7 +106,7 @@ class Pipeline:
         """Of a step that has so many."""
         config = self.job.config
         bound = config.active_microbatches or microbatches
-        return Schedule.named(self._schedule_name, microbatches, bound)
+        return Schedule.named(config.pipeline, microbatches, bound)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -237,8 +233,7 @@ class Pipeline:
             results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights, habit)
             self.peak_microbatches = executor.peak_microbatches
         else:
-            schedule = self.schedule(self.job.config.microbatches)
-            results = executor.serve(arm, schedule if schedule.defers_weights else None)
+            results = executor.serve(arm)
         return results, executor.note, executor.had_backward
 
     def _run_alone(

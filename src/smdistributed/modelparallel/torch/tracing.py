@@ -94,12 +94,6 @@ class Trace:
         """What messages between partitions cost."""
         return _LINKS[self._device]
 
-    def forward_seconds(self, module: nn.Module) -> float:
-        """Of a microbatch, without the modules that it calls."""
-        own = module.parameters(recurse=False)
-        num_bytes = sum(p.numel() * p.element_size() for p in own)
-        return self._seconds(self.costs[module], num_bytes) / _PASSES
-
     def tree(self, microbatches: int) -> partition.Module:
         """The modules as the partition wants them.
 

@@ -94,12 +94,6 @@ def test_too_few_active_ones() -> None:
     assert '"active_microbatches": 2' in _advice(_rows((0, 1.0), (1, 1.0)), chosen)
 
 
-def test_gradients_of_weights_may_fill_the_bubble() -> None:
-    assert '"pipeline": "zero_bubble"' in _advice(_rows((0, 1.0), (1, 1.0)), settings(2))
-    chosen = settings(2, pipeline="zero_bubble")
-    assert "zero_bubble" not in _advice(_rows((0, 1.0), (1, 1.0)), chosen)
-
-
 def test_time_that_nothing_explains() -> None:
     rows, chosen = _rows((0, 1.0), (1, 1.0)), settings(16)
     step_s = _expected(rows, chosen).step_s

@@ -17,7 +17,6 @@ from smdistributed.modelparallel.report.costs import (
     Profile,
 )
 from smdistributed.modelparallel.report.expectation import (
-    PassSeconds,
     expect_of_profile,
     visits,
     with_memory,
@@ -134,7 +133,7 @@ def test_a_message_goes_to_each_partition_once() -> None:
     ],
 )
 def test_short_pieces_are_no_visits(pieces: list[tuple[int, float]], expected: list[int]) -> None:
-    back = {1: PassSeconds(6.0)}
+    back = {1: 6.0}
     way = visits(pieces, back)
     assert [visit.rank for visit in way] == expected
     assert sum(visit.forward_s for visit in way) == pytest.approx(sum(s for _, s in pieces))

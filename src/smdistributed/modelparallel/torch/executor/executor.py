@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError, StepAborted
 from smdistributed.modelparallel.schedule import Phase, Priority, Schedule, Task
-from smdistributed.modelparallel.torch.executor import interception, split_functions
+from smdistributed.modelparallel.torch.executor import interception
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.attributes import Attributes
 from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
@@ -42,17 +42,12 @@ from smdistributed.modelparallel.torch.executor.modes import (
 from smdistributed.modelparallel.torch.executor.owner import Owner
 from smdistributed.modelparallel.torch.executor.recorder import Recorder, active_recorder
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
-from smdistributed.modelparallel.torch.executor.weight_gradients import WeightGradients
 from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter
 from smdistributed.modelparallel.torch.structures import map_leaves
 
 __all__ = ["Executor"]
 
 _log = get_logger()
-
-# Gradients of smaller weights are computed without a look at what has come: it takes longer. Not
-# by a clock, so that the same orders of messages lead to the same course of events.
-_FEW_ELEMENTS = 32 * 1024
 
 # The gradient of a program's token, at which nobody looks.
 _OF_TOKEN = torch.ones(())
@@ -86,7 +81,6 @@ class Executor:
     ) -> None:
         self._rank = rank
         self._size = size
-        self._modules = modules
         self._numbers = {module: number for number, module in enumerate(modules)}
         previous = predecessor._mailbox if predecessor else None
         self._mailbox: Mailbox = Mailbox(rank, size, channel, device, timeout_s, previous)
@@ -96,8 +90,6 @@ class Executor:
         self._caller = Caller(self._post, self, names)
         self._attributes = Attributes(self._numbers, lambda number: number in self._under_way)
         self._owner = Owner(rank, self._post, self, modules, names, self._random, self._attributes)
-        self._weights = WeightGradients(lambda: self.microbatch)
-        self._parameters: frozenset[int] = frozenset()
         self._mailbox.handlers = {
             Kind.CALL: self._owner.called,
             Kind.RETURN: self._caller.returned,
@@ -120,7 +112,6 @@ class Executor:
         self._schedule = Schedule(True, 1, 1)
         self._bodies: Sequence[Callable[[], Any]] = ()
         self._num_started = self._num_forwards_done = self._num_finished = 0
-        self._under_way: set[int] = set()
         self._results: list[Any] = []
         self._turned: list[Activity] = []
         self._failure: BaseException | None = None
@@ -129,7 +120,6 @@ class Executor:
         self._default_dtype = torch.get_default_dtype()
         self._before_last_backward: Callable[[], None] | None = None
         self._are_forwards_done = False
-        self._after_last_pass: Callable[[], None] | None = None
         self._own_habit = self._habit = Habit()
         self.had_backward = False
         self.note: Any = None
@@ -143,7 +133,6 @@ class Executor:
     def close(self) -> None:
         """Gives module calls back to torch. Not inside a step."""
         interception.uninstall(self)
-        split_functions.uninstall(self._weights)
         self._scheduler.close()
 
     # --- a step ----------------------------------------------------------------------------------
@@ -182,9 +171,7 @@ class Executor:
         self._modes = current_modes()
         try:
             self._mailbox.take_early()
-            self._scheduler.run(
-                lambda: self._num_finished >= schedule.microbatches and not self._weights
-            )
+            self._scheduler.run(lambda: self._num_finished >= schedule.microbatches)
             if self._failure is not None:
                 raise self._failure
             results = self._results
@@ -205,28 +192,23 @@ class Executor:
         self._tell_abort(error)
         self._finish_step()
 
-    def serve(
-        self,
-        before_last_backward: Callable[[], None] | None = None,
-        schedule: Schedule | None = None,
-    ) -> list[Any]:
+    def serve(self, before_last_backward: Callable[[], None] | None = None) -> list[Any]:
         """Runs a step on any other rank, until the leader ends it.
 
         Args:
             before_last_backward: as of `lead`.
-            schedule: the leader's, if it defers gradients of weights.
 
         Returns: what the leader's bodies returned.
 
         Raises:
             StepAborted: the step failed; says where, and how.
         """
-        self._begin(schedule or Schedule(True, 1, 1), before_last_backward)
+        self._begin(Schedule(True, 1, 1), before_last_backward)
         self._random.draw()  # as the leader does: outside of steps all ranks draw the same
         outside = self._random.save()
         try:
             self._mailbox.take_early()
-            self._scheduler.run(lambda: self._end is not None and not self._weights)
+            self._scheduler.run(lambda: self._end is not None)
             if self._abort_reason:
                 raise StepAborted(self._abort_reason)
             assert self._end is not None
@@ -249,18 +231,10 @@ class Executor:
         self._mailbox.begin_step()
         self._begin_recording(schedule)
         self._before_last_backward = before_last_backward
-        self._after_last_pass = None
         self._are_forwards_done = False
         self.had_backward = False
         self._default_dtype = torch.get_default_dtype()
         self._schedule = schedule
-        if schedule.defers_weights:
-            if not self._parameters:
-                parameters = (p for m in self._modules for p in m.parameters(recurse=False))
-                self._parameters = frozenset(map(id, parameters))
-            split_functions.install(self._weights, self._parameters)
-        self._weights.begin_step(schedule.defers_weights)
-        self._under_way = set()
         self._end = None
         self._abort_reason = ""
         self._failure = None
@@ -287,7 +261,6 @@ class Executor:
         self._attributes.end_step()
         self._owner.drop_all()
         self._caller.forget_all()
-        self._weights.begin_step(False)
         self._set_default_dtype(self._default_dtype)
         self._bodies = ()
         self._results = []
@@ -333,17 +306,10 @@ class Executor:
     # --- the leader's microbatches ---------------------------------------------------------------
 
     def offer(self) -> Task | None:
-        """What this rank may start by itself: the next microbatch, or gradients that wait."""
-        following = self._next_microbatch()
-        weights = self._next_weights()
-        if following is None or weights is None:
-            return following or weights
-        return min(following, weights, key=self.priority)
-
-    def _next_microbatch(self) -> Task | None:
+        """The next microbatch, if it may start."""
         if not self._bodies or self._failure is not None:
             return None
-        if not self._schedule.may_start(self._num_started, self._num_kept()):
+        if not self._schedule.may_start(self._num_started, self._num_under_way):
             return None
         # The first microbatch learns what modules return, and waits at each of them: the others
         # would overtake it, and running statistics depend on the order.
@@ -351,24 +317,16 @@ class Executor:
             return None
         return Task(Phase.FORWARD, self._num_started)
 
-    def _next_weights(self) -> Task | None:
-        return Task(Phase.WEIGHTS, self._weights.next_microbatch) if self._weights else None
-
-    def _num_kept(self) -> int:
-        """Microbatches of which something is kept here."""
-        if not self._weights:
-            return len(self._under_way) if self._rank == 0 else 0
-        return len(self._under_way | self._owner.microbatches | self._weights.microbatches)
+    @property
+    def _num_under_way(self) -> int:
+        """Microbatches that have started and not ended."""
+        return self._num_started - self._num_finished
 
     def accept(self, offered: Task) -> Callable[[], None]:
         """Starts it."""
-        if offered.phase is Phase.WEIGHTS:
-            return lambda: self._run_weights(offered)
-        microbatch = self._num_started
         self._num_started += 1
-        self._under_way.add(microbatch)
-        self.peak_microbatches = max(self.peak_microbatches, self._num_kept())
-        return lambda: self._run_body(microbatch)
+        self.peak_microbatches = max(self.peak_microbatches, self._num_under_way)
+        return lambda: self._run_body(offered.microbatch)
 
     def _run_body(self, microbatch: int) -> None:
         seed = mixed(self._seed, microbatch)
@@ -383,7 +341,6 @@ class Executor:
             self._failure = self._failure or error
             activity.end()
             self._num_finished = self._schedule.microbatches
-            self._weights.begin_step(False)
             self._scheduler.abort()
             return
         except BaseException:
@@ -393,18 +350,7 @@ class Executor:
             self._note_forward_done()
         self._habit.note_backwards(activity.num_backwards)
         self._num_finished += 1
-        self._under_way.discard(microbatch)
         self._caller.forget(activity)
-
-    def _run_weights(self, task: Task) -> None:
-        """Gradients that were left for later: of a weight, or of some that take no time."""
-        activity = Activity(task, 0)
-        self._enter(activity)
-        num_elements = 0
-        while self._weights and self._weights.next_microbatch == task.microbatch:
-            num_elements += self._weights.run_next()
-            if num_elements >= _FEW_ELEMENTS:
-                break  # something more urgent may have come
 
     def _note_forward_done(self) -> None:
         self._num_forwards_done += 1
@@ -456,7 +402,6 @@ class Executor:
             what = "the end of backward passes on other ranks"
             self.wait_until(activity, lambda: activity.num_going_back == 0, what)
             self._caller.check(activity)
-            self.went_back()
         except Exception as error:
             if activity.num_backwards > 1 and "graph a second time" in str(error):
                 error.add_note(
@@ -535,17 +480,7 @@ class Executor:
         if notify is None or not self._are_forwards_done or not self._is_alone(num_programs):
             return
         self._before_last_backward = None
-        if self._weights.is_deferring:
-            self._after_last_pass = notify  # gradients that wait come later than those of the pass
-        else:
-            notify()
-
-    def went_back(self) -> None:
-        """A backward pass has ended here."""
-        notify, self._after_last_pass = self._after_last_pass, None
-        if notify is not None:
-            self._weights.end_passes()
-            notify()
+        notify()
 
     def _is_alone(self, num_programs: int) -> bool:
         # Programs of the leader are known here by now, if not run. What others will call is not: a
@@ -640,8 +575,6 @@ class Executor:
 
     def priority(self, task: Task) -> Priority:
         """What comes first: the smallest."""
-        if task.phase is Phase.WEIGHTS:
-            return self._schedule.priority(task, self._num_kept())
         return self._schedule.priority(task)
 
     def _forwards_are_done(self, _: Letter) -> None:
@@ -657,7 +590,6 @@ class Executor:
             raise StepAborted(reason)
         self._end = letter
         self._abort_reason = reason
-        self._weights.begin_step(False)
         self._scheduler.abort()
 
 

@@ -77,7 +77,7 @@ class Outside(Protocol):
         """What comes first: the smallest."""
 
     def offer(self) -> Task | None:
-        """What may start here without a message, if anything may."""
+        """The microbatch that may start here without a message, if one may."""
 
     def accept(self, offered: Task) -> Callable[[], None]:
         """What starts it."""

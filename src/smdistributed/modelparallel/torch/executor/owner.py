@@ -70,9 +70,6 @@ class Surroundings(Protocol):
     def going_back(self, num_programs: int) -> None:
         """A backward pass begins; so many programs here have one to come or under way."""
 
-    def went_back(self) -> None:
-        """A backward pass has ended."""
-
 
 class Owner:
     """The owning side of one rank."""
@@ -117,17 +114,6 @@ class Owner:
             frame.is_grad and (frame.is_going_back or not frame.has_gone_back)
             for frame in self._frames.values()
         )
-
-    @property
-    def microbatches(self) -> set[int]:
-        """Those with programs that have begun, and may be asked to go back."""
-        return {
-            frame.activity.task.microbatch
-            for frame in self._frames.values()
-            if frame.is_grad
-            and (frame.is_running or frame.has_run)
-            and (frame.is_going_back or not frame.has_gone_back)
-        }
 
     @property
     def num_frames(self) -> int:
@@ -511,7 +497,6 @@ class Owner:
         frame.results = {} if is_closed else values
         if not any(tensor.requires_grad for tensor in frame.results.values()):
             self._surroundings.forget(frame.activity)
-        self._surroundings.went_back()
 
 
 def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:

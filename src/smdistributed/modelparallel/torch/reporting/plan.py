@@ -163,12 +163,11 @@ def plan(
 def settings_of(config: Config, decision: Decision) -> Settings:
     """What of the parameters a report needs."""
     partitions = config.partitions
-    is_open = config.pipeline == "auto"
     return Settings(
         partitions=partitions,
         microbatches=config.microbatches,
         active_microbatches=config.active_microbatches,
-        pipeline=decision.schedule or "interleaved" if is_open else config.pipeline,
+        pipeline=config.pipeline,
         auto_partition=config.auto_partition and not config.load_partition,
         memory_weight=config.memory_weight,
         is_active_set=config.active_microbatches != min(partitions + 2, config.microbatches),
