@@ -14,7 +14,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from smdistributed.modelparallel.schedule import Phase, Prediction, Schedule, Visit, predict
+from smdistributed.modelparallel.schedules import SCHEDULES, schedule_named
+from smdistributed.modelparallel.schedules.schedule import Phase
+from smdistributed.modelparallel.schedules.simulation import Prediction, Visit, predict
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -23,11 +25,11 @@ ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 NUM_RANKS = 3
 # A batch takes each rank 4 units forward and 8 backward, however many pieces it is cut into.
 FORWARD_S, BACKWARD_S = 4.0, 8.0
-# Title, schedule, microbatches, active microbatches.
+# Title, schedule, microbatches, active microbatches. The registry names the default first. Here the
+# default comes last, beside the panel with more microbatches of the same schedule.
 PANELS = (
     ("1 microbatch", "interleaved", 1, 1),
-    ("4 microbatches, simple", "simple", 4, 4),
-    ("4 microbatches, interleaved", "interleaved", 4, 4),
+    *((f"4 microbatches, {name}", name, 4, 4) for name in reversed([*SCHEDULES])),
     ("8 microbatches, interleaved, active_microbatches 5", "interleaved", 8, 5),
 )
 # Distinct for colour-blind readers; the same as in the other pictures.
@@ -40,13 +42,13 @@ def _predicted(pipeline: str, microbatches: int, active: int) -> Prediction:
         Visit(rank, FORWARD_S / microbatches, BACKWARD_S / microbatches, activation_bytes=1)
         for rank in range(NUM_RANKS)
     ]
-    return predict(Schedule.named(pipeline, microbatches, active), way)
+    return predict(schedule_named(pipeline, microbatches, active), way)
 
 
 def draw(path: Path) -> None:
     """All panels on one scale, a row for each rank, numbers for the microbatches."""
     figure, panels = plt.subplots(
-        len(PANELS), 1, figsize=(8.4, 6.1), sharex=True, layout="constrained"
+        len(PANELS), 1, figsize=(8.4, 0.5 + 1.4 * len(PANELS)), sharex=True, layout="constrained"
     )
     for panel, (title, pipeline, microbatches, active) in zip(panels, PANELS, strict=True):
         predicted = _predicted(pipeline, microbatches, active)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import smdistributed.modelparallel.torch as smp
+from smdistributed.modelparallel.schedules import SCHEDULES
 
 # A step, and what it returns on rank 0: the mean loss if it is known there.
 Step = Callable[[], float]
@@ -221,6 +222,7 @@ def main() -> None:
     """Measures one case."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--what", choices=tuple(MEASURES), required=True)
+    parser.add_argument("--pipeline", choices=tuple(SCHEDULES), default="interleaved")
     parser.add_argument("--shape", choices=SHAPES, default="gpt-4")
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--active", type=int)
@@ -231,6 +233,7 @@ def main() -> None:
     config: dict[str, Any] = {
         "partitions": int(os.environ["WORLD_SIZE"]),
         "microbatches": arguments.microbatches,
+        "pipeline": arguments.pipeline,
         "auto_partition": False,
         "default_partition": 0,
     }

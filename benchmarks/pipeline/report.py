@@ -114,13 +114,14 @@ What it says is torch's own text. Run again by
 def page(content: dict[str, Any]) -> str:
     """The text of the page."""
     cores = content["environment"]["cpus"]
+    pipeline = content.get("pipeline", "interleaved")  # older results do not say
     parts = [
         f"""# Steps of a pipeline, beside torch.distributed.pipelining
 
 <!-- Written by benchmarks/pipeline/report.py; edit that, not this page. -->
 
 The same GPT, cut at the same blocks, over the same ranks and with the same microbatches: through
-`smp.DistributedModel` with its interleaved schedule, and through torch's `Schedule1F1B` and
+`smp.DistributedModel` with its {pipeline} schedule, and through torch's `Schedule1F1B` and
 `ScheduleGPipe` over Gloo. All three take turns in one run, in the same processes, with one thread
 each. A ratio of 1.05 means that theirs took 5 % longer than ours in the turn beside it.
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from shared import environment, list_options, result_files
 
+from smdistributed.modelparallel.schedules import SCHEDULES
+
 SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = 600.0
@@ -71,6 +73,7 @@ def steps_of(shape: str, ranks: int, microbatches: int, options: argparse.Namesp
     found = _run(
         ranks,
         *("--what", "steps", "--shape", shape, "--microbatches", microbatches),
+        *("--pipeline", options.pipeline),
         *("--rounds", options.rounds, "--turn-ms", options.turn_ms),
     )
     turns = found["turns"]
@@ -120,6 +123,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--ranks", type=list_options.rank_counts(2), default=[2, 4], metavar="N,...", help="of 2, 4"
     )
+    parser.add_argument(
+        "--pipeline", choices=tuple(SCHEDULES), default="interleaved", help="our schedule of steps"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each column")
     parser.add_argument("--turn-ms", type=float, default=400, help="time of one turn, about")
     parser.add_argument(
@@ -145,6 +151,7 @@ def main() -> int:
         "command": result_files.published_command(HERE, sys.argv[1:]),
         "rounds": options.rounds,
         "turn_ms": options.turn_ms,
+        "pipeline": options.pipeline,
         "environment": environment.describe(),
         "steps": [],
         "memory": [],

@@ -4,7 +4,7 @@
 
 Importing this package imports no framework. What is decided here, before anything is done, is pure
 and tested by table: `config` (the user's parameters), `topology` (which rank holds what),
-`partition` (which module goes where) and `schedule` (who does what when).
+`partition` (which module goes where) and `schedules` (who does what when).
 
 `__version__` is 1.15 or later, the version of the original that scripts ask for.
 Source: modelparallel specification, section 0.

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.schedules import PIPELINES
+from smdistributed.modelparallel.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.topology import PLACEMENT_STRATEGIES, GroupKind, Topology
 
 __all__ = ["PARAMETERS_VARIABLE", "Config"]
@@ -114,7 +116,7 @@ class Config:
 
     pipeline_parallel_degree: int = _parameter(1, _positive)
     microbatches: int = _parameter(1, _positive)
-    pipeline: str = _parameter("interleaved", _one_of("interleaved", "simple", "_only_forward"))
+    pipeline: str = _parameter(Interleaved.name, _one_of(*PIPELINES))
     optimize: str = _parameter("memory", _one_of("memory", "speed"))
     placement_strategy: str = _parameter("cluster", _one_of(*PLACEMENT_STRATEGIES))
     auto_partition: bool = _flag(True)

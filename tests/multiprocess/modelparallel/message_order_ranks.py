@@ -36,6 +36,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
+from smdistributed.modelparallel.schedules import SCHEDULES, schedule_named
+
 WIDTH = 3
 WIDE = 1000  # larger than what travels with the gradients
 MICROBATCHES = 4
@@ -696,11 +698,9 @@ class Rank:
         global microbatch
         executor = self.executor
         microbatch = lambda: executor.microbatch  # noqa: E731
-        from smdistributed.modelparallel.schedule import Schedule
-
-        schedule = Schedule.named(step.pipeline, MICROBATCHES, step.bound)
+        schedule = schedule_named(step.pipeline, MICROBATCHES, step.bound)
         if self.rank > 0:
-            return executor.serve(self._notice)  # type: ignore[no-any-return]
+            return executor.serve(schedule, self._notice)  # type: ignore[no-any-return]
         if step.way is refused:
             error = Broken("of the batch")
             executor.refuse(error)
@@ -811,7 +811,7 @@ def run_courses(rank: int, world_size: int, folder: str, names: Sequence[tuple[s
 
 
 def _any_schedule(choose: random.Random, step: Step) -> Step:
-    pipeline = choose.choice(("interleaved", "simple"))
+    pipeline = choose.choice(tuple(SCHEDULES))
     return dataclasses.replace(step, pipeline=pipeline, bound=choose.randint(1, MICROBATCHES))
 
 

@@ -19,6 +19,7 @@ import pytest
 from harness import run_ranks
 from preloaded import Preload
 
+from smdistributed.modelparallel.schedules import SCHEDULES
 from tests.multiprocess.modelparallel.architectures import ARCHITECTURES
 from tests.multiprocess.modelparallel.equality_ranks import Case
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 # Each model where most calls are remote, and where few are; numbers of microbatches and schedules
 # in turn, so that all of them meet chains, skips, reuse, states and recomputation.
 _MICROBATCHES = (4, 1, 2, 3, 8, 5, 6, 7)
-_PIPELINES = ("interleaved", "simple")
+_PIPELINES = tuple(SCHEDULES)
 
 
 def _covering(partitions: int, names: list[str], placements: tuple[str, ...]) -> list[Case]:

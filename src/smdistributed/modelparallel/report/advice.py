@@ -282,9 +282,9 @@ def enough_microbatches(settings: Settings, expected: Expected) -> tuple[int, Ex
 
 def _enough_active(settings: Settings, expected: Expected) -> tuple[int, float] | None:
     """The smallest bound of active microbatches that is as good as none, and what it gains."""
-    if settings.pipeline == "simple":
-        return None
     all_active = dataclasses.replace(settings, active_microbatches=settings.microbatches)
+    if all_active.schedule().bound == settings.schedule().bound:
+        return None
     best = expect(expected.way, all_active).step_s
     if best > expected.step_s * (1 - _LEAST_GAIN):
         return None

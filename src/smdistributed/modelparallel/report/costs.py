@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from smdistributed.modelparallel.schedule import Schedule
+from smdistributed.modelparallel.schedules import schedule_named
+from smdistributed.modelparallel.schedules.schedule import Schedule
 
 __all__ = [
     "OUTSIDE_ROW",
@@ -46,7 +47,7 @@ class Settings:
 
     def schedule(self) -> Schedule:
         """The rules of a step."""
-        return Schedule.named(self.pipeline, self.microbatches, self.active_microbatches)
+        return schedule_named(self.pipeline, self.microbatches, self.active_microbatches)
 
     def with_microbatches(self, microbatches: int) -> Settings:
         """The same with another number of microbatches."""

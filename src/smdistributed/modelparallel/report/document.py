@@ -33,7 +33,7 @@ from smdistributed.modelparallel.report.timeline import (
     way_of,
 )
 from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
-from smdistributed.modelparallel.schedule import Visit
+from smdistributed.modelparallel.schedules.simulation import Visit
 
 __all__ = ["Measured", "Report", "read_report", "report_of_records"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from smdistributed.modelparallel.report.timeline import Span
 from smdistributed.modelparallel.report.words import seconds_text
-from smdistributed.modelparallel.schedule import predict
+from smdistributed.modelparallel.schedules.simulation import predict
 
 if TYPE_CHECKING:
     from smdistributed.modelparallel.report.document import Report

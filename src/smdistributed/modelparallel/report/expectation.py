@@ -18,7 +18,8 @@ from smdistributed.modelparallel.report.costs import (
     Profile,
     Settings,
 )
-from smdistributed.modelparallel.schedule import Phase, Prediction, Task, Visit, predict
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.simulation import Prediction, Visit, predict
 
 __all__ = ["Expected", "expect", "expect_of_profile", "visits", "with_memory"]
 

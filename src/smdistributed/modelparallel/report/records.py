@@ -40,7 +40,7 @@ class Stretch(NamedTuple):
     """A time in which a rank computed for one microbatch, without a break.
 
     Attributes:
-        phase: letter of the task, as in `schedule.Phase`.
+        phase: letter of the task, as in `schedules.schedule.Phase`.
         microbatch: number of it.
         begin_ns, end_ns: on the rank's clock.
         what: modules that were called, for people; empty for the step's body.

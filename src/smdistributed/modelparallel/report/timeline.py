@@ -14,7 +14,8 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.report.expectation import visits
 from smdistributed.modelparallel.report.perfetto import clocks_of
 from smdistributed.modelparallel.report.records import RankRecord, Stretch
-from smdistributed.modelparallel.schedule import Phase, Task, Visit
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.simulation import Visit
 
 __all__ = ["Span", "Timeline", "comparable", "order_of", "timelines", "typical", "way_of"]
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
-from smdistributed.modelparallel.schedule import Schedule
+from smdistributed.modelparallel.schedules import schedule_named
+from smdistributed.modelparallel.schedules.schedule import Schedule
 from smdistributed.modelparallel.topology import GroupKind
 from smdistributed.modelparallel.torch.activation_checkpointing.elsewhere import Elsewhere
 from smdistributed.modelparallel.torch.executor.deferred import Deferred
@@ -106,7 +107,7 @@ class Pipeline:
         """Of a step that has so many."""
         config = self.job.config
         bound = config.active_microbatches or microbatches
-        return Schedule.named(config.pipeline, microbatches, bound)
+        return schedule_named(config.pipeline, microbatches, bound)
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ class Pipeline:
             results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights, habit)
             self.peak_microbatches = executor.peak_microbatches
         else:
-            results = executor.serve(arm)
+            results = executor.serve(self.schedule(self.job.config.microbatches), arm)
         return results, executor.note, executor.had_backward
 
     def _run_alone(

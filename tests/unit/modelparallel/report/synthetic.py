@@ -15,7 +15,7 @@ from smdistributed.modelparallel.report.records import (
     StepRecord,
     Stretch,
 )
-from smdistributed.modelparallel.schedule import Visit, predict
+from smdistributed.modelparallel.schedules.simulation import Visit, predict
 
 MS = 1_000_000
 ROWS = (

@@ -17,7 +17,7 @@ from smdistributed.modelparallel.report.advice import (
 )
 from smdistributed.modelparallel.report.costs import Row, Settings
 from smdistributed.modelparallel.report.expectation import Expected, expect
-from smdistributed.modelparallel.schedule import Visit
+from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import settings
 
 

@@ -24,7 +24,7 @@ from smdistributed.modelparallel.report.records import (
     read_rank_record,
     write_rank_record,
 )
-from smdistributed.modelparallel.schedule import Visit
+from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import records, settings
 
 # What has no parameters of its own, as "main/free", runs where it is called.

@@ -21,7 +21,8 @@ from smdistributed.modelparallel.report.expectation import (
     visits,
     with_memory,
 )
-from smdistributed.modelparallel.schedule import Phase, Task, Visit
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import settings
 
 # Each keeps 10 bytes more than the one before; gradients of parameters are 4 bytes each.

@@ -12,7 +12,9 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.report.expectation import expect
 from smdistributed.modelparallel.report.records import Stretch
 from smdistributed.modelparallel.report.timeline import order_of, timelines, typical, way_of
-from smdistributed.modelparallel.schedule import Phase, Visit, predict
+from smdistributed.modelparallel.schedules import SCHEDULES
+from smdistributed.modelparallel.schedules.schedule import Phase
+from smdistributed.modelparallel.schedules.simulation import Visit, predict
 from tests.unit.modelparallel.report.synthetic import MS, records, settings
 
 EVEN = [Visit(0, 10, 20), Visit(1, 10, 20)]
@@ -26,11 +28,7 @@ def _in_ms(way: list[Visit]) -> list[tuple[int, float, float]]:
 
 @pytest.mark.parametrize(
     ("way", "pipeline"),
-    [
-        (EVEN, "interleaved"),
-        (EVEN, "simple"),
-        (THERE_AND_BACK, "interleaved"),
-    ],
+    [*((EVEN, name) for name in SCHEDULES), (THERE_AND_BACK, "interleaved")],
 )
 def test_the_way_and_the_bubble_are_those_of_the_schedule(way: list[Visit], pipeline: str) -> None:
     chosen = settings(pipeline=pipeline)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from smdistributed.modelparallel.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
 
 if TYPE_CHECKING:
     from smdistributed.modelparallel.torch.executor.fibers import Fiber

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
-from smdistributed.modelparallel.schedule import Phase
+from smdistributed.modelparallel.schedules.schedule import Phase
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.argument_changes import (
     Changes,

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError, StepAborted
-from smdistributed.modelparallel.schedule import Phase, Priority, Schedule, Task
+from smdistributed.modelparallel.schedules.interleaved import Interleaved
+from smdistributed.modelparallel.schedules.schedule import Phase, Priority, Schedule, Task
 from smdistributed.modelparallel.torch.executor import interception
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.attributes import Attributes
@@ -109,7 +110,7 @@ class Executor:
         self._recorder: Recorder | None = None
         self._end: Letter | None = None
         self._abort_reason = ""
-        self._schedule = Schedule(True, 1, 1)
+        self._schedule: Schedule = Interleaved(1, 1)  # until a step brings its own
         self._bodies: Sequence[Callable[[], Any]] = ()
         self._num_started = self._num_forwards_done = self._num_finished = 0
         self._results: list[Any] = []
@@ -192,10 +193,13 @@ class Executor:
         self._tell_abort(error)
         self._finish_step()
 
-    def serve(self, before_last_backward: Callable[[], None] | None = None) -> list[Any]:
+    def serve(
+        self, schedule: Schedule, before_last_backward: Callable[[], None] | None = None
+    ) -> list[Any]:
         """Runs a step on any other rank, until the leader ends it.
 
         Args:
+            schedule: of the step; here it decides what comes first.
             before_last_backward: as of `lead`.
 
         Returns: what the leader's bodies returned.
@@ -203,7 +207,7 @@ class Executor:
         Raises:
             StepAborted: the step failed; says where, and how.
         """
-        self._begin(Schedule(True, 1, 1), before_last_backward)
+        self._begin(schedule, before_last_backward)
         self._random.draw()  # as the leader does: outside of steps all ranks draw the same
         outside = self._random.save()
         try:
@@ -384,7 +388,7 @@ class Executor:
                     lambda: self._schedule.may_turn_back(self._num_forwards_done),
                     "the forward passes of the other microbatches",
                 )
-            if self._schedule.is_interleaved:  # else owners go back in the order of microbatches
+            if self._schedule.turns_back_early:
                 self._caller.send_back_root(tensors)
             self._scheduler.yield_to_more_urgent(activity.task)
         self.had_backward = True
@@ -575,7 +579,7 @@ class Executor:
 
     def priority(self, task: Task) -> Priority:
         """What comes first: the smallest."""
-        return self._schedule.priority(task)
+        return self._schedule.priority(task, self._rank == 0)
 
     def _forwards_are_done(self, _: Letter) -> None:
         self._are_forwards_done = True

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from smdistributed.modelparallel.schedule import Priority, Task
+from smdistributed.modelparallel.schedules.schedule import Priority, Task
 
 if TYPE_CHECKING:
     from smdistributed.modelparallel.torch.executor.recorder import Recorder

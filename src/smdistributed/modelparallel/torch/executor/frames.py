@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from smdistributed.modelparallel.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor import autograd_engine
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.wire import Letter

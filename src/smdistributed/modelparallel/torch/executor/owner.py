@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.argument_changes import (
     ADVICE,

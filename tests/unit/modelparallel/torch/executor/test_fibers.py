@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from machine_speed import scaled
 
-from smdistributed.modelparallel.schedule import Phase, Schedule, Task
+from smdistributed.modelparallel.schedules.interleaved import Interleaved
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.fibers import Aborted, Fiber, Scheduler
 
 FORWARD = [Task(Phase.FORWARD, number) for number in range(8)]
@@ -28,10 +29,10 @@ class World:
         self.offered = deque(range(offered))
         self.body: Callable[[int], None] = lambda number: None
         self.state = 0
-        self.schedule = Schedule(True, 8, 8)
+        self.schedule = Interleaved(8, 8)
 
     def priority(self, task: Task) -> tuple[int, int]:
-        return self.schedule.priority(task)
+        return self.schedule.priority(task, is_leader=True)
 
     def offer(self) -> Task | None:
         return FORWARD[self.offered[0]] if self.offered else None

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from smdistributed.modelparallel.report.records import Sent, Stretch
-from smdistributed.modelparallel.schedule import Phase, Task
+from smdistributed.modelparallel.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
 from smdistributed.modelparallel.torch.executor.recorder import Recorder

@@ -1,94 +1,19 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on what when: the rules of a pipeline's schedules, and what they lead to.
+"""Who does what when under a schedule, and what follows: bubble, and memory.
 
-A step cuts its batch into microbatches. Each of them is up to two tasks of the leader, forward and
-backward, and while a task is away on another rank, the leader works on another one. A rank that has
-several things to do takes the first by `Schedule.priority`; the executor and the simulation below
-ask the same rules, so what is predicted is what is done.
-
-    interleaved   backward before forward, then the lowest microbatch. What is computed for a
-                  backward pass is let go as soon as possible.
-    simple        forward before backward, then the lowest microbatch; the leader begins no backward
-                  before all forwards have ended. Everything is kept until then.
-
-At most `bound` microbatches are under way at a time (`active_microbatches`).
-
-Source: modelparallel specification, section 3.6.
+Ranks are simulated that take the best of what is ready, one thing at a time. Every microbatch goes
+the same way through them.
 """
 
 import dataclasses
-import enum
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Phase", "Prediction", "Priority", "Run", "Schedule", "Task", "Visit", "predict"]
+from smdistributed.modelparallel.schedules.schedule import Phase, Priority, Schedule, Task
 
-Priority = tuple[int, int]
-"""What comes first: the smallest."""
-
-
-class Phase(enum.Enum):
-    """A part of a microbatch's work."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """One phase of one microbatch; `F3` in tables."""
-
-    phase: Phase
-    microbatch: int
-
-    def __str__(self) -> str:
-        return f"{self.phase.value}{self.microbatch}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """The rules of one step.
-
-    Attributes:
-        is_interleaved: else simple.
-        microbatches: of the step.
-        bound: microbatches that may be under way at a time.
-    """
-
-    is_interleaved: bool
-    microbatches: int
-    bound: int
-
-    @classmethod
-    def named(cls, pipeline: str, microbatches: int, active_microbatches: int) -> "Schedule":
-        """The schedule of the parameter `pipeline`.
-
-        The simple one has all microbatches under way, whatever `active_microbatches` says: none
-        ends before the last has begun.
-        """
-        is_interleaved = pipeline == "interleaved"
-        bound = min(active_microbatches, microbatches) if is_interleaved else microbatches
-        return cls(is_interleaved, microbatches, bound)
-
-    def priority(self, task: Task) -> Priority:
-        """What comes first where a rank has the choice: the smallest."""
-        later = Phase.FORWARD if self.is_interleaved else Phase.BACKWARD
-        return int(task.phase is later), task.microbatch
-
-    def may_start(self, num_started: int, num_under_way: int) -> bool:
-        """Whether the leader may begin another microbatch.
-
-        Args:
-            num_started: so far.
-            num_under_way: of those.
-        """
-        return num_started < self.microbatches and num_under_way < self.bound
-
-    def may_turn_back(self, num_forwards_done: int) -> bool:
-        """Whether the leader may begin a backward pass."""
-        return self.is_interleaved or num_forwards_done == self.microbatches
+__all__ = ["Prediction", "Run", "Visit", "predict"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,8 +137,9 @@ class _Simulation:
         return self._result(now)
 
     def _arrive(self, task: Task, position: int) -> None:
-        rank = self._ranks[self._way[position].rank]
-        heapq.heappush(rank.ready, (self._schedule.priority(task), position, task))
+        number = self._way[position].rank
+        priority = self._schedule.priority(task, number == self._leader)
+        heapq.heappush(self._ranks[number].ready, (priority, position, task))
 
     def _end(self, now: float, task: Task, position: int) -> None:
         """A rank has done something: the task goes on its way from there."""
@@ -272,7 +198,7 @@ class _Simulation:
         if not self._schedule.may_start(self._num_started, leader.num_kept):
             return
         task = Task(Phase.FORWARD, self._num_started)
-        if not leader.ready or self._schedule.priority(task) < leader.ready[0][0]:
+        if not leader.ready or self._schedule.priority(task, True) < leader.ready[0][0]:
             self._num_started += 1
             self._arrive(task, 0)
 
