@@ -6,7 +6,7 @@ The statements are those of `tests/conformance/collectives`: one rank per host, 
 shared memory and TCP work together in one collective), and hosts with unequal numbers of ranks. All
 statements of a list are checked by one job per layout, and are tests of their own here.
 
-Source: the docstrings of `Communicator`; spec, section 12.
+Source: the docstrings of `Communicator`; dataparallel specification, section 12, point 3.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The training, the comparison and its tolerance are those of the conformance suite.
 
-Source: specification, section 12, point 2.
+Source: dataparallel specification, section 12, point 2.
 """
 
 from __future__ import annotations

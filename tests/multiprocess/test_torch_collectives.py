@@ -150,7 +150,7 @@ def integer_averages(rank: int, world_size: int) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_average_of_integers_is_divided_towards_zero(world_size: int) -> None:
-    """As over NCCL, and as Lightning expects; our choice where the specification refuses it."""
+    """As over NCCL, and as Lightning expects; Gloo refuses averages, so this is our choice."""
     run_ranks(integer_averages, world_size, deadline_s=240)
 
 
@@ -167,7 +167,7 @@ def half_average_near_overflow(rank: int, world_size: int) -> None:
 
 
 def test_half_average_does_not_overflow_and_nan_reaches_all() -> None:
-    """Specification, section 12, point 4."""
+    """Source: dataparallel specification, section 12, point 4."""
     run_ranks(half_average_near_overflow, 8, deadline_s=120)
 
 

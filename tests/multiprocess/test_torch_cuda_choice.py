@@ -159,7 +159,7 @@ def decide(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
 def test_a_shared_gpu_is_a_warning_once_per_process_and_information_afterwards(
     decide: Decide,
 ) -> None:
-    """Specification, section 3.4: oversubscription is allowed, with one warning."""
+    """Oversubscription is allowed, with one warning (dataparallel specification, section 3.4)."""
     assert decide(0, "aab") == [logging.WARNING]
     assert decide(0, "aab") == [logging.INFO]
     assert decide(0, "bb") == [logging.INFO]

@@ -198,7 +198,10 @@ def test_ddp_equals_gloo_on_the_same_tensors(amp: torch.dtype | None) -> None:
 
 
 def half_gradients(rank: int, world_size: int, dtype: torch.dtype) -> None:
-    """16-bit gradients are reduced as such; infinities reach every rank (specification, 6.3)."""
+    """16-bit gradients are reduced as such, and infinities reach every rank.
+
+    Source: dataparallel specification, section 6.3.
+    """
     _use(0)
     with smddp():
         torch.manual_seed(0)

@@ -4,8 +4,8 @@
 
 Tolerance: gradients are sums of the same products in another order (per-rank means, then the mean
 of those), so float32 results differ by a few units in the last place of each step. 1e-6 relative
-per step is the specification's bound (section 12, point 2); weights of this size stay within 1e-6
-absolute over the steps run here. Between ranks there is no tolerance: bits must agree.
+per step is the bound (dataparallel specification, section 12, point 2); weights of this size stay
+within 1e-6 absolute over the steps run here. Between ranks there is no tolerance: bits must agree.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def mixed_dtypes(rank: int, world_size: int) -> None:
 
 
 def test_gradients_of_two_dtypes() -> None:
-    """A correctness bug of the original before 1.2.2 (specification, section 2)."""
+    """A correctness bug of the original before 1.2.2 (dataparallel specification, section 2)."""
     run_ranks(mixed_dtypes, 2)
 
 

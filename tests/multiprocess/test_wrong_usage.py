@@ -4,7 +4,7 @@
 
 The texts are shown in docs/troubleshooting.md.
 
-Source: our choice; dataparallel specification, section 4.5, for the classes.
+Source: our choice; dataparallel specification, section 9, for the classes.
 """
 
 from __future__ import annotations

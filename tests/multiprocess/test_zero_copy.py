@@ -3,7 +3,7 @@
 """With SMDDP_ZERO_COPY=recurring tensors that recur move into shared memory; nothing else changes.
 
 The rules, one by one, are in tests/unit/dataparallel/torch/adoption; here they meet real ranks, a
-real arena and real operations. Source: docs/zero_copy.md; zero-copy trials, section 3.
+real arena and real operations. Source: docs/zero_copy.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's own parallel classes with and without zero copy: the same bits in every parameter.
 
-Source: docs/zero_copy.md; zero-copy trials, sections 3 and 4.
+Source: docs/zero_copy.md.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def sharing_warning(np: int, accelerators: int) -> str | None:
     """Returns what to say about `np` processes on a host with that many GPUs, if anything.
 
     More processes than GPUs work, as process i uses GPU i modulo their number, but it is seldom
-    meant. Without GPUs there is nothing to share. Source: specification, section 3.4.
+    meant. Without GPUs there is nothing to share. Source: dataparallel specification, section 3.4.
     """
     if accelerators == 0 or np <= accelerators:
         return None

@@ -4,7 +4,7 @@
 
 The statements are the docstrings in collective_checks.py.
 
-Source: the docstrings of `Communicator`; spec, section 12.
+Source: the docstrings of `Communicator`; dataparallel specification, section 12, point 3.
 """
 
 from __future__ import annotations

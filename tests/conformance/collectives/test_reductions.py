@@ -4,7 +4,8 @@
 
 The statements are the names and docstrings in reduction_checks.py.
 
-Source: `ReduceOp` and `Communicator.all_reduce`; native/kernels/kernels.h; spec, section 12.
+Source: `ReduceOp` and `Communicator.all_reduce`; native/kernels/kernels.h; dataparallel
+specification, section 12, points 3 and 4.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ LAUNCHERS = {
     },
 }
 
-# Every variable of section 3.1.
+# Every variable of the dataparallel specification, section 3.1.
 CONTRACT = {
     "RANK",
     "WORLD_SIZE",

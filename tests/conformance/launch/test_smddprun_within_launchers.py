@@ -31,8 +31,8 @@ INCIDENTAL = {"LC_CTYPE", "_", "SHLVL", "PWD"}
 
 
 # Row 1: "inside an mpirun/srun/PMI process (the toolkit's use: `mpirun ... smddprun python -m
-# mpi4py train.py ...`): run discovery, set §3.1 variables, bind device, exec the command (same PID,
-# so signals and exit status pass through)".
+# mpi4py train.py ...`): run discovery, set the variables of section 3.1, exec the command (same
+# PID, so signals and exit status pass through)".
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

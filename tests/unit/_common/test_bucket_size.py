@@ -1,6 +1,9 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of section 6.2; `test_fusion.py` and `test_settings.py` have its two error texts."""
+"""How large a bucket may be; `test_fusion.py` and `test_settings.py` have the two error texts.
+
+Source: dataparallel specification, section 6.2.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def empty_shared(
         ConfigurationError: (a ValueError) this process is a forked child of the group's.
         RuntimeError, TypeError: `size` or `dtype` is nothing that `torch.empty` takes.
 
-    Source: our choice; DESIGN, section 2, point 4.
+    Source: our choice; docs/zero_copy.md, "A tensor of your own".
     """
     require_initialized("empty_shared()")
     resolved = resolve_group(group)

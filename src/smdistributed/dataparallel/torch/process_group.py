@@ -4,7 +4,7 @@
 
 A Python subclass of torch's `ProcessGroup`, so one wheel serves every torch version. torch's Python
 functions call its methods directly; torch's C++ code (DDP, functional collectives) reaches those
-that torch's trampoline class forwards. What shaped it (zero-copy trials, sections 1 and 2):
+that torch's trampoline class forwards. What shaped it:
 
 - `all_reduce` of a contiguous CPU tensor is the hot path: a few attribute reads, one engine call,
   one shared handle. Everything unusual fails one of its tests and is dealt with elsewhere.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work handles: torch's view of an operation that the engine has under way.
 
-What callers ask of a handle (zero-copy trials, section 2): `dist.*` and functional collectives
+What callers ask of a handle: `dist.*` and functional collectives
 `wait`, DDP takes `get_future` and waits for it in C++. Hence the future, which costs more than a
 small collective, exists only if it is asked for.
 

@@ -20,5 +20,5 @@ of the group's arena, copy the bytes there and exchange. Every tensor that views
 follows. Whoever noted the old address does not, so the old memory is kept as long as the storage
 lives: it can be read, but what is written there is lost. docs/zero_copy.md tells the whole story.
 
-Source: zero-copy trials, section 3; DESIGN, section 2, point 4.
+Source: our choice; docs/zero_copy.md, "moving what recurs".
 """

@@ -5,7 +5,7 @@
 torch makes that object when Python first asks for a storage, and keeps it as long as the storage
 lives, even while nobody in Python holds it. So the mark ends with the storage. An address would
 not do: the next gradient of the same size is likely to get the same memory, and would be taken for
-the last one (188 of 240 fresh storages in the trials; by object none).
+the last one (188 of 240 fresh storages in a measurement; by object none).
 
 Copies, pickles and what `share_memory_` makes of a storage are other objects, without the mark.
 """

@@ -8,7 +8,7 @@ called, is not `resizable()`, and torch does not move those itself. What it does
 by `watch`, or asked of the engine. A storage that several tensors view stays too: one of them may
 be a parameter, whose `.data` is a tensor like any other.
 
-Source: zero-copy trials, section 3, "When to move (all must hold)".
+Source: our choice; docs/zero_copy.md, "moving what recurs".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which storages move and which stay: one test per rule, each fails if its rule is taken out.
 
-Source: zero-copy trials, section 3, "When to move (all must hold)"; docs/zero_copy.md.
+Source: docs/zero_copy.md, "moving what recurs".
 """
 
 from __future__ import annotations
