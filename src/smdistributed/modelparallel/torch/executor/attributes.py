@@ -14,7 +14,7 @@ is what is put into a list or a dict that stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,20 +40,16 @@ class Attributes:
 
     Args:
         numbers: of the model's modules.
-        is_under_way: whether a microbatch runs or waits on this rank, as far as it is known here.
     """
 
-    def __init__(
-        self, numbers: Mapping[nn.Module, int], is_under_way: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, numbers: Mapping[nn.Module, int]) -> None:
         self._numbers = numbers
-        self._is_under_way = is_under_way
         # What stood in each attribute before its first microbatch set it.
         self._before: dict[_Slot, Any] = {}
         # What each microbatch has there, while another one runs.
         self._aside: dict[int, dict[_Slot, Any]] = {}
         self._microbatch = 0
-        # Which microbatch has set what all share.
+        # Which microbatch under way has set what all share.
         self._set_by: dict[_Slot, int] = {}
         self._warned: set[tuple[type, str]] = set()
 
@@ -75,9 +71,7 @@ class Attributes:
             return
         setter = self._set_by.get(slot)
         self._set_by[slot] = activity.task.microbatch
-        if setter is None or setter == activity.task.microbatch or not self._is_under_way(setter):
-            return
-        if not _is_alike(known, value):
+        if setter not in (None, activity.task.microbatch) and not _is_alike(known, value):
             self._warn(
                 module,
                 name,
@@ -124,6 +118,10 @@ class Attributes:
             module, name = slot
             aside[slot] = module.__dict__.get(name, _NOTHING)
             _put(module, name, own.get(slot, before))
+
+    def end_microbatch(self, microbatch: int) -> None:
+        """The leader has come to the end of one."""
+        self._set_by = {slot: each for slot, each in self._set_by.items() if each != microbatch}
 
     def end_step(self) -> None:
         """As in one process, what the last microbatch has set stays."""

@@ -82,6 +82,7 @@ class Executor:
     ) -> None:
         self._rank = rank
         self._size = size
+        self._modules = modules
         self._numbers = {module: number for number, module in enumerate(modules)}
         previous = predecessor._mailbox if predecessor else None
         self._mailbox: Mailbox = Mailbox(rank, size, channel, device, timeout_s, previous)
@@ -89,7 +90,7 @@ class Executor:
         self._random = RandomState(device)
         self._scheduler = Scheduler(self)
         self._caller = Caller(self._post, self, names)
-        self._attributes = Attributes(self._numbers, lambda number: number in self._under_way)
+        self._attributes = Attributes(self._numbers)
         self._owner = Owner(rank, self._post, self, modules, names, self._random, self._attributes)
         self._mailbox.handlers = {
             Kind.CALL: self._owner.called,
@@ -354,6 +355,7 @@ class Executor:
             self._note_forward_done()
         self._habit.note_backwards(activity.num_backwards)
         self._num_finished += 1
+        self._attributes.end_microbatch(microbatch)
         self._caller.forget(activity)
 
     def _note_forward_done(self) -> None:
