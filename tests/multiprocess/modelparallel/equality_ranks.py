@@ -252,7 +252,7 @@ def leftovers(executor: Any) -> dict[str, int]:
     return {
         "frames": owner.num_frames,
         "early values": len(owner._early),
-        "gone": len(owner._gone),
+        "frames that are gone": len(owner._frames),
         "programs": len(caller._programs),
         "ready": len(executor._scheduler._ready),
         "suspended": len(executor._scheduler._suspended),

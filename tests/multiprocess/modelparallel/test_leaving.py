@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from harness import run_ranks
@@ -23,14 +22,14 @@ def leaves_at_once(rank: int, world_size: int) -> float:
 
     import smdistributed.modelparallel.torch as smp
     from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
-    from smdistributed.modelparallel.torch.executor.wire import Kind
+    from smdistributed.modelparallel.torch.executor.messages import End, Message
 
     post = Mailbox.post
 
-    def late(self: Mailbox, to: int, kind: Kind, *args: Any) -> None:
-        if kind is Kind.END and to == RANKS - 1:
+    def late(self: Mailbox, to: int, message: Message) -> None:
+        if isinstance(message, End) and to == RANKS - 1:
             time.sleep(LATE_S)
-        post(self, to, kind, *args)
+        post(self, to, message)
 
     Mailbox.post = late  # type: ignore[method-assign, assignment]
     smp.init({"partitions": world_size, "auto_partition": False, "default_partition": 0})

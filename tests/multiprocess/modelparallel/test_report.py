@@ -186,11 +186,11 @@ def test_bubble_messages_and_modules(folder: Path) -> None:
             f"main/{number}": place for number, place in enumerate([0, int(report is uneven), 1, 1])
         }
         kinds = measured.sent["0-1"]
-        assert kinds["CALL"][0] == MICROBATCHES
+        assert kinds["Call"][0] == MICROBATCHES
         # A microbatch's values, beside what says what to do with them.
-        assert kinds["CALL"][1] > MICROBATCHES * 2 * WIDTH * 4
-        assert kinds["END"][0] == 1
-        assert measured.sent["1-0"]["GRADIENTS"][0] == MICROBATCHES
+        assert kinds["Call"][1] > MICROBATCHES * 2 * WIDTH * 4
+        assert kinds["End"][0] == 1
+        assert measured.sent["1-0"]["Gradients"][0] == MICROBATCHES
     assert uneven.measured is not None
     # One module of four, and three: so are the times that nobody waits.
     assert uneven.measured.bubble[0] > uneven.measured.bubble[1]

@@ -170,7 +170,7 @@ def memory(rank: int, world_size: int) -> dict[int, int]:
         def watched(
             frame: Any, original: Any = original, owner: Any = owner, seen: Any = seen
         ) -> None:
-            kept = [f for f in owner._frames.values() if f.results or not f.has_gone_back]
+            kept = [f for f in owner._frames.values() if f.keeps_something]
             seen.add(len({frame.activity.task.microbatch for frame in kept}))
             original(frame)
 

@@ -70,7 +70,7 @@ def records(
             end = begin + length + 20_000 * (rank > 0)
             told = begin + length - 10_000
             microbatches = chosen.microbatches if rank == 0 else 0
-            sent = (Sent(1 - rank, "CALL" if rank == 0 else "GRADIENTS", 4, 4096),)
+            sent = (Sent(1 - rank, "Call" if rank == 0 else "Gradients", 4, 4096),)
             recorded.append(StepRecord(number, microbatches, begin, end, told, stretches, sent))
         order = [path for path in module_seconds[rank] if path]
         found.append(

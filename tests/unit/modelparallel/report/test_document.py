@@ -70,7 +70,7 @@ def test_the_text_has_what_was_asked_for() -> None:
     assert "a step: 395 ms; computing and schedule alone: 390 ms" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "0", "120", "ms", "69.6%", "69.2%", "3.5", "kB"] in [line[:8] for line in lines]
-    assert "0 to 1: 4.1 kB in 4 messages per step (CALL 4.1 kB)" in text
+    assert "0 to 1: 4.1 kB in 4 messages per step (Call 4.1 kB)" in text
     assert "Partition 1 is overloaded" in text
 
 
@@ -150,7 +150,7 @@ def test_a_plan_beside_what_the_ranks_have_recorded(
     assert main([*_files(tmp_path), "--plan", path]) == 0
     text = capsys.readouterr().out
     assert [line.split()[-8:-6] for line in text.splitlines()[4:6]] == [["3", "kB"], ["4", "kB"]]
-    assert "0 to 1: 4.1 kB in 4 messages per step (CALL 4.1 kB), expected 4 B" in text
+    assert "0 to 1: 4.1 kB in 4 messages per step (Call 4.1 kB), expected 4 B" in text
     rows = tuple(dataclasses.replace(row, partition=0) for row in plan.rows)
     for other, message in (
         (dataclasses.replace(plan, settings=settings(8)), "of 8 microbatches; expected 4"),

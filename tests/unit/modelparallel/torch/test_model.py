@@ -20,7 +20,7 @@ from smdistributed.modelparallel.exceptions import (
     MultipleDistributedModelError,
     SMPNotInitialized,
 )
-from smdistributed.modelparallel.torch.executor.wire import Kind, pack
+from smdistributed.modelparallel.torch.executor.wire import pack
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -73,7 +73,7 @@ def test_parameters_that_are_distributed_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"1\.weight is a DTensor; expected tensors"):
         smp.DistributedModel(model)
     with pytest.raises(TypeError, match="DTensor"):
-        pack(Kind.CALL, 0, [], [whole])
+        pack(0, 0, [], [whole])
 
 
 def test_one_model_lives_at_a_time() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.schedules.schedule import Phase
+from smdistributed.modelparallel.torch.executor import messages
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.argument_changes import (
     Changes,
@@ -34,7 +35,7 @@ from smdistributed.modelparallel.torch.executor.lazy_functions import (
     is_loss,
 )
 from smdistributed.modelparallel.torch.executor.modes import current_modes, mixed
-from smdistributed.modelparallel.torch.executor.programs import Call, Program, with_history
+from smdistributed.modelparallel.torch.executor.programs import Program, with_history
 from smdistributed.modelparallel.torch.executor.remote_errors import unpickled_error
 from smdistributed.modelparallel.torch.executor.signatures import (
     ONE_TENSOR,
@@ -42,7 +43,7 @@ from smdistributed.modelparallel.torch.executor.signatures import (
     Template,
     pickled_definitions,
 )
-from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
+from smdistributed.modelparallel.torch.executor.states import ProgramState
 from smdistributed.modelparallel.torch.structures import flatten, is_container
 
 __all__ = ["WHOLE_RESULT", "Caller", "Post", "Surroundings"]
@@ -52,8 +53,8 @@ _log = get_logger()
 # Instead of a value's number: all values of the last call, with their template.
 WHOLE_RESULT = -1
 
-# post(dest, kind, ints, tensors, pickled)
-Post = Callable[..., None]
+# post(dest, message)
+Post = Callable[[int, messages.Message], None]
 
 
 class Surroundings(Protocol):
@@ -170,7 +171,7 @@ class Caller:
         sources = [self._source(activity, program, tensor) for tensor in tensors]
         # Drawn, not counted: where a checkpoint recomputes, it is what it was.
         seed = self._surroundings.draw_seed() if module >= 0 else 0
-        call = Call(number, sources, learned is not None, seed)
+        call = messages.ModuleCall(number, learned is not None, seed, sources)
         if activity.open is not program:
             # What was open is sent now that it is known which of its values go to this owner.
             self.send_open(activity)
@@ -180,24 +181,24 @@ class Caller:
         program.calls.append(call)
         if learned is not None:
             if learned is ONE_TENSOR:
-                result = program.defer(call, 1)[0]
+                result = program.defer(1)[0]
                 if module < 0 and program.is_grad:
                     program.note_constant(tensors, is_constant(-1 - module))
                 return result
-            return learned.fill(program.defer(call, learned.num_tensors))
-        letter = self._fetch(activity, program, [WHOLE_RESULT])
+            return learned.fill(program.defer(learned.num_tensors))
+        returned = self._fetch(activity, program, [WHOLE_RESULT])
         template: Template
         changes: Changes | None
-        template, changes = pickle.loads(letter.pickled)
+        template, changes = pickle.loads(returned.whole)
         if template == ONE_TENSOR:
             template = ONE_TENSOR
         if is_lasting and changes is not None and changes.what:
             self._changing.add(number)
         elif is_lasting and template.is_plain and number not in self._changing:
             self._learned[number] = template
-        first, program.num_values = program.num_values, program.num_values + len(letter.tensors)
+        first = program.add_values(len(returned.values))
         numbers = list(range(first, program.num_values))
-        tensors = with_history(program, numbers, _present(letter))
+        tensors = with_history(program, numbers, _present(returned.values))
         if changes is None or not (changes.what or template.objects):
             return template.fill(tensors)
         where = f"{program.name} on rank {owner}"
@@ -240,9 +241,9 @@ class Caller:
             return -1 - tensor.number
         slot, is_new = program.slot_for_value(made_by, tensor.number)
         if is_new and made_by.owner != program.owner:
-            push = (tensor.number, program.owner, program.number, slot)
+            push = messages.Push(made_by.number, tensor.number, program.owner, program.number, slot)
             if made_by.is_sent:
-                self._post(made_by.owner, Kind.FETCH, [made_by.number, 0, 1, *push])
+                self._post(made_by.owner, push)
             else:
                 made_by.pushes.append(push)
         return slot
@@ -263,8 +264,8 @@ class Caller:
         around = self._surroundings
         if not around.is_active() or program.activity is not around.activity():
             self._refuse(program)
-        letter = self._fetch(program.activity, program, numbers)
-        tensors = with_history(program, numbers, _present(letter))
+        returned = self._fetch(program.activity, program, numbers)
+        tensors = with_history(program, numbers, _present(returned.values))
         for each, tensor in zip(placeholders, tensors, strict=True):
             if each is not None and each.tensor is None:
                 each.tensor = tensor
@@ -294,11 +295,11 @@ class Caller:
         if program is not None:
             self._send(activity, program, [])
 
-    def _fetch(self, activity: Activity, program: Program, wanted: list[int]) -> Letter:
+    def _fetch(self, activity: Activity, program: Program, wanted: list[int]) -> messages.Return:
         program.answer = None
         if program.is_sent:
             self.send_open(activity)
-            self._post(program.owner, Kind.FETCH, [program.number, len(wanted), 0, *wanted])
+            self._post(program.owner, messages.Fetch(program.number, wanted))
         else:
             if activity.open is program:
                 activity.open = None
@@ -307,9 +308,7 @@ class Caller:
             self._send(activity, program, wanted)
         what = f"what rank {program.owner} computes for it, beginning with {program.name}"
         self._wait(activity, program, lambda: program.answer is not None, what)
-        letter: Letter = program.answer
-        program.answer = None
-        return letter
+        return program.take_answer()
 
     def _wait(
         self, activity: Activity, program: Program, is_there: Callable[[], bool], what: str
@@ -334,36 +333,32 @@ class Caller:
         program.check_inputs()
         pickled = pickled_definitions(program.definitions)
         kept = [number for number in program.awaited() if number not in wanted]
-        task = activity.task
-        ints = [
+        inputs = [slot for slot in program.slots if isinstance(slot, Tensor)]
+        call = messages.Call(
             program.number,
-            task.microbatch,
-            task.phase is Phase.BACKWARD,
+            activity.task,
             mixed(activity.seed, program.ordinal),
             program.is_grad,
-            len(program.slots),
-        ]
-        inputs = []
-        for slot in program.slots:
-            if isinstance(slot, Tensor):
-                ints.append(-1)
-                inputs.append(slot)
-            elif slot is not None:
-                ints += (slot[0].owner, slot[0].number, slot[1])
-        ints.append(len(program.calls))
-        for call in program.calls:
-            ints += (call.signature, call.is_expected, call.seed)
-            ints += (len(call.sources), *call.sources)
-        ints += (len(wanted), *wanted, len(kept), *kept, len(program.pushes))
-        for push in program.pushes:
-            ints += push
+            [
+                messages.Origin(slot[0].owner, slot[0].number, slot[1])
+                if isinstance(slot, tuple)
+                else None
+                for slot in program.slots
+            ],
+            inputs,
+            program.calls,
+            wanted,
+            kept,
+            program.pushes,
+            pickled,
+        )
         if program.is_grad:
             with torch.enable_grad():
                 program.enter_graph(self._dummy)
-        program.is_sent = True
+        program.move_to(ProgramState.SENT)
         program.is_closed = not program.is_grad and bool(wanted) and not kept
         self._programs[program.number] = program
-        self._post(program.owner, Kind.CALL, ints, inputs, pickled)
+        self._post(program.owner, call)
 
     # --- backward --------------------------------------------------------------------------------
 
@@ -374,8 +369,8 @@ class Caller:
         """
         # What is heard of since: a program that waits for a gradient of it would wait in vain.
         self.check(self._surroundings.activity())
-        if program.is_sent_back:
-            program.is_sent_back = False
+        if program.is_asked_early:
+            program.is_asked_early = False
         else:
             self._send_back(program)
         if num_inputs == 0:
@@ -384,7 +379,7 @@ class Caller:
         self._wait(program.activity, program, lambda: program.input_gradients is not None, what)
         returned, program.input_gradients = program.input_gradients, None
         assert returned is not None
-        return returned
+        return list(returned)
 
     def send_back_root(self, roots: Sequence[Tensor]) -> None:
         """Asks for the backward pass of the program that a backward pass begins with, if it is one.
@@ -397,7 +392,7 @@ class Caller:
         if len(pending) == len(roots) and len(programs) == 1:
             program = programs.pop()
             self._send_back(program)
-            program.is_sent_back = True
+            program.is_asked_early = True
 
     def _send_back(self, program: Program) -> None:
         activity = self._surroundings.activity()
@@ -408,24 +403,20 @@ class Caller:
         program.gradients = {}
         for used, _ in program.used():
             used.num_returning += 1
-        task = activity.task
         activity.num_going_back += 1
         self._post(
             program.owner,
-            Kind.BACKWARD,
-            [
+            messages.Backward(
                 program.number,
-                task.microbatch,
-                task.phase is Phase.BACKWARD,
+                activity.task,
                 program.num_returning,
-                len(numbers),
-                *numbers,
-                *program.awaited(),
-            ],
-            gradients,
+                numbers,
+                gradients,
+                program.awaited(),
+            ),
         )
         program.num_returning = 0  # these are of this pass
-        program.has_gone_back = program.is_going_back = True
+        program.move_to(ProgramState.GOING_BACK)
         program.activity = activity
 
     def finish(self, activity: Activity) -> None:
@@ -440,7 +431,7 @@ class Caller:
             self._surroundings.wait_until(activity, lambda: activity.num_going_back == 0, what)
         self.check(activity)
         for program in activity.programs:
-            if program.is_sent and not program.is_answered:
+            if program.state is ProgramState.SENT:
                 self._fetch(activity, program, [])
 
     def check(self, activity: Activity) -> None:
@@ -465,41 +456,42 @@ class Caller:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def returned(self, letter: Letter) -> None:
-        """RETURN: values that were wanted."""
-        program = self._programs.get(letter.ints[0])
+    def returned(self, source: int, message: messages.Return) -> None:
+        """Values that were wanted."""
+        program = self._programs.get(message.program)
         if program is not None:  # else user code has ended without it, by an exception
-            program.answer = letter
+            program.answer = message
             program.note_answered()
             self._surroundings.wake(program.activity)
 
-    def went_back(self, letter: Letter) -> None:
-        """GRADIENTS: a backward pass is done; with small values that were awaited."""
-        number, is_closed, num_inputs, *values = letter.ints
-        program = self._programs.get(number)
-        if program is not None:
-            program.input_gradients = letter.tensors[:num_inputs]
-            tensors = [tensor for tensor in letter.tensors[num_inputs:] if tensor is not None]
-            # With a history: another backward pass may begin at those that require grad.
-            tensors = with_history(program, values, tensors)
-            for value, tensor in zip(values, tensors, strict=True):
-                placeholder = program.deferred[value]()
-                if placeholder is not None:
-                    placeholder.tensor = tensor
-            program.is_closed = bool(is_closed)
-            program.note_answered()
-            self._end_going_back(program)
-            self._surroundings.wake(program.activity)
-
-    def raised(self, letter: Letter) -> None:
-        """RAISE: in a forward or a backward pass."""
-        program = self._programs.get(letter.ints[0])
+    def went_back(self, source: int, message: messages.Gradients) -> None:
+        """A backward pass is done; with small values that were awaited."""
+        program = self._programs.get(message.program)
         if program is None:
             return
-        error = unpickled_error(letter.pickled)
+        program.input_gradients = message.of_inputs
+        # With a history: another backward pass may begin at those that require grad.
+        tensors = with_history(program, list(message.values), _present(message.tensors))
+        for value, tensor in zip(message.values, tensors, strict=True):
+            placeholder = program.deferred[value]()
+            if placeholder is not None:
+                placeholder.tensor = tensor
+        program.is_closed = message.is_closed
+        if program.is_going_back:  # else a program that it belongs together with has failed
+            program.move_to(ProgramState.GONE_BACK)
+            program.activity.num_going_back -= 1
+        program.note_used_answered()
+        self._surroundings.wake(program.activity)
+
+    def raised(self, source: int, message: messages.Raise) -> None:
+        """A program has raised, in a forward or a backward pass."""
+        program = self._programs.get(message.program)
+        if program is None:
+            return
+        error = unpickled_error(message.error)
         program.is_closed = True
         failed = [program]
-        if not letter.ints[1]:  # in a forward pass: who waits for a value of it was called later
+        if not message.is_going_back:  # who waits for a value of it was called later
             for other in program.activity.programs:
                 if any(used in failed for used, _ in other.used()):
                     failed.append(other)
@@ -507,20 +499,14 @@ class Caller:
             if each.is_going_back:
                 for used, _ in each.used():  # no gradient of these will be sent
                     used.num_returning -= not used.is_going_back
-            self._end_going_back(each)
-            failed += (used for used, _ in each.used() if used.is_going_back)
+                each.activity.num_going_back -= 1
             each.fail(error)
+            failed += (used for used, _ in each.used() if used.is_going_back)
         if all(each.has_raised for each in failed):  # user code has seen that they would
             self._surroundings.wake(program.activity)
         elif self._surroundings.wake_with(program.activity, error):
             for each in failed:
                 each.has_raised = True
-
-    @staticmethod
-    def _end_going_back(program: Program) -> None:
-        if program.is_going_back:
-            program.is_going_back = False
-            program.activity.num_going_back -= 1
 
     def forget(self, activity: Activity) -> None:
         """An activity is over: nobody will ask for anything of what it has called."""
@@ -529,7 +515,7 @@ class Caller:
             if self._programs.pop(program.number, None) and not program.is_closed:
                 left.setdefault(program.owner, []).append(program.number)
         for owner, numbers in left.items():
-            self._post(owner, Kind.DROP, numbers)
+            self._post(owner, messages.Drop(numbers))
         activity.end()
 
     def forget_all(self) -> None:
@@ -541,5 +527,5 @@ def _is_saving_watched() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def _present(letter: Letter) -> list[Tensor]:
-    return [tensor for tensor in letter.tensors if tensor is not None]
+def _present(tensors: messages.Tensors) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor is not None]

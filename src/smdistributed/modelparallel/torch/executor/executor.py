@@ -24,7 +24,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError, StepAborted
 from smdistributed.modelparallel.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.schedules.schedule import Phase, Priority, Schedule, Task
-from smdistributed.modelparallel.torch.executor import interception
+from smdistributed.modelparallel.torch.executor import interception, messages
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.attributes import Attributes
 from smdistributed.modelparallel.torch.executor.autograd_engine import run_backward
@@ -43,7 +43,8 @@ from smdistributed.modelparallel.torch.executor.modes import (
 from smdistributed.modelparallel.torch.executor.owner import Owner
 from smdistributed.modelparallel.torch.executor.recorder import Recorder, active_recorder
 from smdistributed.modelparallel.torch.executor.signatures import Template, without_tensors
-from smdistributed.modelparallel.torch.executor.wire import Channel, Kind, Letter
+from smdistributed.modelparallel.torch.executor.states import ProgramState
+from smdistributed.modelparallel.torch.executor.wire import Channel
 from smdistributed.modelparallel.torch.structures import map_leaves
 
 __all__ = ["Executor"]
@@ -52,6 +53,10 @@ _log = get_logger()
 
 # The gradient of a program's token, at which nobody looks.
 _OF_TOKEN = torch.ones(())
+
+
+# Of programs whose values have lost their graph, all or some of them.
+_BACK = (ProgramState.GOING_BACK, ProgramState.GONE_BACK)
 
 
 class Executor:
@@ -93,23 +98,24 @@ class Executor:
         self._attributes = Attributes(self._numbers)
         self._owner = Owner(rank, self._post, self, modules, names, self._random, self._attributes)
         self._mailbox.handlers = {
-            Kind.CALL: self._owner.called,
-            Kind.RETURN: self._caller.returned,
-            Kind.VALUE: self._owner.value_came,
-            Kind.FETCH: self._owner.fetched,
-            Kind.BACKWARD: self._owner.going_back,
-            Kind.GRADIENT: self._owner.gradient_came,
-            Kind.GRADIENTS: self._caller.went_back,
-            Kind.RAISE: self._caller.raised,
-            Kind.DROP: self._owner.dropped,
-            Kind.FORWARDS_DONE: self._forwards_are_done,
-            Kind.END: self._ended,
-            Kind.ABORT: self._was_aborted,
+            messages.Call: self._owner.called,
+            messages.Return: self._caller.returned,
+            messages.Value: self._owner.value_came,
+            messages.Fetch: self._owner.fetched,
+            messages.Push: self._owner.pushed,
+            messages.Backward: self._owner.asked_back,
+            messages.Gradient: self._owner.gradient_came,
+            messages.Gradients: self._caller.went_back,
+            messages.Raise: self._caller.raised,
+            messages.Drop: self._owner.dropped,
+            messages.ForwardsDone: self._forwards_are_done,
+            messages.End: self._ended,
+            messages.Abort: self._was_aborted,
         }
         self._mailbox.of_ended_step = self._owner.learn
         self._is_learning = True  # until the first step is over
         self._recorder: Recorder | None = None
-        self._end: Letter | None = None
+        self._end: messages.End | messages.Abort | None = None
         self._abort_reason = ""
         self._schedule: Schedule = Interleaved(1, 1)  # until a step brings its own
         self._bodies: Sequence[Callable[[], Any]] = ()
@@ -216,8 +222,8 @@ class Executor:
             self._scheduler.run(lambda: self._end is not None)
             if self._abort_reason:
                 raise StepAborted(self._abort_reason)
-            assert self._end is not None
-            template: Template = pickle.loads(self._end.pickled)
+            assert isinstance(self._end, messages.End)
+            template: Template = pickle.loads(self._end.template)
             results: list[Any]
             results, self.note = template.fill(t for t in self._end.tensors if t is not None)
             self._end_recording()
@@ -283,7 +289,7 @@ class Executor:
             ) from error
         tensors = [tensor.detach() for tensor in tensors]
         for rank in range(1, self._size):
-            self._post(rank, Kind.END, [self.had_backward], tensors, pickled)
+            self._post(rank, messages.End(self.had_backward, tensors, pickled))
 
     def _tell_abort(self, error: BaseException) -> None:
         text = "".join(getattr(error, "__notes__", ()))
@@ -304,7 +310,7 @@ class Executor:
 
     def _tell_reason(self, rank: int, reason: str) -> None:
         try:
-            self._post(rank, Kind.ABORT, [], (), reason.encode())
+            self._post(rank, messages.Abort(reason))
         except Exception as failed:
             _log.debug("rank %d could not be told of the step's end: %s", rank, failed)
 
@@ -364,7 +370,7 @@ class Executor:
             self._are_forwards_done = True
             if self._before_last_backward is not None and self._is_all_called():
                 for rank in range(1, self._size):
-                    self._post(rank, Kind.FORWARDS_DONE, [])
+                    self._post(rank, messages.ForwardsDone())
         if self._schedule.may_turn_back(self._num_forwards_done):
             turned, self._turned = self._turned, []
             for activity in turned:
@@ -423,7 +429,7 @@ class Executor:
         if type(tensor) is not Deferred:
             return tensor, gradient
         if not tensor.is_pending:
-            if tensor.program.has_gone_back and not tensor.arrive().requires_grad:
+            if tensor.program.state in _BACK and not tensor.arrive().requires_grad:
                 raise RuntimeError(
                     "backward() of a tensor came a second time, or it requires no grad; expected"
                     " once from each. If several losses have something in common, pass them"
@@ -583,19 +589,18 @@ class Executor:
         """What comes first: the smallest."""
         return self._schedule.priority(task, self._rank == 0)
 
-    def _forwards_are_done(self, _: Letter) -> None:
+    def _forwards_are_done(self, source: int, _: messages.ForwardsDone) -> None:
         self._are_forwards_done = True
 
-    def _ended(self, letter: Letter) -> None:
-        self._end = letter
-        self.had_backward = bool(letter.ints[0])
+    def _ended(self, source: int, end: messages.End) -> None:
+        self._end = end
+        self.had_backward = end.had_backward
 
-    def _was_aborted(self, letter: Letter) -> None:
-        reason = letter.pickled.decode()
+    def _was_aborted(self, source: int, abort: messages.Abort) -> None:
         if self._rank == 0:
-            raise StepAborted(reason)
-        self._end = letter
-        self._abort_reason = reason
+            raise StepAborted(abort.reason)
+        self._end = abort
+        self._abort_reason = abort.reason
         self._scheduler.abort()
 
 

@@ -12,22 +12,20 @@ tensor, also where it was made on this rank, so each piece of graph runs once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from smdistributed.modelparallel.schedules.schedule import Phase, Task
-from smdistributed.modelparallel.torch.executor import autograd_engine
+from smdistributed.modelparallel.torch.executor import autograd_engine, messages
 from smdistributed.modelparallel.torch.executor.activity import Activity
-from smdistributed.modelparallel.torch.executor.wire import Letter
+from smdistributed.modelparallel.torch.executor.states import FrameState, moved
 
-__all__ = ["Frame", "Key", "Push", "frame_of", "go_back", "gradients_of", "received"]
+__all__ = ["Frame", "Key", "go_back", "gradients_of", "received"]
 
 Key = tuple[int, int]  # rank of the caller, number of the program
-Push = tuple[int, int, int, int]  # value, rank, number of the program there, its slot
 
 # So that a node with no other input that requires grad is one.
 _EDGE = torch.empty(0, requires_grad=True)
@@ -37,63 +35,86 @@ class Frame:
     """A program of another rank.
 
     Attributes:
-        origins: of each slot: None if it came with the call, else owner, number and value.
+        call: as it came.
+        origins: of each slot: None if it came with the call.
         inputs: by slot; None if it has not come yet, and after the forward pass.
         called: modules and functions, by number, up to the one that runs or raised.
-        is_answered_at_once: its caller waits for values, or for all that the last call returns.
-        wanted: those values, by number.
+        pushes: values that other programs need, as soon as they are made.
+        fetches: values that the caller has asked for before they were made.
         results: values that may be asked for, by number.
+        backward: what the backward pass to come begins with.
         gradients: that came from programs which used a value.
-        has_gone_back: so it may have been asked for again, from other values.
+        input_gradients: that the backward pass has made.
     """
 
     __slots__ = (
         "activity",
         "backward",
+        "call",
         "called",
-        "calls",
+        "fetches",
         "gradients",
-        "has_gone_back",
-        "has_run",
         "input_gradients",
         "inputs",
-        "is_answered_at_once",
-        "is_going_back",
-        "is_grad",
-        "is_running",
-        "kept",
         "key",
         "num_missing",
-        "num_returned",
-        "origins",
         "pushes",
-        "requests",
         "requires_grad",
         "results",
-        "wanted",
+        "state",
     )
 
-    def __init__(self, key: Key, activity: Activity) -> None:
-        self.key = key
-        self.activity = activity
-        self.is_grad = False
-        self.origins: list[tuple[int, int, int] | None] = []
-        self.inputs: list[Tensor | None] = []
+    def __init__(self, source: int, call: messages.Call) -> None:
+        self.key = source, call.program
+        self.call = call
+        self.activity = Activity(call.task, call.seed, source)
+        tensors = iter(call.inputs)
+        self.inputs = [next(tensors) if origin is None else None for origin in call.slots]
+        self.num_missing = sum(origin is not None for origin in call.slots)
+        self.state = FrameState.WAITING
         self.requires_grad: list[bool] = []
-        self.num_missing = 0
-        self.calls: list[tuple[int, bool, int, Sequence[int]]] = []
         self.called: list[int] = []
-        self.is_answered_at_once = False
-        self.wanted: list[int] = []
-        self.kept: set[int] = set()
-        self.pushes: list[Push] = []
-        self.requests: list[Letter] = []
+        self.pushes = list(call.pushes)
+        self.fetches: list[messages.Fetch] = []
         self.results: dict[int, Tensor] = {}
-        self.has_run = self.is_running = self.is_going_back = self.has_gone_back = False
-        self.backward: Letter | None = None
+        self.backward: messages.Backward | None = None
         self.gradients: list[tuple[int, Tensor | None]] = []
-        self.num_returned = 0
         self.input_gradients: Sequence[Tensor | None] = ()
+
+    def move_to(self, state: FrameState) -> None:
+        """The next state.
+
+        Raises:
+            RuntimeError: it cannot come now.
+        """
+        self.state = moved(self.state, state, f"program {self.key[1]} of rank {self.key[0]}")
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has raised, or nobody will ask for anything of it."""
+        return self.state is FrameState.GONE
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its values are there."""
+        return self.state in _HAS_RUN
+
+    @property
+    def is_awaiting_backward(self) -> bool:
+        """Whether it may be asked to go back, or is on its way."""
+        return self.call.is_grad and self.state not in (FrameState.GONE_BACK, FrameState.GONE)
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether it takes memory: a graph, or values."""
+        if self.is_gone:
+            return False
+        return self.state is not FrameState.GONE_BACK or bool(self.results)
+
+
+_HAS_RUN = frozenset(
+    {FrameState.RUN, FrameState.READY_BACK, FrameState.GOING_BACK, FrameState.GONE_BACK}
+)
 
 
 class ArrivalNode(Function):
@@ -115,40 +136,10 @@ class ArrivalNode(Function):
         return (None, None, None)
 
 
-def frame_of(letter: Letter) -> tuple[Frame, dict[int, tuple[int, int, int]]]:
-    """Of a CALL; and of each slot that has yet to come, from where: owner, number, value."""
-    take = iter(letter.ints).__next__
-    key = letter.source, take()
-    microbatch, is_backward = take(), take()
-    task = Task(Phase.BACKWARD if is_backward else Phase.FORWARD, microbatch)
-    frame = Frame(key, Activity(task, take(), letter.source))
-    frame.is_grad = bool(take())
-    tensors = iter(letter.tensors)
-    missing: dict[int, tuple[int, int, int]] = {}
-    for slot in range(take()):
-        owner = take()
-        if owner < 0:
-            frame.origins.append(None)
-            frame.inputs.append(next(tensors))
-        else:
-            missing[slot] = origin = owner, take(), take()
-            frame.origins.append(origin)
-            frame.inputs.append(None)
-    frame.calls = [
-        (take(), bool(take()), take(), [take() for _ in range(take())]) for _ in range(take())
-    ]
-    frame.wanted = [take() for _ in range(take())]
-    frame.is_answered_at_once = bool(frame.wanted)
-    frame.kept = {take() for _ in range(take())}
-    frame.pushes = [(take(), take(), take(), take()) for _ in range(take())]
-    frame.num_missing = len(missing)
-    return frame, missing
-
-
 def received(frame: Frame) -> list[Tensor]:
     """What came in, as the modules get it."""
     inputs = [tensor for tensor in frame.inputs if tensor is not None]
-    frame.requires_grad = [frame.is_grad and tensor.requires_grad for tensor in inputs]
+    frame.requires_grad = [frame.call.is_grad and tensor.requires_grad for tensor in inputs]
     frame.inputs = [None] * len(inputs)
     for tensor in inputs:
         tensor.requires_grad_(False)
@@ -162,10 +153,10 @@ def received(frame: Frame) -> list[Tensor]:
     return inputs
 
 
-def go_back(frame: Frame, letter: Letter) -> None:
-    """The backward pass, from the gradients that came with BACKWARD and with GRADIENT."""
+def go_back(frame: Frame, gradients: Mapping[int, Tensor]) -> None:
+    """The backward pass, from gradients by value."""
     roots, given = [], []
-    for value, gradient in gradients_of(frame, letter).items():
+    for value, gradient in gradients.items():
         root = frame.results.get(value)
         if root is None:
             raise RuntimeError(
@@ -184,14 +175,11 @@ def go_back(frame: Frame, letter: Letter) -> None:
         autograd_engine.run_backward(roots, given)
 
 
-def gradients_of(frame: Frame, letter: Letter) -> dict[int, Tensor]:
+def gradients_of(frame: Frame, asked: messages.Backward) -> dict[int, Tensor]:
     """By value, the gradients that a backward pass begins with."""
-    num_values = letter.ints[4]
     found: dict[int, Tensor] = {}
-    for value, gradient in (
-        *zip(letter.ints[5 : 5 + num_values], letter.tensors, strict=True),
-        *frame.gradients,
-    ):
+    given = zip(asked.values, asked.gradients, strict=True)
+    for value, gradient in (*given, *frame.gradients):
         if gradient is not None:
             known = found.get(value)
             found[value] = gradient if known is None else known + gradient

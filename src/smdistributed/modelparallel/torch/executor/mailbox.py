@@ -10,22 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.torch.executor import messages
 from smdistributed.modelparallel.torch.executor.recorder import Recorder
-from smdistributed.modelparallel.torch.executor.wire import (
-    Channel,
-    Incoming,
-    Kind,
-    Letter,
-    pack,
-    unpack,
-)
+from smdistributed.modelparallel.torch.executor.wire import Channel, Incoming, pack, unpack
 
 __all__ = ["Mailbox"]
 
@@ -40,6 +34,12 @@ _PARTING_S = 1.0
 _NO_CHANGE = contextlib.nullcontext()
 
 
+class _Arrived(NamedTuple):
+    step: int
+    source: int
+    message: messages.Message
+
+
 class Mailbox:
     """Of one rank of a pipeline.
 
@@ -51,8 +51,8 @@ class Mailbox:
         predecessor: what used the channel before, and is closed.
 
     Attributes:
-        handlers: by kind of message, what deals with one of the step under way.
-        of_ended_step: what deals with a CALL of a step that has ended.
+        handlers: by type of message, what deals with one of the step under way, from a rank.
+        of_ended_step: what deals with a Call of a step that has ended.
         recorder: what counts messages, or None.
     """
 
@@ -72,10 +72,10 @@ class Mailbox:
         self._timeout_s = timeout_s
         self._step: int = predecessor._step if predecessor else 0
         # Of steps that this rank has not begun.
-        self._early: list[Letter] = predecessor._early if predecessor else []
+        self._early: list[_Arrived] = predecessor._early if predecessor else []
         self._left: set[int] = set()
-        self.handlers: Mapping[Kind, Callable[[Letter], None]] = {}
-        self.of_ended_step: Callable[[Letter], None] = lambda _: None
+        self.handlers: Mapping[type[messages.Message], Callable[[int, Any], None]] = {}
+        self.of_ended_step: Callable[[int, messages.Call], None] = lambda *_: None
         self.recorder: Recorder | None = None
 
     def begin_step(self) -> None:
@@ -85,26 +85,20 @@ class Mailbox:
     def take_early(self) -> None:
         """Deals with what has come before this rank began the step."""
         early, self._early = self._early, []
-        for letter in early:
-            self._handle(letter)
+        for arrived in early:
+            self._handle(arrived)
 
-    def post(
-        self,
-        rank: int,
-        kind: Kind,
-        ints: Sequence[int],
-        tensors: Sequence[Tensor | None] = (),
-        pickled: bytes = b"",
-    ) -> None:
+    def post(self, rank: int, message: messages.Message) -> None:
         """Sends a message of this step; waits for nobody.
 
         Raises:
             TypeError: a tensor cannot travel.
         """
-        header, segments, kept = pack(kind, self._step, ints, tensors, pickled)
+        number = messages.number_of(message)
+        header, segments, kept = pack(number, self._step, *message.encode())
         if self.recorder is not None:  # before: by the time afterwards it may have come
             num_bytes = len(header) + sum(size for _, size in segments)
-            self.recorder.sent(rank, kind.name, num_bytes)
+            self.recorder.sent(rank, type(message).__name__, num_bytes)
         self._channel.post_message(rank, header, segments)
         del kept
 
@@ -149,7 +143,7 @@ class Mailbox:
         try:
             for rank in range(self._size):
                 if rank != self._rank:
-                    self.post(rank, Kind.LEAVE, [])
+                    self.post(rank, messages.Leave())
             while len(self._left) < self._size - 1:
                 message = self._channel.next_message(max(0.0, end - time.monotonic()))
                 if message is None:
@@ -165,14 +159,17 @@ class Mailbox:
     def _open(self, message: Incoming) -> None:
         # Whoever is suspended may be in inference mode; whom the message is for may be not.
         with torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NO_CHANGE:
-            self._handle(unpack(message, self._device))
+            letter = unpack(message, self._device)
+            content = messages.decode(letter.kind, letter.ints, letter.tensors, letter.pickled)
+            self._handle(_Arrived(letter.step, letter.source, content))
 
-    def _handle(self, letter: Letter) -> None:
-        if letter.kind is Kind.LEAVE:
-            self._left.add(letter.source)
-        elif letter.step == self._step:
-            self.handlers[letter.kind](letter)
-        elif letter.step > self._step:
-            self._early.append(letter)  # its sender has heard of the step's end before this rank
-        elif letter.kind is Kind.CALL:  # of a step that was aborted; what it defines may be used
-            self.of_ended_step(letter)
+    def _handle(self, arrived: _Arrived) -> None:
+        step, source, message = arrived
+        if isinstance(message, messages.Leave):
+            self._left.add(source)
+        elif step == self._step:
+            self.handlers[type(message)](source, message)
+        elif step > self._step:
+            self._early.append(arrived)  # its sender has heard of the step's end before this rank
+        elif isinstance(message, messages.Call):  # of a step that was aborted; but what it defines
+            self.of_ended_step(source, message)

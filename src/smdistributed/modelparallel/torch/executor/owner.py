@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.torch.executor import messages
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.argument_changes import (
     ADVICE,
@@ -27,8 +27,6 @@ from smdistributed.modelparallel.torch.executor.deferred import Deferred, arrive
 from smdistributed.modelparallel.torch.executor.frames import (
     Frame,
     Key,
-    Push,
-    frame_of,
     go_back,
     gradients_of,
     received,
@@ -45,7 +43,7 @@ from smdistributed.modelparallel.torch.executor.signatures import (
     Template,
     without_tensors,
 )
-from smdistributed.modelparallel.torch.executor.wire import Kind, Letter
+from smdistributed.modelparallel.torch.executor.states import FrameState
 
 __all__ = ["Owner"]
 
@@ -96,8 +94,6 @@ class Owner:
         self._frames: dict[Key, Frame] = {}
         # What came for a program whose call has not come yet: ranks do not wait for one another.
         self._early: dict[Key, list[tuple[int, Tensor]]] = {}
-        # Programs that are gone before their time, to which messages may still be on the way.
-        self._gone: set[Key] = set()
         self._callers: set[int] = set()
         self._has_warned = False
         self.recorder: Recorder | None = None
@@ -110,98 +106,98 @@ class Owner:
     @property
     def num_awaiting_backward(self) -> int:
         """Programs that may be asked to go back, or are under way."""
-        return sum(
-            frame.is_grad and (frame.is_going_back or not frame.has_gone_back)
-            for frame in self._frames.values()
-        )
+        return sum(frame.is_awaiting_backward for frame in self._frames.values())
 
     @property
     def num_frames(self) -> int:
         """Programs of which something is kept."""
-        return sum(
-            not frame.has_gone_back or bool(frame.results) for frame in self._frames.values()
-        )
+        return sum(frame.keeps_something for frame in self._frames.values())
 
     # --- messages --------------------------------------------------------------------------------
 
-    def called(self, letter: Letter) -> None:
-        """CALL: a program begins as soon as all that it uses is here."""
-        self.learn(letter)
-        self._callers.add(letter.source)
-        frame, missing = frame_of(letter)
-        key = frame.key
-        self._frames[key] = frame
-        for slot, (owner, number, value) in missing.items():
-            if owner == self._rank and (maker := self._find((letter.source, number))):
-                self._hand_over(maker, (value, self._rank, key[1], slot))
-        for slot, tensor in self._early.pop(key, ()):
+    def called(self, source: int, call: messages.Call) -> None:
+        """A program begins as soon as all that it uses is here."""
+        self.learn(source, call)
+        self._callers.add(source)
+        frame = Frame(source, call)
+        self._frames[frame.key] = frame
+        for slot, origin in enumerate(call.slots):
+            if origin is None or origin.owner != self._rank:
+                continue
+            maker = self._find((source, origin.program))
+            if maker is not None:
+                push = messages.Push(origin.program, origin.value, self._rank, call.program, slot)
+                self._hand_over(maker, push)
+        for slot, tensor in self._early.pop(frame.key, ()):
             self._take_in(frame, slot, tensor)
-        if not missing:
-            self._surroundings.submit(frame.activity, lambda: self._run(frame))
+        if not frame.num_missing:
+            self._start(frame)
 
-    def learn(self, letter: Letter) -> None:
-        """What a CALL defines."""
-        if letter.pickled:
-            self._signatures.learn(letter.source, pickle.loads(letter.pickled))
+    def learn(self, source: int, call: messages.Call) -> None:
+        """What a Call defines; of one that is too late as well."""
+        if call.definitions:
+            self._signatures.learn(source, pickle.loads(call.definitions))
 
-    def _hand_over(self, frame: Frame, push: Push) -> None:
+    def pushed(self, source: int, push: messages.Push) -> None:
+        """A program on another rank needs a value."""
+        frame = self._find((source, push.program))
+        if frame is not None:
+            self._try(frame, lambda: self._hand_over(frame, push))
+
+    def _hand_over(self, frame: Frame, push: messages.Push) -> None:
         """Gives a value to a program that uses it, now or when there is one."""
         if frame.has_run:
             self._push(frame, push)
         else:
             frame.pushes.append(push)
 
-    def value_came(self, letter: Letter) -> None:
-        """VALUE: of a program on another rank, for a program here."""
-        caller, number, slot = letter.ints
-        tensor = letter.tensors[0]
-        assert tensor is not None
-        frame = self._frames.get((caller, number))
-        if (caller, number) in self._gone:
-            return
+    def value_came(self, source: int, message: messages.Value) -> None:
+        """Of a program on another rank, for a program here."""
+        key = message.caller, message.user
+        assert message.value is not None
+        frame = self._frames.get(key)
         if frame is None:
-            self._early.setdefault((caller, number), []).append((slot, tensor))
-        else:
-            self._take_in(frame, slot, tensor)
+            self._early.setdefault(key, []).append((message.slot, message.value))
+        elif not frame.is_gone:
+            self._take_in(frame, message.slot, message.value)
 
     def _take_in(self, frame: Frame, slot: int, tensor: Tensor) -> None:
         frame.inputs[slot] = tensor
         frame.num_missing -= 1
         if frame.num_missing == 0:
+            self._start(frame)
+
+    def _start(self, frame: Frame) -> None:
+        if frame.state is FrameState.WAITING:
+            frame.move_to(FrameState.READY)
             self._surroundings.submit(frame.activity, lambda: self._run(frame))
 
-    def fetched(self, letter: Letter) -> None:
-        """FETCH: values that the caller wants now, or that another program uses."""
-        frame = self._find((letter.source, letter.ints[0]))
+    def fetched(self, source: int, fetch: messages.Fetch) -> None:
+        """The caller wants values now."""
+        frame = self._find((source, fetch.program))
         if frame is None:
             return
-        if not frame.has_run:
-            frame.requests.append(letter)
-            return
+        if frame.has_run:
+            self._try(frame, lambda: self._return(frame, fetch.values))
+        else:
+            frame.fetches.append(fetch)
+
+    def _try(self, frame: Frame, send: Callable[[], None]) -> None:
         try:
-            self._answer(frame, letter)
+            send()
         except TypeError as error:  # it cannot travel
             self._raise(frame, error)
 
-    def _answer(self, frame: Frame, letter: Letter) -> None:
-        _, num_wanted, num_pushes, *rest = letter.ints
-        if num_pushes:
-            value, rank, number, slot = rest[num_wanted:]
-            self._push(frame, (value, rank, number, slot))
-        else:
-            self._return(frame, rest)
-
-    def going_back(self, letter: Letter) -> None:
-        """BACKWARD: begins as soon as every program that used a value has sent its gradient."""
-        frame = self._find((letter.source, letter.ints[0]))
+    def asked_back(self, source: int, asked: messages.Backward) -> None:
+        """A backward pass begins as soon as every program that used a value has sent a gradient."""
+        frame = self._find((source, asked.program))
         if frame is not None:
-            frame.backward = letter
+            frame.backward = asked
             self._maybe_go_back(frame)
 
-    def gradient_came(self, letter: Letter) -> None:
-        """GRADIENT: of a value, from a program that used it."""
-        caller, number, value = letter.ints
-        self._add_gradient((caller, number), value, letter.tensors[0])
+    def gradient_came(self, source: int, message: messages.Gradient) -> None:
+        """Of a value, from a program that used it."""
+        self._add_gradient((message.caller, message.program), message.value, message.gradient)
 
     def _add_gradient(self, key: Key, value: int, gradient: Tensor | None) -> None:
         frame = self._find(key)
@@ -210,22 +206,23 @@ class Owner:
             self._maybe_go_back(frame)
 
     def _maybe_go_back(self, frame: Frame) -> None:
-        letter = frame.backward
-        if letter is None or not frame.has_run or len(frame.gradients) < letter.ints[3]:
+        asked = frame.backward
+        if asked is None or frame.state not in _MAY_GO_BACK:
             return
-        _, microbatch, is_backward, *_ = letter.ints
-        phase = Phase.BACKWARD if is_backward else Phase.FORWARD
-        frame.activity.task = Task(phase, microbatch)
-        self._surroundings.submit(frame.activity, lambda: self._run_back(frame))
+        if len(frame.gradients) >= asked.num_returning:
+            frame.move_to(FrameState.READY_BACK)
+            frame.activity.task = asked.task
+            self._surroundings.submit(frame.activity, lambda: self._run_back(frame, asked))
 
-    def dropped(self, letter: Letter) -> None:
-        """DROP: programs of which nobody will ask for anything any more."""
-        for number in letter.ints:
-            frame = self._frames.get((letter.source, number))
+    def dropped(self, source: int, drop: messages.Drop) -> None:
+        """Nobody will ask for anything of these programs any more."""
+        for number in drop.programs:
+            frame = self._frames.get((source, number))
             if frame is not None:
-                self._gone.add(frame.key)
-                if not frame.is_running:  # else it would wait forever for what it has called
-                    self._forget(frame.key, frame)
+                is_on_stack = frame.state in _ON_STACK
+                frame.move_to(FrameState.GONE)
+                if not is_on_stack:  # else it would wait forever for what it has called
+                    self._let_go(frame)
 
     def drop_all(self) -> None:
         """The step is over."""
@@ -234,56 +231,71 @@ class Owner:
             frame.activity.end()
         self._frames.clear()
         self._early.clear()
-        self._gone.clear()
 
     def _find(self, key: Key) -> Frame | None:
-        """A program's frame; None if it is gone before its time."""
-        return None if key in self._gone else self._frames[key]
+        """A program's frame; None if the program is gone, and messages for it were on the way."""
+        frame = self._frames[key]
+        return None if frame.is_gone else frame
 
-    def _forget(self, key: Key, frame: Frame) -> None:
-        self._frames.pop(key, None)
+    def _was_dropped(self, frame: Frame) -> bool:
+        """Whether that came while the frame was on the stack; then it lets go of what it holds."""
+        if frame.is_gone:
+            self._let_go(frame)
+        return frame.is_gone
+
+    def _let_go(self, frame: Frame) -> None:
         frame.results.clear()
+        frame.inputs.clear()
+        frame.gradients.clear()
+        frame.pushes.clear()
+        frame.backward = None
         self._surroundings.forget(frame.activity)
 
     # --- forward ---------------------------------------------------------------------------------
 
     def _run(self, frame: Frame) -> None:
-        if frame.key in self._gone:
+        if frame.is_gone:
             return
-        frame.is_running = True
+        frame.move_to(FrameState.RUNNING)
+        is_answered = bool(frame.call.wanted)
         if self.recorder is not None:
             self.recorder.called(frame.activity, frame.called)
         try:
-            whole = self._forward(frame)
+            wanted, whole = self._forward(frame)
             self._surroundings.finish(frame.activity)
-            frame.has_run = True
+            if self._was_dropped(frame):
+                return
+            frame.move_to(FrameState.RUN)
             for push in frame.pushes:
                 self._push(frame, push)
-            if frame.is_answered_at_once:
-                self._return(frame, frame.wanted, whole)
-            for letter in frame.requests:
-                self._answer(frame, letter)
+            if is_answered:
+                self._return(frame, wanted, whole)
+            for fetch in frame.fetches:
+                self._return(frame, fetch.values)
         except Exception as error:
             self._raise(frame, error)
             return
-        frame.is_running = False
-        frame.requests.clear()
-        if frame.key in self._gone:
-            self._forget(frame.key, frame)
-            return
-        if not frame.is_grad:
-            if frame.is_answered_at_once and not frame.kept:
-                self._forget(frame.key, frame)  # the caller knows: see Program.is_closed
+        frame.fetches.clear()
+        frame.pushes.clear()
+        if not frame.call.is_grad:
+            if is_answered and not frame.call.kept:
+                del self._frames[frame.key]  # the caller knows: see Program.is_closed
+                self._let_go(frame)
             else:
                 self._surroundings.forget(frame.activity)
         self._maybe_go_back(frame)  # it may have been asked to already
 
-    def _forward(self, frame: Frame) -> tuple[Template, Changes | None] | None:
-        """Runs it. Returns: of the last call what its caller waits for, besides tensors."""
+    def _forward(self, frame: Frame) -> tuple[Sequence[int], bytes]:
+        """Runs it.
+
+        Returns: the values that the caller waits for, and what else the last call has returned.
+        """
         inputs = received(frame)
         results: list[Tensor] = []
         template = changes = None
-        calls = [(self._signatures.get(frame.key[0], call[0]), call) for call in frame.calls]
+        calls = [
+            (self._signatures.get(frame.key[0], call.signature), call) for call in frame.call.calls
+        ]
         for modes, group in itertools.groupby(calls, key=_modes_of):
             with applied(modes):
                 for signature, (number, is_expected, seed, sources) in group:
@@ -305,23 +317,22 @@ class Owner:
                         )
                     elif number >= 0:
                         self._returned[told] = template
-        if frame.wanted != [WHOLE_RESULT]:
-            whole = None
-        else:
+        wanted: Sequence[int] = frame.call.wanted
+        whole = b""
+        if wanted == [WHOLE_RESULT]:
             assert template is not None
             num_tensors = template.num_tensors
             if changes is not None:
                 results += changes.tensors
                 num_tensors += len(changes.tensors)
                 changes = changes._replace(tensors=())
-            whole = template, changes
-            frame.wanted = list(range(len(results) - num_tensors, len(results)))
-        needed = frame.kept.union(frame.wanted, (push[0] for push in frame.pushes))
-        for letter in frame.requests:
-            _, num_wanted, _, *rest = letter.ints
-            needed.update(rest[: num_wanted or 1])
+            whole = pickle.dumps((template, changes))
+            wanted = range(len(results) - num_tensors, len(results))
+        fetched = (value for fetch in frame.fetches for value in fetch.values)
+        pushed = (push.value for push in frame.pushes)
+        needed = {*frame.call.kept, *wanted, *fetched, *pushed}
         frame.results = {number: results[number] for number in needed}
-        return whole
+        return wanted, whole
 
     def _call(
         self, frame: Frame, signature: Signature, arguments: list[Tensor]
@@ -373,7 +384,7 @@ class Owner:
             for tensor in changes.tensors[: len(changes.changed)]
         }
         for other in self._frames.values():
-            if other is frame or other.has_run:
+            if other is frame or other.has_run or other.is_gone:
                 continue
             for tensor in other.inputs:
                 if tensor is not None and tensor.untyped_storage().data_ptr() in changed:
@@ -407,90 +418,65 @@ class Owner:
             " smp.set_partition(module, 0)."
         )
 
-    def _push(self, frame: Frame, push: Push) -> None:
-        value, rank, number, slot = push
-        tensor = frame.results[value]
-        if rank != self._rank:
-            self._post(rank, Kind.VALUE, [frame.key[0], number, slot], [tensor])
+    def _push(self, frame: Frame, push: messages.Push) -> None:
+        tensor = frame.results[push.value]
+        caller = frame.key[0]
+        if push.rank != self._rank:
+            self._post(push.rank, messages.Value(caller, push.user, push.slot, tensor))
             return
         # A tensor of its own, on the same memory.
         same = tensor.detach()
-        same.requires_grad_(frame.is_grad and tensor.requires_grad)
-        user = self._find((frame.key[0], number))
+        same.requires_grad_(frame.call.is_grad and tensor.requires_grad)
+        user = self._find((caller, push.user))
         if user is not None:
-            self._take_in(user, slot, same)
+            self._take_in(user, push.slot, same)
 
-    def _return(
-        self,
-        frame: Frame,
-        numbers: Sequence[int],
-        whole: tuple[Template, Changes | None] | None = None,
-    ) -> None:
-        self._post(
-            frame.key[0],
-            Kind.RETURN,
-            [frame.key[1]],
-            [frame.results[number] for number in numbers],
-            b"" if whole is None else pickle.dumps(whole),
-        )
+    def _return(self, frame: Frame, numbers: Sequence[int], whole: bytes = b"") -> None:
+        values = [frame.results[number] for number in numbers]
+        self._post(frame.key[0], messages.Return(frame.key[1], values, whole))
 
     def _raise(self, frame: Frame, error: Exception) -> None:
-        names = self._names_of(frame)
+        is_going_back = frame.state is FrameState.GOING_BACK
+        names = self._names_of(frame, is_going_back)
         where = f"rank {self._rank} of the pipeline, in {names}"
         where += f", microbatch {frame.activity.task.microbatch}"
         data = pickled_error(error, where)
-        self._gone.add(frame.key)
-        self._forget(frame.key, frame)
-        self._post(frame.key[0], Kind.RAISE, [frame.key[1], frame.is_going_back], (), data)
+        frame.move_to(FrameState.GONE)
+        self._let_go(frame)
+        self._post(frame.key[0], messages.Raise(frame.key[1], is_going_back, data))
 
-    def _names_of(self, frame: Frame) -> str:
-        if not frame.is_going_back:
+    def _names_of(self, frame: Frame, is_going_back: bool) -> str:
+        if not is_going_back:
             return self.name_of(frame.called[-1]) if frame.called else "a module"
         return "the backward pass of " + ", ".join(self.name_of(each) for each in frame.called[:3])
 
     # --- backward --------------------------------------------------------------------------------
 
-    def _run_back(self, frame: Frame) -> None:
-        letter = frame.backward
-        if frame.key in self._gone or letter is None:
+    def _run_back(self, frame: Frame, asked: messages.Backward) -> None:
+        if frame.is_gone:
             return
-        frame.is_running = frame.is_going_back = True
+        frame.move_to(FrameState.GOING_BACK)
         try:
             self._random.seed(mixed(frame.activity.seed, 1))
             self._surroundings.going_back(self.num_awaiting_backward)
-            values = _values_after(frame, letter)
-            go_back(frame, letter)
+            gradients = gradients_of(frame, asked)
+            values = _values_after(frame, asked, gradients)
+            go_back(frame, gradients)
             self._surroundings.finish(frame.activity)
         except Exception as error:
             self._raise(frame, error)
             return
-        frame.is_running = frame.is_going_back = False
-        frame.has_gone_back = True
-        if frame.key in self._gone:
-            self._forget(frame.key, frame)
+        if self._was_dropped(frame):
             return
-        gradients = iter(frame.input_gradients or [None] * sum(frame.requires_grad))
-        frame.input_gradients = ()
-        returned = []
-        for origin, needs in zip(frame.origins, frame.requires_grad, strict=True):
-            gradient = next(gradients) if needs else None
-            if origin is None:
-                if needs:
-                    returned.append(gradient)
-                continue
-            owner, number, value = origin
-            caller = frame.key[0]
-            if owner == self._rank:
-                self._add_gradient((caller, number), value, gradient)
-            else:
-                self._post(owner, Kind.GRADIENT, [caller, number, value], [gradient])
+        frame.move_to(FrameState.GONE_BACK)
+        of_inputs = self._pass_on_gradients(frame)
         small = {number: t for number, t in values.items() if t.nbytes <= _SMALL_BYTES}
         is_closed = len(small) == len(values) and not any(t.requires_grad for t in values.values())
         self._post(
             frame.key[0],
-            Kind.GRADIENTS,
-            [frame.key[1], is_closed, len(returned), *small],
-            [*returned, *small.values()],
+            messages.Gradients(
+                frame.key[1], is_closed, of_inputs, list(small), list(small.values())
+            ),
         )
         # Kept until the step ends, or the caller says that it will not ask for more: from other
         # values it may go back once more.
@@ -498,17 +484,42 @@ class Owner:
         if not any(tensor.requires_grad for tensor in frame.results.values()):
             self._surroundings.forget(frame.activity)
 
+    def _pass_on_gradients(self, frame: Frame) -> list[Tensor | None]:
+        """Sends gradients to the owners of values that came in. Returns: those for the caller."""
+        gradients = iter(frame.input_gradients or [None] * sum(frame.requires_grad))
+        frame.input_gradients = ()
+        of_inputs = []
+        for origin, needs in zip(frame.call.slots, frame.requires_grad, strict=True):
+            gradient = next(gradients) if needs else None
+            if origin is None:
+                if needs:
+                    of_inputs.append(gradient)
+                continue
+            caller = frame.key[0]
+            if origin.owner == self._rank:
+                self._add_gradient((caller, origin.program), origin.value, gradient)
+            else:
+                self._post(
+                    origin.owner,
+                    messages.Gradient(caller, origin.program, origin.value, gradient),
+                )
+        return of_inputs
 
-def _values_after(frame: Frame, letter: Letter) -> dict[int, Tensor]:
+
+_MAY_GO_BACK = frozenset({FrameState.RUN, FrameState.GONE_BACK})
+_ON_STACK = frozenset({FrameState.RUNNING, FrameState.GOING_BACK})
+
+
+def _values_after(
+    frame: Frame, asked: messages.Backward, roots: Collection[int]
+) -> dict[int, Tensor]:
     """The values that the caller may still look at when the backward pass is over.
 
     Those that it begins with lose their graph by it; from the others another one may begin.
     """
-    awaited = letter.ints[5 + letter.ints[4] :]
-    roots = gradients_of(frame, letter)
     return {
         number: frame.results[number].detach() if number in roots else frame.results[number]
-        for number in awaited
+        for number in asked.awaited
     }
 
 
@@ -526,7 +537,7 @@ def _by_id(tensors: Sequence[Tensor], values: Sequence[Any]) -> dict[int, Any]:
     return dict(zip(map(id, tensors), values, strict=True))
 
 
-def _modes_of(call: tuple[Signature, Any]) -> Modes:
+def _modes_of(call: tuple[Signature, messages.ModuleCall]) -> Modes:
     return call[0].modes
 
 

@@ -30,34 +30,19 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from smdistributed.modelparallel.torch.executor import autograd_engine
+from smdistributed.modelparallel.torch.executor import autograd_engine, messages
 from smdistributed.modelparallel.torch.executor.deferred import Deferred
+from smdistributed.modelparallel.torch.executor.states import ProgramState, moved
 
 if TYPE_CHECKING:
     from smdistributed.modelparallel.torch.executor.activity import Activity
     from smdistributed.modelparallel.torch.executor.caller import Caller
     from smdistributed.modelparallel.torch.executor.signatures import Signature
 
-__all__ = ["Call", "Program", "with_history"]
+__all__ = ["Program", "with_history"]
 
 # As many are copied in a few microseconds.
 _COPIED_BYTES = 64 << 10
-
-
-class Call:
-    """One call of a program: a signature's number, and where its tensors come from.
-
-    `sources` has a slot of the program for each tensor, or -1 - v for value v of the program.
-    """
-
-    __slots__ = ("is_expected", "num_values", "seed", "signature", "sources")
-
-    def __init__(self, signature: int, sources: list[int], is_expected: bool, seed: int) -> None:
-        self.signature = signature
-        self.seed = seed
-        self.sources = sources
-        self.is_expected = is_expected
-        self.num_values = 0
 
 
 class Program:
@@ -72,6 +57,7 @@ class Program:
         has_edges: gradients flow out of it.
         constants: values, by number, that are detached, or made of such ones alone.
         is_connected: each of its calls uses what another one does.
+        num_values_of: how many values each call returns.
         deferred: by number of the value, those that user code may still hold.
         token: of the autograd graph; None in calls without gradients.
         gradients: of values that came here, by number.
@@ -79,10 +65,7 @@ class Program:
             each: those programs have been told to go back.
         error: of the program, or of one that it uses.
         has_raised: user code has seen the error.
-        has_gone_back: its backward pass has been asked for.
-        is_going_back: and has not come to its end.
-        is_sent_back: it has been asked for before autograd came to its node.
-        is_answered: its owner has said something after it was through.
+        is_asked_early: its backward pass was asked for before autograd came to its node.
         is_closed: its owner keeps nothing of it after it is through.
     """
 
@@ -99,25 +82,23 @@ class Program:
         "error",
         "gradients",
         "has_edges",
-        "has_gone_back",
         "has_raised",
         "held",
         "input_gradients",
-        "is_answered",
+        "is_asked_early",
         "is_closed",
         "is_connected",
-        "is_going_back",
         "is_grad",
-        "is_sent",
-        "is_sent_back",
         "name",
         "num_returning",
         "num_values",
+        "num_values_of",
         "number",
         "ordinal",
         "owner",
         "pushes",
         "slots",
+        "state",
         "token",
     )
 
@@ -138,7 +119,8 @@ class Program:
         self.ordinal = ordinal
         self.is_grad = is_grad
         self.name = name
-        self.calls: list[Call] = []
+        self.state = ProgramState.OPEN
+        self.calls: list[messages.ModuleCall] = []
         self.slots: list[Tensor | tuple[Program, int] | None] = []
         self._slot_of: dict[tuple[int, int], int] = {}
         self.held: list[tuple[Tensor, int] | Program] = []
@@ -146,20 +128,36 @@ class Program:
         self.is_connected = True
         self.constants: set[int] = set()
         self.num_values = 0
+        self.num_values_of: list[int] = []
         self.deferred: dict[int, weakref.ref[Deferred]] = {}
         self.definitions: dict[int, Signature] = {}
-        self.pushes: list[tuple[int, int, int, int]] = []
-        self.is_sent = False
-        self.is_answered = False
-        self.is_closed = False
-        self.answer: Any = None
+        self.pushes: list[messages.Push] = []
+        self.is_closed = self.is_asked_early = False
+        self.answer: messages.Return | None = None
         self.error: BaseException | None = None
         self.has_raised = False
-        self.has_gone_back = self.is_going_back = self.is_sent_back = False
         self.token: Tensor | None = None
         self.gradients: dict[int, Tensor] = {}
         self.num_returning = 0
-        self.input_gradients: list[Tensor | None] | None = None
+        self.input_gradients: messages.Tensors | None = None
+
+    def move_to(self, state: ProgramState) -> None:
+        """The next state.
+
+        Raises:
+            RuntimeError: it cannot come now.
+        """
+        self.state = moved(self.state, state, f"program {self.number}, with {self.name},")
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether nothing can join it any more."""
+        return self.state is not ProgramState.OPEN
+
+    @property
+    def is_going_back(self) -> bool:
+        """Whether its backward pass has been asked for, and has not ended."""
+        return self.state is ProgramState.GOING_BACK
 
     def slot_for(self, tensor: Tensor) -> int:
         """Where a tensor of this rank comes in, as it is now; the same one comes in once.
@@ -253,11 +251,16 @@ class Program:
             self.has_edges |= source[0].has_gradient(source[1])
         return slot
 
-    def defer(self, call: Call, count: int) -> list[Deferred]:
-        """Placeholders for what a call will return."""
-        call.num_values = count
+    def add_values(self, count: int) -> int:
+        """The call made last returns so many. Returns: the number of the first one."""
         first = self.num_values
         self.num_values += count
+        self.num_values_of.append(count)
+        return first
+
+    def defer(self, count: int) -> list[Deferred]:
+        """Placeholders for what the call made last will return."""
+        first = self.add_values(count)
         made = [Deferred.of(self, number) for number in range(first, first + count)]
         for placeholder in made:
             self.deferred[placeholder.number] = weakref.ref(placeholder)
@@ -275,10 +278,10 @@ class Program:
     def siblings(self, number: int) -> list[int]:
         """The awaited values of the call that returns value `number`."""
         first = 0
-        for call in self.calls:
-            if first <= number < first + call.num_values:
-                return [n for n in self.awaited() if first <= n < first + call.num_values]
-            first += call.num_values
+        for count in self.num_values_of:
+            if first <= number < first + count:
+                return [n for n in self.awaited() if first <= n < first + count]
+            first += count
         return [number]
 
     def add_gradient(self, number: int, gradient: Tensor) -> None:
@@ -296,18 +299,27 @@ class Program:
             if isinstance(slot, tuple):
                 yield slot
 
+    def take_answer(self) -> messages.Return:
+        """What has come for who waits."""
+        answer, self.answer = self.answer, None
+        assert answer is not None
+        return answer
+
     def note_answered(self) -> None:
         """It is through, and with it what it uses."""
-        if self.is_answered:
-            return
-        self.is_answered = True
+        if self.state is ProgramState.SENT:
+            self.move_to(ProgramState.ANSWERED)
+            self.note_used_answered()
+
+    def note_used_answered(self) -> None:
+        """What it uses is through."""
         for program, _ in self.used():
             program.note_answered()
 
     def fail(self, error: BaseException) -> None:
         """It has raised, or will never have what it needs."""
         self.error = error
-        self.is_answered = True
+        self.move_to(ProgramState.FAILED)
 
     def let_go_of_inputs(self) -> None:
         """They have been sent; what autograd needs of them, its graph holds."""

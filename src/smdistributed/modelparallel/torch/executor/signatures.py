@@ -360,7 +360,7 @@ class KnownSignatures:
 
 
 def pickled_definitions(definitions: dict[int, Signature]) -> bytes:
-    """As a CALL carries them; empty if there are none.
+    """As a Call carries them; empty if there are none.
 
     Raises:
         TypeError: an argument cannot be pickled; names its type.

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What executors say to each other, as bytes.
+"""Messages between the ranks of a pipeline, as bytes; messages.py lists them.
 
 A message is a row of integers, tensors, and now and then a pickled object:
 
@@ -14,7 +14,6 @@ have proved the job's token (docs/security.md).
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -22,28 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Channel", "Incoming", "Kind", "Letter", "pack", "unpack"]
-
-
-class Kind(enum.IntEnum):
-    """What a message asks for or answers. Its integers are said where it is made."""
-
-    CALL = 0  # run a program
-    RETURN = 1  # values of a program, to who called it
-    VALUE = 2  # a value of a program, to a rank that another program needs it on
-    FETCH = 3  # asks for values of a program that has been called
-    BACKWARD = 4  # run a program's backward pass
-    GRADIENT = 5  # of a value that came as VALUE, back to where it came from
-    GRADIENTS = 6  # of the inputs of a program, to who called it: its backward pass is done
-    RAISE = 7  # a program has raised
-    DROP = 8  # forget what is kept of programs
-    FORWARDS_DONE = 9  # of all microbatches
-    END = 10  # of the step; with its results
-    ABORT = 11  # of the step
-    LEAVE = 12  # the sender has ended its last step
-
-
-_KINDS = tuple(Kind)
+__all__ = ["Channel", "Incoming", "Letter", "pack", "unpack"]
 
 
 class Incoming(Protocol):
@@ -78,7 +56,7 @@ class Channel(Protocol):
 class Letter(NamedTuple):
     """A message, unpacked."""
 
-    kind: Kind
+    kind: int
     step: int
     source: int
     ints: tuple[int, ...]
@@ -140,7 +118,7 @@ def _plain(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def pack(
-    kind: Kind,
+    kind: int,
     step: int,
     ints: Sequence[int],
     tensors: Sequence[Tensor | None] = (),
@@ -151,7 +129,7 @@ def pack(
     Raises:
         TypeError: for a tensor that is not dense.
     """
-    row = [int(kind), step, len(ints), len(tensors), *ints]
+    row = [kind, step, len(ints), len(tensors), *ints]
     segments = []
     kept = []
     for tensor in tensors:
@@ -208,4 +186,4 @@ def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
         if flags & _REQUIRES_GRAD:
             tensor.requires_grad_()
         tensors.append(tensor)
-    return Letter(_KINDS[kind], step, message.source, ints, tensors, header[8 * position :])
+    return Letter(kind, step, message.source, ints, tensors, header[8 * position :])

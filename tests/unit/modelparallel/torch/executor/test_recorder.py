@@ -12,8 +12,9 @@ from smdistributed.modelparallel.report.records import Sent, Stretch
 from smdistributed.modelparallel.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.torch.executor.activity import Activity
 from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
+from smdistributed.modelparallel.torch.executor.messages import End
 from smdistributed.modelparallel.torch.executor.recorder import Recorder
-from smdistributed.modelparallel.torch.executor.wire import Channel, Kind
+from smdistributed.modelparallel.torch.executor.wire import Channel
 
 
 class Clock:
@@ -64,8 +65,8 @@ def test_stretches_messages_and_what_was_called() -> None:
     activity.turn_back()  # in the middle of a stretch, which stays what it was
     recorder.pause()  # 3
     recorder.pause()  # nothing runs
-    recorder.sent(1, "CALL", 100)  # 4
-    recorder.sent(1, "CALL", 11)  # 5
+    recorder.sent(1, "Call", 100)  # 4
+    recorder.sent(1, "Call", 11)  # 5
     recorder.resume(other)  # 6
     recorder.pause()  # 7
     recorder.resume(activity)  # 8
@@ -77,7 +78,7 @@ def test_stretches_messages_and_what_was_called() -> None:
         Stretch("B", 1, 6, 7, ""),
         Stretch("B", 3, 8, 9, "module 5 ... module 6"),
     )
-    assert step.sent == (Sent(1, "CALL", 2, 111),)
+    assert step.sent == (Sent(1, "Call", 2, 111),)
     assert (step.begin_ns, step.told_ns, step.end_ns) == (1, 5, 10)
 
 
@@ -95,7 +96,7 @@ def test_a_message_is_recorded_before_anybody_can_have_it() -> None:
     mailbox = Mailbox(0, 2, cast(Channel, AtOnce()), torch.device("cpu"), 1.0)
     mailbox.recorder = recorder
     recorder.begin_step(1)
-    mailbox.post(1, Kind.END, [1])
+    mailbox.post(1, End(True, [], b""))
     recorder.end_step(_name)
     assert recorder.steps[0].told_ns < came[0] < recorder.steps[0].end_ns
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.executor.wire import Kind, Letter, pack, unpack
+from smdistributed.modelparallel.torch.executor.wire import Letter, pack, unpack
 
 DTYPES = [
     torch.float32,
@@ -51,8 +51,8 @@ def sent(*args: Any, **kwargs: Any) -> Letter:
 
 
 def test_a_message_without_tensors() -> None:
-    letter = sent(Kind.DROP, 7, [1, -2, 1 << 62], (), b"pickle")
-    assert letter == (Kind.DROP, 7, 5, (1, -2, 1 << 62), [], b"pickle")
+    letter = sent(9, 7, [1, -2, 1 << 62], (), b"pickle")
+    assert letter == (9, 7, 5, (1, -2, 1 << 62), [], b"pickle")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -60,7 +60,7 @@ def test_a_message_without_tensors() -> None:
 def test_tensors_arrive_as_they_are(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     count = max(1, torch.Size(shape).numel())
     tensor = torch.arange(count).remainder(2).to(dtype)[: torch.Size(shape).numel()].reshape(shape)
-    (came,) = sent(Kind.VALUE, 1, [], [tensor]).tensors
+    (came,) = sent(2, 1, [], [tensor]).tensors
     assert came is not None
     assert (came.dtype, came.shape, came._is_view()) == (dtype, tensor.shape, False)
     assert torch.equal(came.to(torch.complex128), tensor.to(torch.complex128))
@@ -68,7 +68,7 @@ def test_tensors_arrive_as_they_are(dtype: torch.dtype, shape: tuple[int, ...]) 
 
 def test_several_tensors_and_none() -> None:
     tensors = [torch.arange(3.0), None, torch.zeros(0), torch.arange(17, dtype=torch.uint8)]
-    came = sent(Kind.GRADIENTS, 1, [4], tensors).tensors
+    came = sent(7, 1, [4], tensors).tensors
     assert came[1] is None
     for one, other in zip(came, tensors, strict=True):
         assert one is None or torch.equal(one, other)
@@ -76,7 +76,7 @@ def test_several_tensors_and_none() -> None:
 
 def test_whether_gradients_are_wanted_travels() -> None:
     tensors = [torch.zeros(2, requires_grad=True), torch.zeros(2)]
-    came = sent(Kind.CALL, 1, [], tensors).tensors
+    came = sent(0, 1, [], tensors).tensors
     assert [t.requires_grad for t in came if t is not None] == [True, False]
     assert all(t.is_leaf for t in came if t is not None)
 
@@ -93,7 +93,7 @@ def test_whether_gradients_are_wanted_travels() -> None:
     ids=["transposed", "strided", "expanded", "conjugate", "negative"],
 )
 def test_tensors_that_are_not_contiguous(tensor: Tensor) -> None:
-    (came,) = sent(Kind.VALUE, 1, [], [tensor]).tensors
+    (came,) = sent(2, 1, [], [tensor]).tensors
     assert came is not None
     assert came.is_contiguous()
     assert torch.equal(came, tensor)
@@ -101,7 +101,7 @@ def test_tensors_that_are_not_contiguous(tensor: Tensor) -> None:
 
 def test_channels_last_stays() -> None:
     tensor = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    (came,) = sent(Kind.VALUE, 1, [], [tensor]).tensors
+    (came,) = sent(2, 1, [], [tensor]).tensors
     assert came is not None
     assert came.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(came, tensor)
@@ -110,7 +110,7 @@ def test_channels_last_stays() -> None:
 @pytest.mark.parametrize("tensor", [torch.eye(3).to_sparse(), torch.zeros(2, device="meta")])
 def test_what_cannot_travel_says_so(tensor: Tensor) -> None:
     with pytest.raises((TypeError, NotImplementedError)):
-        sent(Kind.VALUE, 1, [], [tensor])
+        sent(2, 1, [], [tensor])
 
 
 @settings(max_examples=50, deadline=None)
@@ -121,7 +121,7 @@ def test_what_cannot_travel_says_so(tensor: Tensor) -> None:
 )
 def test_any_message_arrives(ints: list[int], shapes: list[list[int]], pickled: bytes) -> None:
     tensors = [torch.randn(shape) for shape in shapes]
-    letter = sent(Kind.CALL, 3, ints, tensors, pickled)
+    letter = sent(0, 3, ints, tensors, pickled)
     assert letter.ints == tuple(ints)
     assert letter.pickled == pickled
     for one, other in zip(letter.tensors, tensors, strict=True):
