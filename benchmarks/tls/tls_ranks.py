@@ -25,6 +25,7 @@ def measure(
     import numpy as np
 
     from smdistributed import collectives
+    from smdistributed._common.engine_options import EngineOptions
 
     with collectives.init(name="outer") as outer:
         groups: dict[str, Any] = {}
@@ -34,10 +35,8 @@ def measure(
                 rank,
                 world_size,
                 lambda key, value: outer._exchange_bytes(value),
+                EngineOptions(transport="tcp", token=b"benchmark", tls=tls),
                 name=name,
-                transport="tcp",
-                token=b"benchmark",
-                tls=tls,
             )
         array = np.empty(size_bytes // 4, dtype=np.float32)
         samples = {name: Samples([], []) for name in groups}

@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/communicator_py.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -13,12 +11,11 @@
 #include <cmath>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <tuple>
 
 #include "bindings/buffer_py.h"
 #include "bindings/duration.h"
 #include "bindings/message_py.h"
+#include "bindings/options_py.h"
 #include "bindings/request_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/work_py.h"
@@ -63,9 +60,6 @@ CallOptions onArray(bool isAsync, double timeoutSeconds, nb::object array) {
   return {isAsync, timeoutSeconds, std::move(array)};
 }
 
-// Certificate, key, authority.
-using TlsFiles = std::tuple<std::string, std::string, std::string>;
-
 // Nothing has begun: what `Held` of smdistributed.collectives holds for it is the caller's again.
 void letGoOf(const nb::object& owner) {
   if (!nb::hasattr(owner, "_let_go")) return;
@@ -90,27 +84,11 @@ class PyCommunicator {
   }
 
  public:
-  PyCommunicator(int rank, int worldSize, nb::object exchange, std::string name,
-                 double timeoutSeconds, const std::string& transport, std::string interfaces,
-                 std::string rendezvousAddress, std::optional<nb::bytes> token,
-                 std::optional<TlsFiles> tls, nb::object errors, double stallSeconds,
-                 bool hasSignalReport, bool isDeterministic, std::uint64_t messageLimit)
+  PyCommunicator(int rank, int worldSize, nb::object exchange, const PyEngineOptions& options,
+                 std::string name, nb::object errors)
       : errors_(std::make_shared<ErrorClasses>(errors)) {
-    engine::CommunicatorOptions options;
-    options.name = std::move(name);
-    options.timeout = toDuration(timeoutSeconds);
-    options.reportStallAfter = toDuration(stallSeconds);
-    options.hasSignalReport = hasSignalReport;
-    options.isDeterministic = isDeterministic;
-    options.messageLimit = messageLimit;
-    options.bootstrap.interfaces = std::move(interfaces);
-    options.bootstrap.rendezvousAddress = std::move(rendezvousAddress);
-    if (token.has_value()) options.bootstrap.token.assign(token->c_str(), token->size());
-    if (tls.has_value()) {
-      options.bootstrap.tls = {std::get<0>(*tls), std::get<1>(*tls), std::get<2>(*tls)};
-    }
     guarded([&] {
-      options.bootstrap.transport = toTransport(transport);
+      engine::EngineOptions chosen = toOptions(options);
       const auto exchangeBytes = [&exchange](const std::string& key, const std::string& value) {
         nb::gil_scoped_acquire acquire;
         const nb::object values =
@@ -123,7 +101,8 @@ class PyCommunicator {
         return all;
       };
       nb::gil_scoped_release release;
-      communicator_ = engine::Communicator::create(rank, worldSize, exchangeBytes, options);
+      communicator_ = engine::Communicator::create(rank, worldSize, exchangeBytes,
+                                                   std::move(chosen), std::move(name));
     });
   }
 
@@ -252,15 +231,6 @@ class PyCommunicator {
   }
 
  private:
-  static engine::TransportChoice toTransport(const std::string& text) {
-    if (text == "auto") return engine::TransportChoice::kAuto;
-    if (text == "shm") return engine::TransportChoice::kSharedMemory;
-    if (text == "tcp") return engine::TransportChoice::kTcp;
-    throw Error(ErrorKind::kConfiguration, "transport \"" + text +
-                                               "\" is unknown; expected auto, shm or tcp. Set "
-                                               "SMDDP_TRANSPORT accordingly or leave it unset.");
-  }
-
   template <class Start, class Result>
   nb::object run(const CallOptions& call, Start&& start, Result&& result) const {
     const engine::Mode mode = call.isAsync ? engine::Mode::kAsync : engine::Mode::kBlocking;
@@ -360,16 +330,9 @@ void registerCommunicator(nb::module_& module) {
       "keep_alive is held until the operation is complete; otherwise it returns None when "
       "complete.\n"
       "timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.")
-      .def(nb::init<int, int, nb::object, std::string, double, const std::string&, std::string,
-                    std::string, std::optional<nb::bytes>, std::optional<TlsFiles>, nb::object,
-                    double, bool, bool, std::uint64_t>(),
-           nb::arg("rank"), nb::arg("world_size"), nb::arg("exchange"), nb::kw_only(),
-           nb::arg("name") = "default", nb::arg("timeout_s") = 1800.0,
-           nb::arg("transport") = "auto", nb::arg("interfaces") = "auto",
-           nb::arg("rendezvous_address") = "", nb::arg("token") = nb::none(),
-           nb::arg("tls") = nb::none(), nb::arg("errors") = nb::none(), nb::arg("stall_s") = 30.0,
-           nb::arg("signal_report") = true, nb::arg("deterministic") = false,
-           nb::arg("message_limit_bytes") = 0)
+      .def(nb::init<int, int, nb::object, const PyEngineOptions&, std::string, nb::object>(),
+           nb::arg("rank"), nb::arg("world_size"), nb::arg("exchange"), nb::arg("options"),
+           nb::kw_only(), nb::arg("name") = "default", nb::arg("errors") = nb::none())
       .def_prop_ro("rank", [](const PyCommunicator& self) { return self.engine().rank(); })
       .def_prop_ro("world_size", [](const PyCommunicator& self) { return self.engine().size(); })
       .def_prop_ro("name", [](const PyCommunicator& self) { return self.engine().name(); })

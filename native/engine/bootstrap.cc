@@ -69,7 +69,7 @@ std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::stri
 }
 
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
-                     const BootstrapOptions& options) {
+                     const EngineOptions& options) {
   Membership membership;
   topology::Identity self = topology::describeThisProcess();
   self.machine += options.machineSuffix;

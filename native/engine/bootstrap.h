@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/options.h"
 #include "topology/hosts.h"
 #include "topology/identity.h"
 #include "transport/shm/region.h"
@@ -26,18 +27,6 @@ namespace smd::engine {
 // Returns every rank's value, by rank. Called in the same order on all ranks.
 using ExchangeFn =
     std::function<std::vector<std::string>(const std::string& key, const std::string& value)>;
-
-enum class TransportChoice { kAuto, kSharedMemory, kTcp };
-
-struct BootstrapOptions {
-  TransportChoice transport = TransportChoice::kAuto;
-  std::string interfaces = "auto";
-  std::string rendezvousAddress;
-  // Added to what identifies this machine: ranks with different ones do not share memory (tests).
-  std::string machineSuffix;
-  std::string token;  // the job's secret, which all ranks know; empty for none
-  transport::tcp::TlsFiles tls;
-};
 
 struct Membership {
   std::vector<topology::Identity> identities;  // by rank
@@ -58,6 +47,6 @@ std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::stri
                                      const std::string& value, int worldSize);
 
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
-                     const BootstrapOptions& options);
+                     const EngineOptions& options);
 
 }  // namespace smd::engine

@@ -46,22 +46,27 @@ bool isSmall(const Request& request) {
 
 }  // namespace
 
-Communicator::Communicator(int rank, int worldSize, CommunicatorOptions options)
-    : rank_(rank), size_(worldSize), options_(std::move(options)), generation_(forkGeneration()) {
+Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::string name)
+    : rank_(rank),
+      size_(worldSize),
+      options_(std::move(options)),
+      name_(std::move(name)),
+      generation_(forkGeneration()) {
   const char* overrides = std::getenv("SMDDP_ALGORITHM");
   overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
 }
 
 std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
                                                    const ExchangeFn& exchange,
-                                                   CommunicatorOptions options) {
+                                                   EngineOptions options, std::string name) {
   if (worldSize < 1 || rank < 0 || rank >= worldSize) {
     throw Error(ErrorKind::kConfiguration, "rank " + std::to_string(rank) + " of world size " +
                                                std::to_string(worldSize) +
                                                "; expected 0 <= rank < world size. Check RANK and "
                                                "WORLD_SIZE.");
   }
-  std::shared_ptr<Communicator> communicator(new Communicator(rank, worldSize, std::move(options)));
+  std::shared_ptr<Communicator> communicator(
+      new Communicator(rank, worldSize, std::move(options), std::move(name)));
   communicator->join(exchange);
   addToRegistry(communicator);
   if (communicator->options_.hasSignalReport) {
@@ -74,7 +79,7 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 }
 
 void Communicator::join(const ExchangeFn& exchange) {
-  membership_ = bootstrap(rank_, size_, exchange, options_.bootstrap);
+  membership_ = bootstrap(rank_, size_, exchange, options_);
   noMemory_.emplace(ErrorKind::kInternal,
                     describePeer(rank_) +
                         " has no memory left, not even to say for what. Free memory on its host, "
@@ -156,7 +161,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   topology_.sharesMemory = allLocal_ && memory_.has_value();
   topology_.hasArenas = allLocal_ && arena_ != nullptr;
   messages_ =
-      std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_, options_.messageLimit);
+      std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_, options_.messageLimitBytes);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
@@ -216,7 +221,7 @@ Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
 void Communicator::checkUsable() const {
   if (isForkedChild(generation_)) {
     throw Error(ErrorKind::kConfiguration,
-                "group '" + options_.name +
+                "group '" + name_ +
                     "' was made before this process was forked and cannot be used in the child; "
                     "expected communication in the parent only. Start workers with the \"spawn\" "
                     "method, or make the group after the fork.");
@@ -228,7 +233,7 @@ void Communicator::requireOpen() const {
   if (!closed_) return;
   throw Error(
       ErrorKind::kConfiguration,
-      "group '" + options_.name +
+      "group '" + name_ +
           "' is closed; expected an open group. Make the group again, or close it after its "
           "last use.");
 }
@@ -263,7 +268,7 @@ void Communicator::requireMemory(const Request& request) const {
 std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
-  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(options_.name, work->started);
+  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(name_, work->started);
   work->limit = timeout.count() > 0 ? timeout : options_.timeout;
   algorithms::Context& context = work->context;
   context.signature = algorithms::signatureOf(request);

@@ -22,6 +22,7 @@
 #include "engine/flight_record.h"
 #include "engine/liveness.h"
 #include "engine/messages.h"
+#include "engine/options.h"
 #include "engine/positions.h"
 #include "engine/progress.h"
 #include "engine/select.h"
@@ -31,20 +32,6 @@
 
 namespace smd::engine {
 
-struct CommunicatorOptions {
-  std::string name = "default";
-  nanoseconds timeout = std::chrono::minutes(30);
-  // A stall report is written when an operation has waited for so long; zero: never.
-  nanoseconds reportStallAfter = std::chrono::seconds(30);
-  // SIGUSR1 prints the flight record (reporter.h).
-  bool hasSignalReport = true;
-  BootstrapOptions bootstrap;
-  // Bytes of messages posted here that others have not taken, or on this host still use; zero: no
-  // limit. More is an error.
-  std::uint64_t messageLimit = 0;
-  bool isDeterministic = false;  // sums over several hosts have the same bits for every size
-};
-
 // kBrief: kAsync for callers that have nothing better to do. They carry out the operation for as
 // long as that takes no sleep: for a large one quicker than to leave it to the progress thread.
 enum class Mode { kBlocking, kAsync, kBrief };
@@ -52,12 +39,12 @@ enum class Mode { kBlocking, kAsync, kBrief };
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
  public:
   static std::shared_ptr<Communicator> create(int rank, int worldSize, const ExchangeFn& exchange,
-                                              CommunicatorOptions options);
+                                              EngineOptions options, std::string name = "default");
   ~Communicator() override;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& name() const { return options_.name; }
+  const std::string& name() const { return name_; }
   // Through which other hosts are reached, for people; empty if there are none.
   const std::string& interfaces() const { return interfaces_; }
   // What the cost model counts with between hosts: the same on all ranks.
@@ -126,7 +113,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void checkUsable() const;
 
  private:
-  Communicator(int rank, int worldSize, CommunicatorOptions options);
+  Communicator(int rank, int worldSize, EngineOptions options, std::string name);
   void join(const ExchangeFn& exchange);
   // Of the network between the hosts.
   void learnLink(const ExchangeFn& exchange);
@@ -223,7 +210,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   int rank_;
   int size_;
-  CommunicatorOptions options_;
+  EngineOptions options_;
+  std::string name_;
   Overrides overrides_;
   std::uint64_t generation_;
   Membership membership_;

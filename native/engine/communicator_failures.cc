@@ -67,7 +67,7 @@ Error Communicator::withPrefix(const std::string& operation, const Error& error)
   return Error(error.kind(), operation + " on rank " + std::to_string(rank_) + " of " +
                                  std::to_string(size_) + " (host " +
                                  membership_.identities[static_cast<std::size_t>(rank_)].host +
-                                 ", group '" + options_.name + "'): " + error.what());
+                                 ", group '" + name_ + "'): " + error.what());
 }
 
 std::string Communicator::lastSeen(int peer) const {

@@ -132,7 +132,7 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   if (isTakingMessage_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorKind::kConfiguration,
                 "two threads of rank " + std::to_string(rank_) +
-                    " wait for the next message of group '" + options_.name +
+                    " wait for the next message of group '" + name_ +
                     "'; expected one at a time. Let one thread take them and hand them on.");
   }
   struct Taking {

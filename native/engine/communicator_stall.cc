@@ -94,7 +94,7 @@ void Communicator::showElsewhere(const FlightNote& where) {
 }
 
 GroupRecord Communicator::flightRecord() {
-  GroupRecord record{options_.name, rank_, size_, "open", {}, {}};
+  GroupRecord record{name_, rank_, size_, "open", {}, {}};
   if (isForkedChild(generation_)) {
     record.state = "made before this process was forked";
     return record;
@@ -200,7 +200,7 @@ std::string Communicator::whereRanksAre(const std::vector<int>& first) const {
 std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
   if (!work.isClockRunning()) return std::nullopt;  // a message that nobody waits for yet
   StallWatch& stall = work.stall;
-  if (!stall.isBegun()) stall.begin(now, work.deadline(), options_.reportStallAfter);
+  if (!stall.isBegun()) stall.begin(now, work.deadline(), options_.stall);
   if (!stall.isDue(now)) return std::nullopt;
   const StallWatch::Todo todo = stall.look(now);
   Condition* awaited = work.body.awaited();
@@ -214,7 +214,7 @@ std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
   }
   if (work.noteElsewhere == 0) {
     FlightNote note;
-    options_.name.copy(note.group, sizeof note.group - 1);
+    name_.copy(note.group, sizeof note.group - 1);
     note.signature = work.signature();
     note.sinceNs = toNs(work.started);
     work.noteElsewhere = beginElsewhere(note);
@@ -261,8 +261,8 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
   }
   if (missing.size() > 8) names += " and " + std::to_string(missing.size() - 8) + " more";
   const std::vector<RankView> views = viewsOf(missing);
-  std::string text = "WARNING: " + describePeer(rank_) + " of group '" + options_.name +
-                     "' has waited " + secondsText(work.stall.waited(now).count()) + " in " +
+  std::string text = "WARNING: " + describePeer(rank_) + " of group '" + name_ + "' has waited " +
+                     secondsText(work.stall.waited(now).count()) + " in " +
                      describe(work.signature()) + " for " +
                      (names.empty() ? std::string("nobody in particular") : names) +
                      expectationOf(work.signature().kind);

@@ -9,6 +9,7 @@ rank is bounded. Source: docs/security.md, "Hosts: the token".
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -95,9 +96,9 @@ def _open_descriptors() -> int:
 def _pestered_collectives(rank: int, world_size: int) -> None:
     """Rank 1 is overheard by the others' connections; each rank pesters the next one's port."""
     from smdistributed import collectives
+    from smdistributed._common.engine_options import EngineOptions
     from smdistributed._common.settings import process_settings
 
-    settings = process_settings()
     own_port = 0
     taps: list[Wiretap] = []
 
@@ -118,11 +119,12 @@ def _pestered_collectives(rank: int, world_size: int) -> None:
             rank,
             world_size,
             exchange,
-            timeout_s=TIMEOUT_S,
-            transport="tcp",
-            rendezvous_address="127.0.0.1",
-            token=settings.token,
-            tls=settings.tls,
+            dataclasses.replace(
+                EngineOptions.from_settings(process_settings()),
+                timeout_s=TIMEOUT_S,
+                transport="tcp",
+                rendezvous_address="127.0.0.1",
+            ),
         )
         assert own_port, "the endpoint is not where this test looks for it"
         with comm:

@@ -110,12 +110,14 @@ def _error_with(settings: dict[str, str]) -> str:
 
 
 def _makes_alone(rank: int, world_size: int, settings: Mapping[str, str]) -> str:
+    from smdistributed._common.engine_options import EngineOptions
     from smdistributed._common.errors import ConfigurationError
     from smdistributed.collectives import _native
 
     files = settings["SMDDP_TLS_CERT"], settings["SMDDP_TLS_KEY"], settings["SMDDP_TLS_CA"]
+    options = EngineOptions(transport="tcp", tls=files)
     with pytest.raises(ConfigurationError) as caught:
-        _native.Communicator(0, 2, lambda key, value: [value], transport="tcp", tls=files)
+        _native.Communicator(0, 2, lambda key, value: [value], options)
     return str(caught.value)
 
 

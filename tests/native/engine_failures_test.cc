@@ -669,10 +669,9 @@ TEST(Joining, RanksWithDifferentTransportsAreToldTheVariable) {
   runThreads(
       2, whereabouts,
       [&](int rank) {
-        CommunicatorOptions options;
-        options.bootstrap.transport =
-            rank == 0 ? TransportChoice::kTcp : TransportChoice::kSharedMemory;
-        options.bootstrap.interfaces = "127.";
+        EngineOptions options;
+        options.transport = rank == 0 ? TransportChoice::kTcp : TransportChoice::kSharedMemory;
+        options.interfaces = "127.";
         try {
           Communicator::create(rank, 2, exchange.ofRank(rank), options);
           ADD_FAILURE() << rank;

@@ -158,15 +158,14 @@ class World {
     runThreads(
         options_.size, whereabouts_,
         [&](int rank) {
-          CommunicatorOptions settings;
-          settings.name = "test";
+          EngineOptions settings;
           settings.timeout = options_.timeout;
-          settings.reportStallAfter = options_.reportStallAfter;
-          settings.bootstrap.transport = options_.transport;
-          settings.bootstrap.interfaces = "127.";
-          settings.bootstrap.machineSuffix = hostOf(rank);
+          settings.stall = options_.reportStallAfter;
+          settings.transport = options_.transport;
+          settings.interfaces = "127.";
+          settings.machineSuffix = hostOf(rank);
           communicators_[static_cast<std::size_t>(rank)] =
-              Communicator::create(rank, options_.size, exchange_.ofRank(rank), settings);
+              Communicator::create(rank, options_.size, exchange_.ofRank(rank), settings, "test");
         },
         [&](int) { exchange_.giveUp(); });
   }

@@ -473,9 +473,9 @@ class NoMemoryToJoin : public ::testing::Test {
       isInCall = true;
       return values;
     };
-    CommunicatorOptions options;
-    options.bootstrap.transport = TransportChoice::kTcp;
-    options.bootstrap.interfaces = "127.";
+    EngineOptions options;
+    options.transport = TransportChoice::kTcp;
+    options.interfaces = "127.";
     failsAt = number;
     pauseBefore = milliseconds(10);
     try {

@@ -47,10 +47,9 @@ class PipeExchange {
 };
 
 std::shared_ptr<Communicator> join(int rank, int end) {
-  CommunicatorOptions options;
-  options.name = "test";
-  options.bootstrap.interfaces = "127.";
-  return Communicator::create(rank, 2, PipeExchange(rank, end), options);
+  EngineOptions options;
+  options.interfaces = "127.";
+  return Communicator::create(rank, 2, PipeExchange(rank, end), options, "test");
 }
 
 // As if this process had very many buffers that are private already: there is no room for another.

@@ -5,6 +5,8 @@ The collectives engine. See smdistributed.collectives for the public face.
 from collections.abc import Sequence
 from typing import Any
 
+import smdistributed._common.engine_options
+
 
 FLOAT32: int = 0
 
@@ -167,7 +169,7 @@ class Communicator:
     timeout_s <= 0 means the communicator's own. Errors: the classes given as ``errors``.
     """
 
-    def __init__(self, rank: int, world_size: int, exchange: object, *, name: str = 'default', timeout_s: float = 1800.0, transport: str = 'auto', interfaces: str = 'auto', rendezvous_address: str = '', token: bytes | None = None, tls: tuple[str, str, str] | None = None, errors: object | None = None, stall_s: float = 30.0, signal_report: bool = True, deterministic: bool = False, message_limit_bytes: int = 0) -> None: ...
+    def __init__(self, rank: int, world_size: int, exchange: object, options: smdistributed._common.engine_options.EngineOptions, *, name: str = 'default', errors: object | None = None) -> None: ...
 
     @property
     def rank(self) -> int: ...

@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native, arrays
@@ -54,16 +55,9 @@ class Communicator:
         world_size: Number of ranks.
         exchange: `exchange(key, value)` returns every rank's value by rank; used while the
             communicator is made only. `collectives.init()` brings one.
-        name: For messages.
-        timeout_s: Seconds an operation may wait for the other ranks.
-        transport: "auto" (shared memory within a host, TCP between), "shm" or "tcp".
-        interfaces: Network interfaces for TCP, see `SMDDP_INTERFACE`.
-        rendezvous_address: An address all hosts can reach; tells which interface leads there.
-        token: The job's secret, the same on all ranks, which both ends of every TCP connection
-            prove to know; None: whatever `exchange` moves is the secret. Ranks with different
+        options: How the engine behaves; None: as the variables `SMDDP_*` say. Ranks with different
             tokens raise `ConfigurationError`, all of them.
-        tls: Paths of certificate, key and authority (PEM): TCP connections use TLS 1.3, and both
-            ends show a certificate of that authority. None: they are in the clear.
+        name: For messages.
         errors: A front end's own classes by kind: "configuration", "mismatch", "peer_lost",
             "timeout", "unsupported", "internal".
     """
@@ -73,45 +67,18 @@ class Communicator:
         rank: int,
         world_size: int,
         exchange: Exchange,
+        options: EngineOptions | None = None,
         *,
         name: str = "default",
-        timeout_s: float = 1800.0,
-        transport: str = "auto",
-        interfaces: str = "auto",
-        rendezvous_address: str = "",
-        token: bytes | None = None,
-        tls: tuple[str, str, str] | None = None,
         errors: Mapping[str, type[Exception]] | None = None,
     ) -> None:
-        settings = process_settings()
+        self._options = options or EngineOptions.from_settings(process_settings())
+        self._errors = errors
         self._native = _native.Communicator(
-            rank,
-            world_size,
-            exchange,
-            name=name,
-            timeout_s=timeout_s,
-            transport=transport,
-            interfaces=interfaces,
-            rendezvous_address=rendezvous_address,
-            token=token,
-            tls=tls,
-            errors=errors,
-            stall_s=settings.stall_s,
-            message_limit_bytes=settings.message_limit_bytes,
-            deterministic=settings.deterministic,
-            signal_report=settings.signal_report,
+            rank, world_size, exchange, self._options, name=name, errors=errors
         )
         tell_of_interfaces(self._native)
-        tell_of_weak_trust(self._native, token)
-        self._options = {
-            "timeout_s": timeout_s,
-            "transport": transport,
-            "interfaces": interfaces,
-            "rendezvous_address": rendezvous_address,
-            "token": token,
-            "tls": tls,
-            "errors": errors,
-        }
+        tell_of_weak_trust(self._native, self._options.token)
         self._splits = 0
         self._has_told_of_no_shared_memory = False
         self.rank = rank
@@ -528,8 +495,9 @@ class Communicator:
             ranks.index(self.rank),
             len(ranks),
             exchange,
+            self._options,
             name=f"{self.name}/{self._splits}.{color}",
-            **self._options,  # type: ignore[arg-type]
+            errors=self._errors,
         )
 
     def topology(self) -> list[dict[str, Any]]:

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making a communicator from the environment, under any launcher."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
 
 from smdistributed._common.discovery import complete_placement, discover, export_placement
 from smdistributed._common.discovery import host_identity as this_host
+from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.host_names import require_resolvable
 from smdistributed._common.settings import process_settings
@@ -45,12 +47,12 @@ def init(
     Source: dataparallel specification, section 3.
     """
     settings = process_settings()
-    limit_s = settings.timeout_s if timeout_s is None else timeout_s
+    options = EngineOptions.from_settings(settings)
+    if timeout_s is not None:
+        options = dataclasses.replace(options, timeout_s=timeout_s)
     placement = discover(broadcast_host=host_of_rank_zero)
     if placement.world_size == 1:
-        return Communicator(
-            0, 1, lambda key, value: [value], name=name, timeout_s=limit_s, errors=errors
-        )
+        return Communicator(0, 1, lambda key, value: [value], options, name=name, errors=errors)
     address, port = placement.require_master()
     require_resolvable(address)
     with Rendezvous(
@@ -58,7 +60,7 @@ def init(
         placement.world_size,
         address,
         port,
-        limit_s,
+        options.timeout_s,
         settings.token,
         settings.tls,
     ) as rendezvous:
@@ -70,13 +72,8 @@ def init(
             placement.rank,
             placement.world_size,
             rendezvous.exchange,
+            dataclasses.replace(options, rendezvous_address=address),
             name=name,
-            timeout_s=limit_s,
-            transport=settings.cpu_transport,
-            interfaces=",".join(settings.interfaces) or "auto",
-            rendezvous_address=address,
-            token=settings.token,
-            tls=settings.tls,
             errors=errors,
         )
 

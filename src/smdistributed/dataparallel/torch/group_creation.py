@@ -18,6 +18,7 @@ from smdistributed._common.discovery import (
     export_placement,
     host_identity,
 )
+from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import ZeroCopy, process_settings
 from smdistributed._common.version import __version__
@@ -78,10 +79,7 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         devices=[device for device, name in backends.items() if name == BACKEND_NAME],
         others={device: backend for device, backend in others.items() if backend is not None},
         global_ranks=options.global_ranks_in_group,
-        transport=settings.cpu_transport,
-        interfaces=",".join(settings.interfaces) or "auto",
-        token=settings.token,
-        tls=settings.tls,
+        engine_options=EngineOptions.from_settings(settings),
         cuda=CudaRequest(
             settings.cuda_transport, request.device_id, _nccl_options(backend_options)
         ),

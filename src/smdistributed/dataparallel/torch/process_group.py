@@ -25,6 +25,7 @@ Thread rule: as torch's, one thread at a time per group. A blocking call release
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -50,7 +51,8 @@ from torch._C._distributed_c10d import (
 from torch._C._distributed_c10d import Work as TorchWork
 
 from smdistributed._common.discovery import host_identity
-from smdistributed._common.settings import ZeroCopy, process_settings
+from smdistributed._common.engine_options import EngineOptions
+from smdistributed._common.settings import ZeroCopy
 from smdistributed.collectives import _native
 from smdistributed.collectives.network import tell_of_interfaces
 from smdistributed.collectives.trust import tell_of_weak_trust
@@ -97,9 +99,8 @@ class ProcessGroupSmddp(GroupIdentity):
         devices: types of the devices whose tensors are ours.
         others: process groups for the remaining device types, made by the creator.
         global_ranks: the group's ranks in the default group; empty for the default group.
-        transport, interfaces: `SMDDP_TRANSPORT` and `SMDDP_INTERFACE`, for the engine.
+        engine_options: how the engine behaves; `timeout` replaces theirs.
         cuda: what is known about CUDA tensors; used if "cuda" is among `devices`.
-        token, tls: `SMDDP_TOKEN` and the files of `SMDDP_TLS_*`, for the engine.
         zero_copy: `SMDDP_ZERO_COPY`; which tensors may lie in memory that the ranks share. For
             `RECURRING` make a `MovingProcessGroup`.
 
@@ -121,24 +122,18 @@ class ProcessGroupSmddp(GroupIdentity):
         size: int,
         timeout: timedelta,
         *,
+        engine_options: EngineOptions,
         group_name: str = "",
         devices: Sequence[str] = ("cpu", "cuda"),
         others: Mapping[str, Any] | None = None,
         global_ranks: Sequence[int] = (),
-        transport: str = "auto",
-        interfaces: str = "auto",
-        token: bytes | None = None,
-        tls: tuple[str, str, str] | None = None,
         cuda: CudaRequest | None = None,
         zero_copy: ZeroCopy = ZeroCopy.OWN,
     ) -> None:
         super().__init__(
             store, rank, size, timeout, group_name, devices, others or {}, global_ranks
         )
-        self._transport = transport
-        self._interfaces = interfaces
-        self._token = token
-        self._tls = tls
+        self._engine_options = engine_options
         self._cuda_request = cuda or CudaRequest()
         self._splits = 0
         host = host_identity(os.environ).encode()
@@ -150,7 +145,7 @@ class ProcessGroupSmddp(GroupIdentity):
         hosts, reports = zip(*(unpack(note) for note in exchange.notes), strict=True)
         self._ranks_of_this_host = [peer for peer, other in enumerate(hosts) if other == host]
         tell_of_interfaces(self._engine)
-        tell_of_weak_trust(self._engine, token)
+        tell_of_weak_trust(self._engine, self._engine_options.token)
         self._zero_copy = zero_copy
         self.shared_memory = SharedMemory(self._engine, zero_copy)
         self._observer = make_observer(self._engine, zero_copy)
@@ -174,22 +169,15 @@ class ProcessGroupSmddp(GroupIdentity):
         return self._ranks_of_this_host
 
     def _communicator(self, exchange: Any, name: str) -> Any:
-        """An engine communicator of this group's ranks, with this group's settings."""
-        settings = process_settings()
+        """An engine communicator of this group's ranks, with this group's options."""
+        timeout_s = self._timeout.total_seconds()
         return _native.Communicator(
             self.rank(),
             self.size(),
             exchange,
+            dataclasses.replace(self._engine_options, timeout_s=timeout_s),
             name=name,
-            timeout_s=self._timeout.total_seconds(),
-            transport=self._transport,
-            interfaces=self._interfaces,
-            token=self._token,
-            tls=self._tls,
             errors=ENGINE_ERRORS,
-            stall_s=settings.stall_s,
-            deterministic=settings.deterministic,
-            signal_report=settings.signal_report,
         )
 
     def _by(self, tensor: Tensor) -> Any:
@@ -509,10 +497,7 @@ class ProcessGroupSmddp(GroupIdentity):
             group_name=name,
             devices=self._devices,
             global_ranks=[self._global_ranks[r] if self._global_ranks else r for r in ranks],
-            transport=self._transport,
-            interfaces=self._interfaces,
-            token=self._token,
-            tls=self._tls,
+            engine_options=self._engine_options,
             cuda=self._cuda_request,
             zero_copy=self._zero_copy,
         )

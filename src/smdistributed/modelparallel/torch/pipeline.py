@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
 from smdistributed.modelparallel.schedules import schedule_named
@@ -271,7 +272,6 @@ class Pipeline:
 
     def _open_channel(self) -> _native.Communicator:
         if self._channel is None:
-            settings = process_settings()
             group = self.job.cpu_group(GroupKind.PP)
 
             def exchange(_: str, value: bytes) -> list[bytes]:
@@ -283,15 +283,8 @@ class Pipeline:
                 self.rank,
                 self.size,
                 exchange,
+                EngineOptions.from_settings(process_settings()),
                 name=f"smp:pipeline {self.job.members(GroupKind.PP)}",
-                timeout_s=settings.timeout_s,
-                transport=settings.cpu_transport,
-                interfaces=",".join(settings.interfaces) or "auto",
-                token=settings.token,
-                tls=settings.tls,
-                stall_s=settings.stall_s,
-                message_limit_bytes=settings.message_limit_bytes,
-                signal_report=settings.signal_report,
             )
         return self._channel
 
