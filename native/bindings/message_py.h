@@ -4,12 +4,9 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <span>
 #include <utility>
-#include <vector>
 
-#include "engine/communicator.h"
+#include "engine/messages.h"
 
 namespace smd::bindings {
 
@@ -24,15 +21,6 @@ class PyMessage {
  private:
   engine::Message message_;
 };
-
-// (address, nbytes) of each.
-using PySegments = std::vector<std::pair<std::uintptr_t, std::uint64_t>>;
-
-// Lets go of the GIL where the copies take longer than that costs.
-void postMessage(engine::Communicator& communicator, int peer, const nb::bytes& header,
-                 const PySegments& segments);
-// A PyMessage or None. Negative: without a limit. Holds the GIL only to look and to return.
-nb::object nextMessage(engine::Communicator& communicator, double timeoutSeconds);
 
 void registerMessage(nb::module_& module);
 

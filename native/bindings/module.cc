@@ -9,8 +9,11 @@
 
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
+#include "bindings/diagnosis_py.h"
 #include "bindings/flight_py.h"
 #include "bindings/message_py.h"
+#include "bindings/options_py.h"
+#include "bindings/request_py.h"
 #include "bindings/shared_buffer_py.h"
 #include "bindings/trace_py.h"
 #include "bindings/work_py.h"
@@ -45,7 +48,10 @@ NB_MODULE(_native, module) {
   smd::bindings::registerWork(module);
   smd::bindings::registerSharedBuffer(module);
   smd::bindings::registerMessage(module);
+  smd::bindings::registerRequest(module);
+  smd::bindings::registerOptions(module);
   smd::bindings::registerCommunicator(module);
+  smd::bindings::registerDiagnosis(module);
   smd::bindings::registerTrace(module);
   smd::bindings::registerFlight(module);
   module.def("prepare_exit", &smd::bindings::prepareExit,

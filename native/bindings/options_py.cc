@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "bindings/duration.h"
+#include "bindings/python_errors.h"
 #include "common/error.h"
 
 namespace smd::bindings {
@@ -75,6 +76,22 @@ engine::EngineOptions toOptions(const PyEngineOptions& options) {
     result.tls = {std::get<0>(files), std::get<1>(files), std::get<2>(files)};
   }
   return result;
+}
+
+void registerOptions(nb::module_& module) {
+  module.def(
+      "check_tls_files",
+      [](std::string certificate, std::string key, std::string authority) {
+        try {
+          transport::tcp::checkTlsFiles(
+              {std::move(certificate), std::move(key), std::move(authority)});
+        } catch (const Error& error) {
+          ErrorClasses(nb::none()).raise(error);
+        }
+      },
+      nb::arg("certificate"), nb::arg("key"), nb::arg("authority"),
+      "Raises ConfigurationError for PEM files that cannot serve for TLS between ranks: missing,\n"
+      "not belonging together, expired, not signed by the authority.");
 }
 
 }  // namespace smd::bindings

@@ -25,4 +25,7 @@ class PyEngineOptions : public nb::object {
 // transport that there is not.
 engine::EngineOptions toOptions(const PyEngineOptions& options);
 
+// Adds check_tls_files(): to learn before any group is made what cannot work.
+void registerOptions(nb::module_& module);
+
 }  // namespace smd::bindings

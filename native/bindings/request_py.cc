@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/request_py.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <string>
 
 #include "common/error.h"
@@ -115,6 +117,14 @@ std::vector<std::byte*> consecutive(std::uintptr_t address, std::uint64_t bytesE
     pointers.push_back(output(address + static_cast<std::uint64_t>(peer) * bytesEach));
   }
   return pointers;
+}
+
+void registerRequest(nb::module_& module) {
+  module.def(
+      "storage_order", [](const std::vector<int>& dimensions) { return storageOrder(dimensions); },
+      nb::arg("dimensions"),
+      "The ``layout`` of an array whose dimensions lie in memory in this order, the one whose "
+      "elements\nlie farthest apart first; without those of one element.");
 }
 
 }  // namespace smd::bindings

@@ -43,4 +43,7 @@ OpKind toCoalesced(const std::string& collective);
 std::vector<algorithms::Piece> pieces(const Addresses& inPtrs, const Addresses& outPtrs,
                                       const Counts& counts);
 
+// Adds storage_order().
+void registerRequest(nb::module_& module);
+
 }  // namespace smd::bindings

@@ -8,6 +8,9 @@
 #include "bindings/shared_buffer_py.h"
 
 #include <cstdint>
+#include <string>
+
+#include "bindings/communicator_methods.h"
 
 namespace smd::bindings {
 namespace {
@@ -59,6 +62,26 @@ int getBuffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(&getBuffer)}, {0, nullptr}};
 
+class SharedBufferOrNone : public nb::object {
+  NB_OBJECT_DEFAULT(SharedBufferOrNone, nb::object, "SharedBuffer | None", isAnyObject)
+};
+
+SharedBufferOrNone allocateShared(const PyCommunicator& self, std::int64_t bytes, bool isZeroed) {
+  if (bytes < 1) {
+    throw nb::value_error(("allocate_shared was asked for " + std::to_string(bytes) +
+                           " bytes; expected at least 1. Skip empty buffers.")
+                              .c_str());
+  }
+  auto buffer = self.guarded([&] {
+    nb::gil_scoped_release release;
+    return self.engine().allocateShared(
+        static_cast<std::size_t>(bytes),
+        isZeroed ? transport::shm::Contents::kZeros : transport::shm::Contents::kAny);
+  });
+  if (buffer == nullptr) return nb::borrow<SharedBufferOrNone>(nb::none());
+  return nb::borrow<SharedBufferOrNone>(nb::cast(PySharedBuffer(std::move(buffer))));
+}
+
 }  // namespace
 
 nb::object PySharedBuffer::toDlpack() const {
@@ -74,6 +97,17 @@ nb::object PySharedBuffer::toDlpack() const {
   if (capsule == nullptr) throw nb::python_error();
   exported.release();
   return nb::steal(capsule);
+}
+
+void addSharedMemory(CommunicatorClass& communicator) {
+  communicator.def(
+      "allocate_shared", &allocateShared, nb::arg("nbytes"), nb::arg("zeroed") = true,
+      "Memory that all ranks can reach, or None where there is none to be had:\n"
+      "one rank, several hosts, TCP, no room, a group that is closed or has failed.\n\n"
+      "Not a collective. all_reduce_ptr and reduce_ptr work in place, and the others read "
+      "their\n"
+      "inputs where they lie, on addresses inside such buffers, if every rank passes one.\n"
+      "Unless zeroed, it holds what this rank's earlier buffers have left there.");
 }
 
 void registerSharedBuffer(nb::module_& module) {

@@ -180,6 +180,17 @@ class Communicator:
     @property
     def name(self) -> str: ...
 
+    def seam_handle(self) -> int:
+        """
+        For other native libraries of this package: an address that is valid while this object is.
+        """
+
+    def abort(self, reason: str) -> None:
+        """Makes every rank's pending and later operations fail with ``reason``."""
+
+    def close(self) -> None:
+        """Says goodbye and releases everything. Idempotent."""
+
     @property
     def interfaces(self) -> str:
         """
@@ -193,11 +204,6 @@ class Communicator:
         Between hosts: seconds that a small message takes, and bytes per second. Measured when the
         first group over several hosts is made, of the slowest, rounded to powers of two (in
         microseconds); the same on all ranks.
-        """
-
-    def seam_handle(self) -> int:
-        """
-        For other native libraries of this package: an address that is valid while this object is.
         """
 
     def topology(self) -> list[dict[str, object]]:
@@ -236,12 +242,6 @@ class Communicator:
         stall_s do not apply.
         """
 
-    def abort(self, reason: str) -> None:
-        """Makes every rank's pending and later operations fail with ``reason``."""
-
-    def close(self) -> None:
-        """Says goodbye and releases everything. Idempotent."""
-
     def all_reduce(self, array: object | None, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
         """
         What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
@@ -261,17 +261,6 @@ class Communicator:
 
     def reduce_ptr(self, ptr: int, count: int, dtype: int, op: int, root: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0) -> Work | None: ...
 
-    def broadcast(self, array: object | None, root: int, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
-        """
-        What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
-        """
-
-    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0, label: int = 0, purpose: str = '') -> Work | None: ...
-
-    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, label: int = 0, purpose: str = '') -> Work | None: ...
-
-    def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
-
     def reduce_scatter_ptr(self, in_ptrs: Sequence[int], out_ptr: int, counts: Sequence[int], dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
     def reduce_scatter_from_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, op: int, factor: float = 1.0, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
@@ -283,6 +272,17 @@ class Communicator:
         buffer, or of its share for one rank on the side that has one for every rank. For
         all_reduce out_ptrs may be in_ptrs.
         """
+
+    def broadcast(self, array: object | None, root: int, async_op: bool = False, timeout_s: float = 0.0) -> Work | None:
+        """
+        What its namesake with _ptr does, on the memory of an array. Errors as of buffer().
+        """
+
+    def broadcast_ptr(self, ptr: int, count: int, dtype: int, root: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, layout: int = 0, label: int = 0, purpose: str = '') -> Work | None: ...
+
+    def all_gather_ptr(self, in_ptr: int, out_ptrs: Sequence[int], counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None, label: int = 0, purpose: str = '') -> Work | None: ...
+
+    def all_gather_into_ptr(self, in_ptr: int, out_ptr: int, count: int, dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
     def all_to_all_ptr(self, in_ptrs: Sequence[int], in_counts: Sequence[int], out_ptrs: Sequence[int], out_counts: Sequence[int], dtype: int, async_op: bool = False, timeout_s: float = 0.0, keep_alive: object | None = None) -> Work | None: ...
 
