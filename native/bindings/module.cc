@@ -3,9 +3,12 @@
 //
 // smdistributed.collectives._native: the engine as Python sees it.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cctype>
 #include <string>
+#include <vector>
 
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
@@ -34,6 +37,25 @@ void addCodes(nanobind::module_& module, int count) {
   }
 }
 
+// The public enum: what `op` is in smdistributed.collectives.
+void addReduceOps(nanobind::module_& module) {
+  nanobind::enum_<smd::ReduceOp>(module, "ReduceOp", nanobind::is_arithmetic(),
+                                 "How elements are combined. AVG is for numbers; of integers it is "
+                                 "divided towards zero.")
+#define SMD_VALUE(constant, name, meaning) .value(name, smd::ReduceOp::constant, meaning)
+      SMD_REDUCE_OPS(SMD_VALUE);
+#undef SMD_VALUE
+}
+
+// Names in the order of their codes.
+std::vector<std::string> dtypeNames() {
+  std::vector<std::string> names;
+  for (int code = 0; code < smd::kNumDTypes; ++code) {
+    names.emplace_back(smd::name(static_cast<smd::DType>(code)));
+  }
+  return names;
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -44,6 +66,13 @@ NB_MODULE(_native, module) {
   module.doc() = "The collectives engine. See smdistributed.collectives for the public face.";
   addCodes<smd::DType>(module, smd::kNumDTypes);
   addCodes<smd::ReduceOp>(module, smd::kNumReduceOps);
+  addReduceOps(module);
+  module.def("dtype_names", &dtypeNames,
+             "Names of the dtypes by code, as torch and NumPy have them; but opaque8, which is for "
+             "what\nmoves as bytes.");
+  module.def(
+      "element_bytes", [](int dtype) { return smd::elementSize(static_cast<smd::DType>(dtype)); },
+      nanobind::arg("dtype"), "Bytes of an element; 0 for a code that there is not.");
   smd::bindings::registerBuffer(module);
   smd::bindings::registerWork(module);
   smd::bindings::registerSharedBuffer(module);

@@ -12,12 +12,18 @@ namespace smd::bindings {
 namespace {
 
 template <class Enum>
-Enum toEnum(int code, int size, const char* what) {
-  if (code < 0 || code >= size) {
-    throw Error(ErrorKind::kConfiguration, std::string(what) + " code " + std::to_string(code) +
-                                               " is unknown; expected 0 to " +
-                                               std::to_string(size - 1) + ".");
+[[noreturn]] void refuse(int code, int size, const char* what) {
+  std::string text = std::string(what) + " code " + std::to_string(code) + " is unknown; expected ";
+  for (int known = 0; known < size; ++known) {
+    if (known > 0) text += known + 1 == size ? " or " : ", ";
+    text += std::to_string(known) + " (" + std::string(name(static_cast<Enum>(known))) + ")";
   }
+  throw Error(ErrorKind::kConfiguration, text + ". Pass a constant of this module.");
+}
+
+template <class Enum>
+Enum toEnum(int code, int size, const char* what) {
+  if (code < 0 || code >= size) refuse<Enum>(code, size, what);
   return static_cast<Enum>(code);
 }
 

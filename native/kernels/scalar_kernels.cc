@@ -256,15 +256,9 @@ consteval void addReduce(KernelTable& table) {
 
 template <DType type>
 consteval void addType(KernelTable& table) {
-  addReduce<type, ReduceOp::kSum>(table);
-  addReduce<type, ReduceOp::kAvg>(table);
-  addReduce<type, ReduceOp::kMin>(table);
-  addReduce<type, ReduceOp::kMax>(table);
-  addReduce<type, ReduceOp::kProduct>(table);
-  addReduce<type, ReduceOp::kBand>(table);
-  addReduce<type, ReduceOp::kBor>(table);
-  addReduce<type, ReduceOp::kBxor>(table);
-  addReduce<type, ReduceOp::kPremulSum>(table);
+#define SMD_ADD(op, ...) addReduce<type, ReduceOp::op>(table);
+  SMD_REDUCE_OPS(SMD_ADD)
+#undef SMD_ADD
   table.scale[static_cast<int>(type)] = scale<type>;
 }
 

@@ -3,6 +3,7 @@ The collectives engine. See smdistributed.collectives for the public face.
 """
 
 from collections.abc import Sequence
+import enum
 from typing import Any
 
 import smdistributed._common.engine_options
@@ -57,6 +58,49 @@ BOR: int = 6
 BXOR: int = 7
 
 PREMUL_SUM: int = 8
+
+class ReduceOp(enum.IntEnum):
+    """
+    How elements are combined. AVG is for numbers; of integers it is divided towards zero.
+    """
+
+    SUM = 0
+    """The sum."""
+
+    AVG = 1
+    """
+    The sum divided by the number of ranks: of integers towards zero, of bool not at all.
+    """
+
+    MIN = 2
+    """The smallest."""
+
+    MAX = 3
+    """The largest."""
+
+    PRODUCT = 4
+    """The product."""
+
+    BAND = 5
+    """Bitwise and."""
+
+    BOR = 6
+    """Bitwise or."""
+
+    BXOR = 7
+    """Bitwise exclusive or."""
+
+    PREMUL_SUM = 8
+    """Each rank's elements times its factor, then the sum."""
+
+def dtype_names() -> list[str]:
+    """
+    Names of the dtypes by code, as torch and NumPy have them; but opaque8, which is for what
+    moves as bytes.
+    """
+
+def element_bytes(dtype: int) -> int:
+    """Bytes of an element; 0 for a code that there is not."""
 
 class HeldExport:
     """What hold() makes of an array with DLPack."""

@@ -27,24 +27,7 @@ __all__ = [
 # A contiguous array in CPU memory: NumPy, DLPack or the buffer protocol.
 Array = Any
 
-_ELEMENT_BYTES = {
-    _native.FLOAT32: 4,
-    _native.FLOAT64: 8,
-    _native.FLOAT16: 2,
-    _native.BFLOAT16: 2,
-    _native.INT8: 1,
-    _native.INT16: 2,
-    _native.INT32: 4,
-    _native.INT64: 8,
-    _native.UINT8: 1,
-    _native.BOOL: 1,
-    _native.COMPLEX64: 8,
-    _native.COMPLEX128: 16,
-    _native.UINT16: 2,
-    _native.UINT32: 4,
-    _native.UINT64: 8,
-    _native.OPAQUE8: 1,
-}
+_ELEMENT_BYTES = [_native.element_bytes(code) for code in range(len(_native.dtype_names()))]
 
 
 class Held:

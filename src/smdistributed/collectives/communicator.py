@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public communicator: collectives on arrays."""
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
@@ -23,18 +22,8 @@ __all__ = ["Communicator", "Exchange", "ReduceOp"]
 Exchange = Callable[[str, bytes], list[bytes]]
 
 
-class ReduceOp(enum.IntEnum):
-    """How elements are combined. AVG is for numbers; of integers it is divided towards zero."""
-
-    SUM = 0
-    AVG = 1
-    MIN = 2
-    MAX = 3
-    PRODUCT = 4
-    BAND = 5
-    BOR = 6
-    BXOR = 7
-    PREMUL_SUM = 8
+ReduceOp = _native.ReduceOp
+"""How elements are combined; its members are written in native/common/types.h."""
 
 
 class Communicator:

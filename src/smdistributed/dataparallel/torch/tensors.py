@@ -53,38 +53,18 @@ __all__ = [
 ]
 
 DTYPE_CODES: dict[torch.dtype, int] = {
-    torch.float32: _native.FLOAT32,
-    torch.float64: _native.FLOAT64,
-    torch.float16: _native.FLOAT16,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.int8: _native.INT8,
-    torch.int16: _native.INT16,
-    torch.int32: _native.INT32,
-    torch.int64: _native.INT64,
-    torch.uint8: _native.UINT8,
-    torch.bool: _native.BOOL,
-    torch.complex64: _native.COMPLEX64,
-    torch.complex128: _native.COMPLEX128,
-    torch.uint16: _native.UINT16,
-    torch.uint32: _native.UINT32,
-    torch.uint64: _native.UINT64,
+    getattr(torch, name): code
+    for code, name in enumerate(_native.dtype_names())
+    if code != _native.OPAQUE8
 }
 """Types that the engine knows. All others move as bytes and cannot be reduced."""
 
-# A torch ReduceOp hashes to the number of its type, the cheapest way to get at it from Python.
+# A torch ReduceOp hashes to the number of its type, the cheapest way to get at it from Python. The
+# engine's operations have torch's names.
 OP_CODES: dict[int, int] = {
-    hash(torch_op): code
-    for torch_op, code in (
-        (ReduceOp.SUM, _native.SUM),
-        (ReduceOp.AVG, _native.AVG),
-        (ReduceOp.MIN, _native.MIN),
-        (ReduceOp.MAX, _native.MAX),
-        (ReduceOp.PRODUCT, _native.PRODUCT),
-        (ReduceOp.BAND, _native.BAND),
-        (ReduceOp.BOR, _native.BOR),
-        (ReduceOp.BXOR, _native.BXOR),
-        (ReduceOp.PREMUL_SUM, _native.PREMUL_SUM),
-    )
+    hash(getattr(ReduceOp, op.name)): int(op)
+    for op in _native.ReduceOp
+    if hasattr(ReduceOp, op.name)
 }
 SUM: int = _native.SUM
 
