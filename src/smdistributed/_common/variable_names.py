@@ -9,40 +9,17 @@ A variable that nobody reads has no effect and gives no error: a job that sets
 import difflib
 from collections.abc import Iterable
 
+from smdistributed._common.variable_table import VARIABLES
+
 __all__ = ["KNOWN", "unknown_variables"]
 
 _PREFIXES = ("SMDDP_", "SMP_")
 
-_OURS = frozenset(
-    {
-        "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES",
-        "SMDDP_AG_SORT_BUFFER_SIZE_BYTES",
-        "SMDDP_ALGORITHM",
-        "SMDDP_BUCKET_CAP_MB",
-        "SMDDP_CPU_SHIM",
-        "SMDDP_DETERMINISTIC",
-        "SMDDP_INTERFACE",
-        "SMDDP_KERNELS",
-        "SMDDP_MESSAGE_LIMIT_MB",
-        "SMDDP_RUN_ID",
-        "SMDDP_SIGNAL_REPORT",
-        "SMDDP_STALL_SECONDS",
-        "SMDDP_TCP_CONGESTION",
-        "SMDDP_TCP_CONNECTIONS",
-        "SMDDP_TF_OPERATIONS",
-        "SMDDP_TIMEOUT_SECONDS",
-        "SMDDP_TLS_CA",
-        "SMDDP_TLS_CERT",
-        "SMDDP_TLS_KEY",
-        "SMDDP_TOKEN",
-        "SMDDP_TOKEN_FILE",
-        "SMDDP_TRACE",
-        "SMDDP_TRANSPORT",
-        "SMDDP_ZERO_COPY",
-        "SMP_GLOBAL_GRADIENT_NORM",
-        "SMP_REPORT",
-    }
-)
+# SMP_GLOBAL_GRADIENT_NORM is no setting but a way back to what torch does; docs/model_parallel.md
+# names it there.
+_OURS = frozenset(name for variable in VARIABLES for name in variable.names) | {
+    "SMP_GLOBAL_GRADIENT_NORM"
+}
 
 # SageMaker's documentation of the original libraries names them; here they have no effect.
 _OF_THE_ORIGINAL = frozenset(
