@@ -29,8 +29,9 @@ def test_reduce_operations_keep_their_numbers() -> None:
 @pytest.mark.parametrize("op", collectives.ReduceOp, ids=lambda op: op.name)
 def test_a_reduce_operation_is_the_constant_and_torchs(op: collectives.ReduceOp) -> None:
     assert getattr(_native, op.name) == op
-    assert OP_CODES[hash(getattr(TorchReduceOp, op.name))] == op
     assert op.__doc__
+    if hasattr(TorchReduceOp, op.name):
+        assert OP_CODES[hash(getattr(TorchReduceOp, op.name))] == op
 
 
 @pytest.mark.parametrize("code", range(len(_native.dtype_names())))
