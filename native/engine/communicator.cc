@@ -51,7 +51,8 @@ Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::
       size_(worldSize),
       options_(std::move(options)),
       name_(std::move(name)),
-      generation_(forkGeneration()) {
+      generation_(forkGeneration()),
+      positions_(rank, worldSize) {
   const char* overrides = std::getenv("SMDDP_ALGORITHM");
   overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
 }
@@ -80,6 +81,7 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 
 void Communicator::join(const ExchangeFn& exchange) {
   membership_ = bootstrap(rank_, size_, exchange, options_);
+  positions_.join(membership_, nullptr, nullptr, nullptr);
   noMemory_.emplace(ErrorKind::kInternal,
                     describePeer(rank_) +
                         " has no memory left, not even to say for what. Free memory on its host, "
@@ -135,6 +137,7 @@ void Communicator::join(const ExchangeFn& exchange) {
       if (pid != self) liveness_->watchProcess(peer, pid, [this] { wake(); });
     }
   }
+  positions_.join(membership_, memory_ ? &*memory_ : nullptr, mailbox_.get(), liveness_.get());
   if (membership_.tcp != nullptr) {
     // Before the mailbox knows it, and before it starts to call the mailbox: close() must find it
     // here if anything below throws.
@@ -364,10 +367,10 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
     failCall(algorithms::signatureOf(asked), algorithms::agreedBytes(asked), error);
   }
   work->context.signature.sequence = ++sequence_;
-  board().numCalled.store(sequence_, std::memory_order_release);
+  positions_.board().numCalled.store(sequence_, std::memory_order_release);
   if (size_ == 1) {
     lock.unlock();
-    noteBegin(*work);
+    positions_.noteBegin(*work);
     if (work->trace) work->trace->start(Algorithm::kAlone);
     algorithms::runAlone(work->context);
     finish(*work, std::nullopt);
@@ -551,7 +554,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     requireMayWait(work->signature());
     work->startClock(work->started);
   }
-  noteBegin(*work);
+  positions_.noteBegin(*work);
   if (work->trace) work->trace->start();
   if (mode == Mode::kBlocking) {
     Drive result = Drive::kDone;
@@ -601,7 +604,7 @@ bool Communicator::step(Work& work) {
       work.isStarted.store(true, std::memory_order_release);
       if (sequence != 0) {
         begun_.store(sequence, std::memory_order_relaxed);
-        noteBegin(work);
+        positions_.noteBegin(work);
         work.body = start(work);
       }
     }
@@ -654,7 +657,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
     completed_.store(sequence, std::memory_order_relaxed);
     if (memory_) memory_->mine().completed.store(sequence, std::memory_order_release);
   }
-  noteEnd(work, !error);
+  positions_.noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
   try {
     if (error) error = withPrefix(describe(work.signature()), asSeenBy(work, *error));

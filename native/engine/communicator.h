@@ -20,10 +20,10 @@
 #include "engine/bootstrap.h"
 #include "engine/drive.h"
 #include "engine/flight_record.h"
+#include "engine/group_positions.h"
 #include "engine/liveness.h"
 #include "engine/messages.h"
 #include "engine/options.h"
-#include "engine/positions.h"
 #include "engine/progress.h"
 #include "engine/select.h"
 #include "engine/work.h"
@@ -101,7 +101,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // The last operations of this rank. Any thread.
   GroupRecord flightRecord();
   // Lets the other ranks see that this process waits in another group; one thread at a time.
-  void showElsewhere(const FlightNote& where);
+  void showElsewhere(const FlightNote& where) { positions_.showElsewhere(where); }
 
   Result advance() override;
   Doorbell& bell() override;
@@ -159,18 +159,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::optional<Error> reportedError();
   std::vector<std::pair<int, std::string>> goneRanks() const;
   Error timeoutError(Work& work);
-  std::string lastSeen(int peer) const;
 
-  // Where ranks are (communicator_stall.cc).
-  FlightBoard& board() { return memory_ ? memory_->mine().flight : ownBoard_; }
-  const FlightBoard* boardOf(int peer) const;           // null: it is on another host
-  const transport::RankCells& cellsOf(int peer) const;  // of this host
-  void noteBegin(Work& work);
-  void noteEnd(Work& work, bool isDone);
+  // What is done with it while waiting (communicator_stall.cc).
   void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
-  void askPositions(const std::vector<int>& peers, std::uint64_t sequence);
-  std::vector<RankView> viewsOf(const std::vector<int>& ranks) const;
-  std::string whereRanksAre(const std::vector<int>& first) const;
   std::optional<Error> watchStall(Work& work, TimePoint now);
   bool isFirstWaitingHere(const Work& work) const;
   void reportStall(Work& work, TimePoint now, const std::vector<int>& missing);
@@ -205,7 +196,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   [[nodiscard]] std::string letGoOfBuffers();
   void letSendsOut();
   Error withPrefix(const std::string& operation, const Error& error) const;
-  std::string describePeer(int peer) const;
+  std::string describePeer(int peer) const { return positions_.describePeer(peer); }
   std::string refusedMeanwhile(const std::vector<int>& missing) const;
 
   int rank_;
@@ -222,9 +213,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::shared_ptr<transport::shm::Arena> arena_;  // null if there is none
   bool allLocal_ = true;
   Doorbell ownBell_;          // used if there is no region
-  FlightBoard ownBoard_;      // likewise
-  std::mutex messagesMutex_;  // its messages have one writer at a time
-  Positions positions_;       // of ranks on other hosts
+  GroupPositions positions_;  // where its ranks are
 
   std::vector<std::unique_ptr<transport::Transport>> transports_;
   const transport::tcp::TcpTransport* tcp_ = nullptr;  // one of those; null if nobody is remote

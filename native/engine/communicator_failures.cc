@@ -57,25 +57,11 @@ std::string rankList(const std::vector<int>& ranks,
 
 }  // namespace
 
-std::string Communicator::describePeer(int peer) const {
-  const topology::Identity& identity = membership_.identities[static_cast<std::size_t>(peer)];
-  return "rank " + std::to_string(peer) + " (host " + identity.host + ", pid " +
-         std::to_string(identity.pid) + ")";
-}
-
 Error Communicator::withPrefix(const std::string& operation, const Error& error) const {
   return Error(error.kind(), operation + " on rank " + std::to_string(rank_) + " of " +
                                  std::to_string(size_) + " (host " +
                                  membership_.identities[static_cast<std::size_t>(rank_)].host +
                                  ", group '" + name_ + "'): " + error.what());
-}
-
-std::string Communicator::lastSeen(int peer) const {
-  const std::vector<RankView> views = viewsOf({peer});
-  if (views.empty() || !views.front().position) return "";
-  const std::vector<FlightEntry>& entries = views.front().position->collectives;
-  if (entries.empty()) return ", not seen in any collective yet";
-  return ", last seen in " + describe(entries.back().signature);
 }
 
 // A rank that is missed may have come and not been let in.
@@ -427,7 +413,7 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
   const std::uint64_t sequence = work.context.signature.sequence;
   const auto isUnfinished = [this, sequence](int peer) {
     if (sequence == 0 || !memory_ || !sharesMemoryWith(peer)) return false;
-    return cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
+    return positions_.cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
   };
   // Whoever waits for anyone to send may well hear from those who are still there, unless somebody
   // has begun.
@@ -441,10 +427,10 @@ std::optional<Error> Communicator::diagnosePeers(Work& work) {
     return Error(
         ErrorKind::kPeerLost,
         describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +
-            " into the operation" + lastSeen(peer) +
+            " into the operation" + positions_.lastSeen(peer) +
             "; it was expected to take part until every rank is done. Read the log of rank " +
             std::to_string(peer) + " first. This group cannot be used again." +
-            whereRanksAre({peer}));
+            positions_.whereRanksAre({peer}));
   }
   return std::nullopt;
 }
@@ -458,13 +444,13 @@ Error Communicator::timeoutError(Work& work) {
   text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
     if (peer < 0) return std::string("any rank to send");
     // Where it was among the collectives says nothing of messages.
-    return describePeer(peer) + (work.signature().sequence != 0 ? lastSeen(peer) : "");
+    return describePeer(peer) + (work.signature().sequence != 0 ? positions_.lastSeen(peer) : "");
   });
   if (work.context.signature.sequence != 0 && !missing.empty()) {
     const int arrived = size_ - static_cast<int>(missing.size());
     text += "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
             " arrived. Expected: all ranks make the same calls in the same order. Likely cause: " +
-            likelyCause(work.signature(), viewsOf(missing)) +
+            likelyCause(work.signature(), positions_.viewsOf(missing)) +
             " A longer timeout helps only slow ranks.";
   } else {
     text +=
@@ -475,7 +461,7 @@ Error Communicator::timeoutError(Work& work) {
           "both send first and receive later wait for each other.";
     }
   }
-  text += refusedMeanwhile(missing) + whereRanksAre(missing);
+  text += refusedMeanwhile(missing) + positions_.whereRanksAre(missing);
   return Error(ErrorKind::kTimeout, text);
 }
 

@@ -195,7 +195,7 @@ std::optional<Error> Communicator::goneError(int peer) {
                      " while messages were exchanged; it was expected to stay until every rank "
                      "is done. Read the log of rank " +
                      std::to_string(rank) + " first. This group cannot be used again." +
-                     whereRanksAre({rank}));
+                     positions_.whereRanksAre({rank}));
   }
   return std::nullopt;
 }
