@@ -143,6 +143,11 @@ test-python: env deepspeed-helper  ## run the Python tests only (PYTEST_ARGS='-k
 test-torch: env  ## run all of torch's own distributed test-suite against smddp, beside Gloo (long)
 	@TORCH_SUITE=full $(BIN)/python -m pytest tests/conformance/torch_distributed $(PYTEST_ARGS)
 
+.PHONY: programs
+programs: env  ## 2,000 random programs of model parallelism, in random orders of messages, against one process
+	@$(BIN)/python -m pytest --run-slow --no-second-run -k test_many_programs \
+		tests/multiprocess/modelparallel/test_message_order.py $(PYTEST_ARGS)
+
 .PHONY: soak
 soak: env  ## random collectives on 4 ranks for half an hour (SOAK_MINUTES=5): results, and what grows
 	@$(BIN)/smddprun -np 4 $(BIN)/python -m tests.soak.run --minutes $(SOAK_MINUTES)

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import random_programs
 import torch
 from equality_ranks import leftovers
 from failure_ranks import Broken, RaisesInBackward
@@ -125,11 +126,12 @@ class Net(nn.Module):
         self.hasty = Hasty()
         self.far = Part(Part(Part()))
         self.wide = Part(width=WIDE)
+        self.versatile = random_programs.parts()
 
     def owners(self, size: int) -> dict[nn.Module, int]:
         last = size - 1
         between = last if last > 1 else 0
-        owners: dict[nn.Module, int] = {self: 0}
+        owners: dict[nn.Module, int] = {self: 0, **random_programs.owners(self.versatile, size)}
         # By part: its owner, that of its inner part, and so on.
         for top, ranks in (
             (self.a, [0]),
@@ -847,6 +849,19 @@ def _random(size: int, seed: int) -> Course:
     return RandomOrder(seed), steps
 
 
+def _program(size: int, seed: int) -> Course:
+    choose = random.Random(seed)
+    first, second = (Step(random_programs.random_program(2 * seed + n)) for n in range(2))
+    part = f"versatile.{choose.randrange(random_programs.NUM_PARTS)}"
+    if choose.random() < 0.3:
+        part = f"versatile.{choose.choice((1, 3))}.inner"
+    fault = choose.choice([fails, fails_in_backward])
+    faulty = dataclasses.replace(second, part=part, fault=fault)
+    kept = dataclasses.replace(faulty, way=kept_from_raising(faulty.way), leeway="gradients, error")
+    steps = [_any_schedule(choose, step) for step in (first, first, faulty, kept, second)]
+    return RandomOrder(seed), steps
+
+
 def _failing(size: int, seed: int) -> Course:
     choose = random.Random(seed)
     steps = [Step(chain)]
@@ -878,6 +893,7 @@ COURSES: dict[str, Callable[[int, int], Course]] = {
     "good": _good,
     "repeated": _repeated,
     "random": _random,
+    "program": _program,
     "failing": _failing,
     "caught": _caught,
     "late": _late,

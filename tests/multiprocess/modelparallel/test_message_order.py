@@ -29,11 +29,13 @@ SEEDS: dict[str, Sequence[int]] = {
     "good": range(4),
     "repeated": range(16),
     "random": range(4),
+    "program": range(6),
     "failing": range(4),
     "caught": range(6),
     "late": [*range(36), *range(70, 216, 35)],
 }
 MANY = range(1000, 1150)
+PROGRAMS = range(1000, 2000)  # on 2 and on 3 ranks
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
@@ -92,5 +94,14 @@ def test_a_hang_is_found_at_once() -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_many_orders(ranks: int) -> None:
     courses = [(kind, seed) for kind in SEEDS for seed in MANY]
+    for rank, (wrong, _, _) in enumerate(_run("run_courses", ranks, courses, deadline_s=3600.0)):
+        assert not any(wrong.values()), f"rank {rank}: {wrong}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3700)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_many_programs(ranks: int) -> None:
+    courses = [("program", seed) for seed in PROGRAMS]
     for rank, (wrong, _, _) in enumerate(_run("run_courses", ranks, courses, deadline_s=3600.0)):
         assert not any(wrong.values()), f"rank {rank}: {wrong}"

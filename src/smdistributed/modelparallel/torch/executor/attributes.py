@@ -4,8 +4,8 @@
 
 Microbatches share the modules of a rank, and take turns. So a container, or a tensor with a
 history, belongs to the microbatch that sets it: it is put aside while another one runs. If a call
-from another rank has set a tensor with a history, the caller gets that tensor with the result, and
-sets it on its own copy of the module.
+from another rank has set a tensor with a history, or any tensor in an evaluation, the caller gets
+that tensor with the result, and sets it on its own copy of the module.
 
 Other tensors stay, as a running mean is meant for all microbatches. A warning names an attribute
 that another microbatch, or the rank that called, may miss. Numbers and texts are not watched, nor
@@ -58,16 +58,13 @@ class Attributes:
         if name in module._parameters or name in module._buffers or name in module._modules:
             return
         slot = module, name
-        number = self._numbers.get(module)
-        if not isinstance(value, Tensor) or value.requires_grad:
-            self._before.setdefault(slot, module.__dict__.get(name, _NOTHING))
-            if number is not None:
-                activity.attributes[number, name] = module
-            return
-        known = module.__dict__.get(name)
-        if activity.caller is not None:
-            if not _is_alike(known, value):
-                self._warn_of_caller(module, name)
+        known = module.__dict__.get(name, _NOTHING)
+        is_own = not isinstance(value, Tensor) or value.requires_grad
+        if is_own:
+            self._before.setdefault(slot, known)
+        if module in self._numbers and (is_own or not _is_alike(known, value)):
+            activity.attributes[self._numbers[module], name] = module
+        if is_own or activity.caller is not None:
             return
         setter = self._set_by.get(slot)
         self._set_by[slot] = activity.task.microbatch
@@ -80,12 +77,19 @@ class Attributes:
                 " it or pass it as an argument.",
             )
 
-    def set_in_call(self, activity: Activity) -> dict[tuple[int, str], Any]:
-        """What a call from another rank has set that its caller must see, by number and name."""
+    def set_in_call(self, activity: Activity, is_expected: bool) -> dict[tuple[int, str], Any]:
+        """What a call from another rank has set that its caller must see, by number and name.
+
+        Args:
+            is_expected: the caller does not wait, as earlier calls have set nothing.
+        """
         found = {}
         for (number, name), module in activity.attributes.items():
             value = module.__dict__.get(name)
-            if _has_history(value):
+            tensors = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
+            has_history = any(tensor.requires_grad for tensor in tensors)
+            # In an evaluation nothing has a history, and a loss is read all the same.
+            if has_history or (tensors and not torch.is_grad_enabled() and not is_expected):
                 found[number, name] = value
             else:
                 self._warn_of_caller(module, name)
@@ -149,10 +153,6 @@ def _put(module: nn.Module, name: str, value: Any) -> None:
         module.__dict__.pop(name, None)
     else:
         module.__dict__[name] = value
-
-
-def _has_history(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in flatten(value)[0])
 
 
 def _is_alike(before: Any, after: Tensor) -> bool:

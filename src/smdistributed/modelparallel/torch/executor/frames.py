@@ -70,6 +70,7 @@ class Frame:
         self.activity = Activity(call.task, call.seed, source)
         tensors = iter(call.inputs)
         self.inputs = [next(tensors) if origin is None else None for origin in call.slots]
+        call.inputs = ()  # modules may let go of theirs
         self.num_missing = sum(origin is not None for origin in call.slots)
         self.state = FrameState.WAITING
         self.requires_grad: list[bool] = []

@@ -303,7 +303,7 @@ class Owner:
                     arguments = [results[-1 - s] if s < 0 else inputs[s] for s in sources]
                     if seed:  # that is, for modules
                         self._random.seed(seed)
-                    result, watch, changes = self._call(frame, signature, arguments)
+                    result, watch, changes = self._call(frame, signature, arguments, is_expected)
                     if type(result) is Tensor and watch is None:
                         template = ONE_TENSOR
                         results.append(result)
@@ -335,7 +335,7 @@ class Owner:
         return wanted, whole
 
     def _call(
-        self, frame: Frame, signature: Signature, arguments: list[Tensor]
+        self, frame: Frame, signature: Signature, arguments: list[Tensor], is_expected: bool
     ) -> tuple[Any, Watch | None, Changes | None]:
         """What a module or a function returns, and what it has changed in its arguments.
 
@@ -357,7 +357,7 @@ class Owner:
             if watch is not None:
                 watch.require_unchanged(self._names[number], module.forward, error)
             raise
-        attributes = self._attributes.set_in_call(frame.activity)
+        attributes = self._attributes.set_in_call(frame.activity, is_expected)
         if watch is None:
             if not attributes and not is_any_changed(arguments, before):
                 return result, None, None
