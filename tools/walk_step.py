@@ -6,9 +6,9 @@
     smddprun -np 2 python tools/walk_step.py --calls    # and each call, in order
 
 Two modules, one on each rank, and two microbatches. The fourth step is followed: the first ones
-place the model and learn what modules return. Counted is what both ranks do together in functions
-of `smdistributed.modelparallel`, on all threads. A *room* is a file. A *return* is a step of the
-walk, by a call or by its end, into a room that the walk was in before and had left.
+place the model and learn what modules return. Counted are calls of functions (and resumptions of
+generators) of `smdistributed.modelparallel`, on all threads. A *room* is a file. A *return* is a
+call into a room that the walk was in before and had left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import collections
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -37,7 +36,6 @@ class Walk:
     def __init__(self) -> None:
         self.is_recorded = False
         self.calls: list[tuple[str, str]] = []
-        self.visits: list[str] = []
         self._rooms: dict[str, str] = {}
 
     def _room(self, path: str) -> str:
@@ -49,27 +47,18 @@ class Walk:
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
         """Of `sys.setprofile`."""
-        if not self.is_recorded or event not in ("call", "return"):
-            return
-        room = self._room(frame.f_code.co_filename)
-        if event == "call":
+        if self.is_recorded and event == "call":
+            room = self._room(frame.f_code.co_filename)
             if room:
                 self.calls.append((room, frame.f_code.co_qualname))
-                self.visits.append(room)
-            return
-        back = frame.f_back
-        while back is not None and not self._room(back.f_code.co_filename):
-            back = back.f_back
-        if False and room and back is not None:
-            self.visits.append(self._room(back.f_code.co_filename))
 
 
-def returns(visits: list[str]) -> int:
-    """How often the walk comes to a room that it was in before and had left."""
+def returns(calls: list[tuple[str, str]]) -> int:
+    """How often a call leads to a room that the walk was in before and had left."""
     seen: set[str] = set()
     count = 0
     here = ""
-    for room in visits:
+    for room, _ in calls:
         if room != here:
             count += room in seen
             seen.add(room)
@@ -123,7 +112,7 @@ def main() -> None:
         optimizer.step()
     sys.setprofile(None)
     found: list[Any] = [None] * smp.size()
-    dist.all_gather_object(found, (walk.calls, walk.visits))
+    dist.all_gather_object(found, walk.calls)
     if smp.rank() == 0:
         report(found, arguments.calls)
 
@@ -132,9 +121,9 @@ def report(found: list[Any], shows_calls: bool) -> None:
     """Prints the figures of all ranks."""
     rooms: collections.Counter[str] = collections.Counter()
     total = [0, 0]
-    for rank, (calls, visits) in enumerate(found):
+    for rank, calls in enumerate(found):
         rooms.update(room for room, _ in calls)
-        back = returns(visits)
+        back = returns(calls)
         total[0] += len(calls)
         total[1] += back
         print(f"rank {rank}: {len(calls)} calls, {back} returns to a room already left")
