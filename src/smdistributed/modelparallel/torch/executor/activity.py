@@ -30,7 +30,8 @@ class Activity:
         num_backwards: calls of `model.backward`, on the leader.
         waiting_for: in words, while it is suspended.
         caller: the rank whose program it is; None for a microbatch's body on the leader.
-        attributes: of modules, by number and name, that it has set (attributes.py).
+        attributes: that it has set, by the module's number and the name: the module, and whether
+            the value was another one before (attributes.py).
     """
 
     __slots__ = (
@@ -49,7 +50,7 @@ class Activity:
     def __init__(self, task: Task, seed: int, caller: int | None = None) -> None:
         self.task = task
         self.caller = caller
-        self.attributes: dict[tuple[int, str], nn.Module] = {}
+        self.attributes: dict[tuple[int, str], tuple[nn.Module, bool]] = {}
         self.seed = seed
         self.fiber: Fiber | None = None
         self.open: Program | None = None

@@ -62,8 +62,9 @@ class Attributes:
         is_own = not isinstance(value, Tensor) or value.requires_grad
         if is_own:
             self._before.setdefault(slot, known)
-        if module in self._numbers and (is_own or not _is_alike(known, value)):
-            activity.attributes[self._numbers[module], name] = module
+        if module in self._numbers:
+            is_news = is_own or not _is_alike(known, value)
+            activity.attributes[self._numbers[module], name] = module, is_news
         if is_own or activity.caller is not None:
             return
         setter = self._set_by.get(slot)
@@ -84,14 +85,15 @@ class Attributes:
             is_expected: the caller does not wait, as earlier calls have set nothing.
         """
         found = {}
-        for (number, name), module in activity.attributes.items():
+        for (number, name), (module, is_news) in activity.attributes.items():
             value = module.__dict__.get(name)
             tensors = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
             has_history = any(tensor.requires_grad for tensor in tensors)
             # In an evaluation nothing has a history, and a loss is read all the same.
             if has_history or (tensors and not torch.is_grad_enabled() and not is_expected):
+                # Also what is no news here: the caller may have missed what a failed call has set.
                 found[number, name] = value
-            else:
+            elif is_news:
                 self._warn_of_caller(module, name)
         return found
 
