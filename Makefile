@@ -22,6 +22,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 30
 FAULTS_ARGS ?=
+# E.g. `make architectures ARCHITECTURES_ARGS='--only mixtral t5'`.
+ARCHITECTURES_ARGS ?=
 # Of each fuzzer; `make test` runs them as well.
 FUZZ_SECONDS ?= 15
 # One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
@@ -156,6 +158,10 @@ soak: env  ## random collectives on 4 ranks for half an hour (SOAK_MINUTES=5): r
 faults: env  ## make every fault on two hosts of our own (root), write docs/faults.md (FAULTS_ARGS)
 	@PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.multihost.fault_table $(FAULTS_ARGS)
 
+.PHONY: architectures
+architectures: $(STAMPS)/package $(STAMPS)/architectures  ## train public architectures over two ranks, write docs/architectures.md
+	@$(BIN)/python -m tests.architectures.run --side-by-side $(JOBS) $(ARCHITECTURES_ARGS)
+
 .PHONY: soak-hosts
 soak-hosts: env  ## the same between test hosts, with random faults for half an hour (root)
 	@$(BIN)/python -m tests.soak.over_hosts --minutes $(SOAK_MINUTES)
@@ -273,6 +279,12 @@ deepspeed-helper: $(STAMPS)/deepspeed-helper
 $(STAMPS)/deepspeed-helper: $(STAMPS)/trainers
 	@echo "Compiling what DeepSpeed needs on CPUs"
 	@DS_ACCELERATOR=cpu $(BIN)/python tools/build_deepspeed_helper.py
+	@touch $@
+
+# Models of diffusion, for the table of architectures; those of transformers come with the trainers.
+$(STAMPS)/architectures: $(STAMPS)/base $(STAMPS)/trainers
+	@echo "Installing diffusers"
+	@$(PIP_INSTALL) $(call requirements,p["dependency-groups"]["architectures"])
 	@touch $@
 
 # For CPUs only, as torch may be. tf-keras asks for the package `tensorflow`, which holds the files of
