@@ -199,3 +199,62 @@ def test_an_attribute_set_by_some_calls_only_is_an_error() -> None:
     for text in run_ranks(sometimes, 2, deadline_s=DEADLINE_S):
         assert "its attribute 'aux_loss'" in text
         assert "other than at earlier calls" in text
+
+
+class Collecting(nn.Module):
+    """Replaces the `forward` of a part for its own call, as transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near = nn.Linear(4, 4)
+        self.far = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        collected = []
+        original = self.near.forward
+
+        def collecting(x: Tensor) -> Tensor:
+            collected.append(original(x))
+            return collected[-1]
+
+        self.near.forward = collecting  # type: ignore[method-assign]
+        y = self.near(self.far(x).clone())  # which waits, so that another microbatch runs
+        z = self.near(self.far(y).clone())
+        self.near.forward = original  # type: ignore[method-assign]
+        result: Tensor = z + torch.stack(collected).sum(0)
+        return result
+
+
+def collects(rank: int, size: int) -> tuple[float, int]:
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 2, "microbatches": MICROBATCHES, "auto_partition": False,
+              "default_partition": 0})  # fmt: skip
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), Collecting())
+    inner = net[1]
+    assert isinstance(inner, Collecting)
+    smp.set_partition(inner.far, 1)
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        wanted = net(x)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def evaluate(x: Tensor) -> Any:
+        result = model(x)
+        model.backward(result.sum())
+        return result.detach()
+
+    worst = max(float((evaluate(x).concat() - wanted).abs().max()) for _ in range(3))
+    depth, function = 0, inner.near.forward
+    while getattr(function, "__closure__", None):
+        depth, function = depth + 1, function.__closure__[-1].cell_contents  # type: ignore[union-attr]
+    return worst, depth
+
+
+def test_a_forward_replaced_here_is_that_of_the_microbatch() -> None:
+    """In 2.0.0 a microbatch wrapped the wrapper of another one that waited, without a word."""
+    for worst, depth in run_ranks(collects, 2, deadline_s=DEADLINE_S):
+        assert worst < 1e-5
+        assert depth == 0, "it was put back"

@@ -532,6 +532,10 @@ class Executor:
         """A module sets an attribute in a step."""
         self._attributes.note(self.activity(), module, name, value)
 
+    def note_forward(self, module: nn.Module) -> None:
+        """A module's `forward` is replaced in a step, or put back."""
+        self._attributes.note_forward(module)
+
     def set_attribute(self, number: int, name: str, value: Any) -> None:
         """A call on another rank has set it there."""
         setattr(self._modules[number], name, value)

@@ -44,6 +44,8 @@ class _Executor(Protocol):
 
     def note_attribute(self, module: nn.Module, name: str, value: Any) -> None: ...
 
+    def note_forward(self, module: nn.Module) -> None: ...
+
 
 _HERE_IN_PART = -1
 
@@ -55,8 +57,9 @@ _original_delattr = nn.Module.__delattr__
 _executor: _Executor | None = None
 _routes: dict[int, int] = {}
 _owners: Mapping[nn.Module, int] = {}
-# Modules whose `forward` was replaced in a step, and what stood there before: None if nothing.
-_replaced: dict[nn.Module, Any] = {}
+# By module, and by the microbatch that has replaced its `forward` in a step: what was there before
+# (None: nothing).
+_replaced: dict[nn.Module, dict[int, Any]] = {}
 
 
 def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> None:
@@ -118,8 +121,9 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _require_own_forward(module: nn.Module, owner: int) -> None:
+    number = microbatch()
     for name, each in module.named_modules():
-        if each in _replaced:
+        if number in _replaced.get(each, ()):
             what = f"{type(each).__name__} {name!r} inside {type(module).__name__}"
             raise SMPError(
                 f"the forward() of {what if name else type(module).__name__} was replaced in a step"
@@ -165,14 +169,22 @@ def _delattr(self: nn.Module, name: str) -> None:
 
 def _note_forward(module: nn.Module, function: Any) -> None:
     """In a step `forward` is set, or (None) deleted. Outside of steps all ranks do the same."""
-    if module in _replaced:
-        before = _replaced[module]
-        if function is before or _is_of_class(module, function):
-            del _replaced[module]
-    elif _executor is not None and _executor.is_active():
-        before = module.__dict__.get("forward")
-        if function is not before and not _is_of_class(module, function):
-            _replaced[module] = before
+    is_active = _executor is not None and _executor.is_active()
+    if not is_active:
+        known = _replaced.get(module, {})
+        if function in known.values() or _is_of_class(module, function):
+            _replaced.pop(module, None)
+        return
+    assert _executor is not None
+    _executor.note_forward(module)
+    number = microbatch()
+    known = _replaced.setdefault(module, {})
+    if number not in known:
+        known[number] = module.__dict__.get("forward")
+    if function is known[number] or _is_of_class(module, function):
+        del known[number]
+    if not known:
+        del _replaced[module]
 
 
 def _is_of_class(module: nn.Module, function: Any) -> bool:
