@@ -96,9 +96,8 @@ brackets; {content["device"]}, threads: {content["threads"]}, torch {content["to
     {content["command"]}
     python benchmarks/optimizers/report.py
 
-On a GPU (`--device cuda`) the floor over the median is the share of its memory bandwidth. Neither
-the optimizers nor the Triton kernels of `FusedLayerNorm` have run on one yet: the kernels are
-tested under Triton's interpreter, and compiled for NVIDIA's A100 and H100.
+On a GPU (`--device cuda`) the floor over the median is the share of its memory bandwidth. The
+optimizers have not run on one yet.
 """
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# SMP: one kernel per norm on a GPU with Triton, torch's elsewhere
+# SMP: Apex's name and signature, on torch's kernels
 from smdistributed.modelparallel.torch.nn import FusedLayerNorm
 
 NO_LABEL = -100  # of a token that is not to be guessed

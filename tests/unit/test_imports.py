@@ -53,3 +53,11 @@ def test_framework_neutral_modules_load_no_framework(module: str) -> None:
     assert module in loaded
     assert not FRAMEWORKS & {name.partition(".")[0] for name in loaded}
     assert not any(name.startswith("smdistributed.collectives") for name in loaded)
+
+
+def test_model_parallelism_loads_no_triton_of_its_own() -> None:
+    # A process that holds TensorFlow can die when Triton is loaded: both carry LLVM.
+    def triton(statement: str) -> set[str]:
+        return {name for name in modules_after(statement) if name.partition(".")[0] == "triton"}
+
+    assert triton("import smdistributed.modelparallel.torch") <= triton("import torch")

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel import partition
@@ -273,7 +272,11 @@ class _Watch(TorchDispatchMode):
     """Notes each operation with the module whose forward it is in."""
 
     def __init__(self, found: Trace) -> None:
+        # Not at the head of the module: torch's imports Triton where that is installed.
+        from torch.utils.flop_counter import flop_registry
+
         super().__init__()
+        self._flop_registry = flop_registry
         self._costs = found.costs
         self._stack: list[nn.Module] = []
         self._parameters = {id(parameter) for parameter in found.model.parameters()}
@@ -325,7 +328,7 @@ class _Watch(TorchDispatchMode):
     def _note(self, cost: _Cost, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         tensors = [leaf for leaf in flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
         cost.uses.update(id(tensor) for tensor in tensors if id(tensor) in self._parameters)
-        count = flop_registry.get(func.overloadpacket)
+        count = self._flop_registry.get(func.overloadpacket)
         if count is not None:
             cost.flops += count(*args, **kwargs, out_val=result)
         if _is_view(func):

@@ -1,18 +1,11 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.nn.FusedLayerNorm`.
-
-On a GPU with Triton it runs our kernels (`layer_norm_kernels`), else torch's, whose result is the
-same up to rounding.
-"""
+"""`smp.nn.FusedLayerNorm`, on torch's own kernels."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import numbers
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +60,7 @@ class FusedLayerNorm(nn.Module):
         """Of shape `(*, *normalized_shape)`, any float dtype; the result has both.
 
         Under `torch.autocast` of CUDA the input is cast first, as in Apex, and not to float32, as
-        torch does. Arithmetic is float32 at least. A compiler sees torch's operation.
+        torch does. Arithmetic is float32 at least.
 
         Raises:
             RuntimeError: torch's, of a shape that does not end in `normalized_shape`.
@@ -77,13 +70,7 @@ class FusedLayerNorm(nn.Module):
         if torch.is_autocast_enabled("cuda") and input.dtype is not torch.float64:
             input = input.to(torch.get_autocast_dtype("cuda"))
         with torch.autocast("cuda", enabled=False):
-            kernels = None if torch.compiler.is_compiling() else _kernels()
-            if kernels is None or not kernels.takes(input, self.normalized_shape):
-                return self._torchs(input)
-            result: Tensor = kernels.layer_norm(
-                input, self.weight, self.bias, self.normalized_shape, self.eps
-            )
-            return result
+            return self._torchs(input)
 
     def _torchs(self, input: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
@@ -98,11 +85,3 @@ class FusedLayerNorm(nn.Module):
             f"{tuple(self.normalized_shape)}, eps={self.eps},"
             f" elementwise_affine={self.elementwise_affine}"
         )
-
-
-@functools.cache
-def _kernels() -> Any:
-    """The module with the Triton kernels, or None where Triton is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    return importlib.import_module("smdistributed.modelparallel.torch.nn.layer_norm_kernels")
