@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open re-implementation of the `smdistributed` libraries.
 
-This package has no code of its own, and importing it imports nothing else: third-party trainers
-ask `importlib.util.find_spec("smdistributed")` whether the library exists, and launchers that have
+This package has a version, and importing it loads no more than that: third-party trainers ask
+`importlib.util.find_spec("smdistributed")` whether the library exists, and launchers that have
 no framework installed look inside. What you came for lives in the rooms below:
 
 - `smdistributed.collectives`: the collectives engine, on NumPy arrays, no framework needed.
@@ -13,3 +13,7 @@ no framework installed look inside. What you came for lives in the rooms below:
 
 Source: dataparallel specification, section 1, rules 1 and 2.
 """
+
+from smdistributed._common.version import __version__
+
+__all__ = ["__version__"]

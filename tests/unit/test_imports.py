@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an import may load. Asked in a process of its own, as this one has loaded much already."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
 
 import pytest
 from machine_speed import scaled
+
+import smdistributed
+from smdistributed._common import version
 
 FRAMEWORKS = {"torch", "tensorflow", "keras", "numpy", "mpi4py", "ray", "jax"}
 
@@ -32,8 +36,15 @@ def test_the_top_package_loads_nothing_else() -> None:
     loaded = {name.partition(".")[0] for name in modules_after("import smdistributed")}
     assert loaded - sys.stdlib_module_names == {"smdistributed"}
     assert {name for name in modules_after("import smdistributed") if "smdist" in name} == {
-        "smdistributed"
+        "smdistributed",
+        "smdistributed._common",
+        "smdistributed._common.version",
     }
+
+
+def test_the_top_package_says_the_version_that_is_installed() -> None:
+    assert smdistributed.__version__ == version.__version__
+    assert smdistributed.__version__ == importlib.metadata.version("smdistributed-open")
 
 
 @pytest.mark.parametrize(
