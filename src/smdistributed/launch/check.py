@@ -6,6 +6,7 @@ Everything that could crash or hang (frameworks, drivers, our compiled part) is 
 process of its own with a deadline.
 """
 
+import dataclasses
 import os
 import platform
 import resource
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
 
 from smdistributed._common.discovery import discover
@@ -70,7 +72,7 @@ def run_check(say: Callable[[str], None]) -> int:
         0 if the self-test passed, else 1.
     """
     for title, value in collect_report(os.environ):
-        print(f"{title + ':':<22} {value}")
+        print(f"{title + ':':<22} {value}".replace("\n", f"\n{'':<23}"))
     sys.stdout.flush()
     native = _probe(f"import {_NATIVE_MODULE}; print('present')")
     print(f"{'compiled engine:':<22} {native}")
@@ -243,6 +245,20 @@ def _placement(environ: Mapping[str, str]) -> str:
 
 def _settings(environ: Mapping[str, str]) -> str:
     try:
-        return str(Settings.from_environ(environ))
+        settings = Settings.from_environ(environ)
     except ConfigurationError as error:
         return f"ERROR: {error}"
+    # Secrets are the fields that are not in the repr.
+    names = [field.name for field in dataclasses.fields(settings) if field.repr]
+    width = max(map(len, names))
+    return "\n".join(f"{name:<{width}}  {_shown(getattr(settings, name))}" for name in names)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}:{each}" for key, each in value.items()) or "-"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "-"
+    return "-" if value is None else str(value)

@@ -67,3 +67,19 @@ def test_this_torch_can_do_without_a_copy() -> None:
         "gradient buckets of torch are made in shared memory; tensors that recur move there"
         " (SMDDP_ZERO_COPY=recurring)"
     )
+
+
+def test_settings_are_an_aligned_table_without_secrets() -> None:
+    table = check._settings({"SMDDP_TOKEN": "hush-hush-hush-hush", "SMDDP_INTERFACE": "eth0,eth1"})
+    rows = [line.split(maxsplit=1) for line in table.splitlines()]
+    values = dict(rows)
+    assert values["timeout_s"] == "1800.0"
+    assert values["zero_copy"] == "1"
+    assert values["interfaces"] == "eth0, eth1"
+    assert values["algorithms"] == values["trace"] == "-"
+    assert (
+        len({line.rindex(value) for line, (_, value) in zip(table.splitlines(), rows, strict=True)})
+        == 1
+    )
+    assert "hush" not in table
+    assert "Settings(" not in table
