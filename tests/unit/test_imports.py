@@ -72,3 +72,8 @@ def test_model_parallelism_loads_no_triton_of_its_own() -> None:
         return {name for name in modules_after(statement) if name.partition(".")[0] == "triton"}
 
     assert triton("import smdistributed.modelparallel.torch") <= triton("import torch")
+    traces = (
+        "import sys; import smdistributed.modelparallel.torch.tracing as t;"
+        " sys.modules['tensorflow'] = sys; assert t._flop_registry()"
+    )
+    assert triton(traces) <= triton("import torch")

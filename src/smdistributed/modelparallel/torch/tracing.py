@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -268,15 +269,30 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         yield
 
 
+def _flop_registry() -> Mapping[Any, Callable[..., int]]:
+    """By operation, what counts its floating-point operations.
+
+    Imported when a trace begins, as torch's module imports Triton where that is installed. Not
+    beside TensorFlow: both carry LLVM, and the process would end.
+    """
+    hides = "tensorflow" in sys.modules and "triton" not in sys.modules
+    modules: dict[str, Any] = sys.modules
+    if hides:
+        modules["triton"] = None
+    try:
+        from torch.utils.flop_counter import flop_registry
+    finally:
+        if hides:
+            del modules["triton"]
+    return flop_registry
+
+
 class _Watch(TorchDispatchMode):
     """Notes each operation with the module whose forward it is in."""
 
     def __init__(self, found: Trace) -> None:
-        # Not at the head of the module: torch's imports Triton where that is installed.
-        from torch.utils.flop_counter import flop_registry
-
         super().__init__()
-        self._flop_registry = flop_registry
+        self._flop_registry = _flop_registry()
         self._costs = found.costs
         self._stack: list[nn.Module] = []
         self._parameters = {id(parameter) for parameter in found.model.parameters()}
