@@ -36,6 +36,17 @@ class Net(nn.Module):
         return result
 
 
+class Scaled(Net):
+    """With a buffer of the user's, shaped as what stands for one of another rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()).expand(2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.scale
+
+
 def made() -> Net:
     torch.manual_seed(0)
     return Net()
@@ -208,7 +219,8 @@ def test_averages_of_weights_as_the_guide_says() -> None:
 
 def _home(rank: int, size: int) -> bool:
     """`model.cpu()` brings all of it here, and what is copied then is whole."""
-    _, model, _, train = started(made())
+    torch.manual_seed(0)
+    _, model, _, train = started(Scaled())
     train(*data())
     model.cpu()
     copied = copy.deepcopy(model.get_module())

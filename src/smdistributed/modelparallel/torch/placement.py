@@ -110,11 +110,11 @@ class Placement:
                     watched.register_hook(self._refusal(name, tensor))
         for _, module in self.local_modules():
             values.fill_attributes(module)
-        for module in self.owners:
-            is_elsewhere = any(is_absent(tensor) for _, tensor in _own(module))
-            if is_elsewhere and _refuse_to_run not in module._forward_pre_hooks.values():
-                # Calls of the module itself go to its rank and never come here; those of a copy do.
-                module.register_forward_pre_hook(_refuse_to_run)
+        for module, place in self.owners.items():
+            if place == self.pp_rank or _refuse_to_run in module._forward_pre_hooks.values():
+                continue
+            # Calls of the module itself go to its rank and never come here; those of a copy do.
+            module.register_forward_pre_hook(_refuse_to_run)
 
     def _refusal(self, name: str, tensor: Tensor) -> Callable[[Tensor], None]:
         place, here = self.partition_of[name], self.pp_rank
