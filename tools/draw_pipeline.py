@@ -14,9 +14,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from smdistributed.modelparallel.schedules import SCHEDULES, schedule_named
-from smdistributed.modelparallel.schedules.schedule import Phase
-from smdistributed.modelparallel.schedules.simulation import Prediction, Visit, predict
+from smdistributed.modelparallel.decide.schedules import SCHEDULES, schedule_named
+from smdistributed.modelparallel.decide.schedules.schedule import Phase
+from smdistributed.modelparallel.decide.schedules.simulation import Prediction, Visit, predict
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

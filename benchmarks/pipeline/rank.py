@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed.modelparallel.schedules import SCHEDULES
+from smdistributed.modelparallel.decide.schedules import SCHEDULES
 
 # A step, and what it returns on rank 0: the mean loss if it is known there.
 Step = Callable[[], float]

@@ -19,7 +19,7 @@ from typing import Any
 
 from shared import environment, list_options, result_files
 
-from smdistributed.modelparallel.schedules import SCHEDULES
+from smdistributed.modelparallel.decide.schedules import SCHEDULES
 
 SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent

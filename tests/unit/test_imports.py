@@ -56,7 +56,7 @@ def test_the_top_package_says_the_version_that_is_installed() -> None:
         "smdistributed._common.discovery",
         "smdistributed._common.settings",
         "smdistributed.launch.cli",
-        "smdistributed.modelparallel.config",
+        "smdistributed.modelparallel.decide.config",
     ],
 )
 def test_framework_neutral_modules_load_no_framework(module: str) -> None:
@@ -73,7 +73,7 @@ def test_model_parallelism_loads_no_triton_of_its_own() -> None:
 
     assert triton("import smdistributed.modelparallel.torch") <= triton("import torch")
     traces = (
-        "import sys; import smdistributed.modelparallel.torch.tracing as t;"
+        "import sys; import smdistributed.modelparallel.torch.partitioning.tracing as t;"
         " sys.modules['tensorflow'] = sys; assert t._flop_registry()"
     )
     assert triton(traces) <= triton("import torch")

@@ -206,8 +206,12 @@ def _compare(wrong: list[str], what: str, value: Any, expected: Any, case: Case)
 def _compare_outputs(
     wrong: list[str], what: str, output: Any, expected: list[Any], case: Case
 ) -> None:
-    from smdistributed.modelparallel.torch.step_output import StepOutput, detach, gather_outputs
-    from smdistributed.modelparallel.torch.structures import flatten
+    from smdistributed.modelparallel.torch.containers.structures import flatten
+    from smdistributed.modelparallel.torch.pipeline.step_output import (
+        StepOutput,
+        detach,
+        gather_outputs,
+    )
 
     leaves, structure = flatten(output)
     wanted_leaves, wanted_structure = flatten(gather_outputs([detach(each) for each in expected]))
@@ -239,7 +243,7 @@ def _compare_buffers(wrong: list[str], what: str, model: Any, whole: nn.Module, 
 
 
 def _leftovers(what: str) -> list[str]:
-    from smdistributed.modelparallel.torch.pipeline import current_pipeline
+    from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 
     pipeline = current_pipeline("a test")
     left = leftovers(pipeline.executor()) if pipeline.size > 1 else {}

@@ -154,7 +154,7 @@ class Job:
 
     @property
     def executor(self) -> Any:
-        from smdistributed.modelparallel.torch.pipeline import current_pipeline
+        from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 
         return current_pipeline("a test").executor()
 

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
-from smdistributed.modelparallel.schedules import SCHEDULES, schedule_named
+from smdistributed.modelparallel.decide.schedules import SCHEDULES, schedule_named
 
 WIDTH = 3
 WIDE = 1000  # larger than what travels with the gradients
@@ -615,7 +615,7 @@ class Rank:
 
     def renew(self) -> None:
         """A new executor, that has learned nothing."""
-        from smdistributed.modelparallel.torch.executor.executor import Executor
+        from smdistributed.modelparallel.torch.pipeline.executor import Executor
 
         before = self.executor
         if before is not None:

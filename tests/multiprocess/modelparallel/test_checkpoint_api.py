@@ -143,8 +143,8 @@ def goes_on(rank: int, world_size: int, folder: str, partitions: int) -> None:
 def replicas(rank: int, world_size: int, folder: str) -> list[tuple[str, str, float]]:
     """Two pipelines of two: goes on, fails in each way, and goes on again."""
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.torch.checkpointing import parts
-    from smdistributed.modelparallel.torch.checkpointing.directory import CheckpointDirectory
+    from smdistributed.modelparallel.torch.saving.checkpoints import parts
+    from smdistributed.modelparallel.torch.saving.checkpoints.directory import CheckpointDirectory
 
     goes_on(rank, world_size, folder, 2)
     script = Script(smp, 2, ddp=True)

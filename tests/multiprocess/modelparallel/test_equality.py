@@ -19,7 +19,7 @@ import pytest
 from harness import run_ranks
 from preloaded import Preload
 
-from smdistributed.modelparallel.schedules import SCHEDULES
+from smdistributed.modelparallel.decide.schedules import SCHEDULES
 from tests.multiprocess.modelparallel.architectures import ARCHITECTURES
 from tests.multiprocess.modelparallel.equality_ranks import Case
 

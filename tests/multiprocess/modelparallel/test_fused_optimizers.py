@@ -100,7 +100,7 @@ def check(smp: Any, name: str, make: Any, model: Any, plain: nn.Module, train: A
 
 def check_the_norm(smp: Any, model: Any, plain: nn.Module, train: Any) -> None:
     """It is that of all ranks; of what is no part of the model it is this rank's."""
-    from smdistributed.modelparallel.torch.gradient_norms import total_norm
+    from smdistributed.modelparallel.torch.optimizer.gradient_norms import total_norm
 
     model.zero_grad()
     plain.zero_grad()

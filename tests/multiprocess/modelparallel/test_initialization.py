@@ -69,7 +69,7 @@ class Lines(logging.Handler):
 def check_mesh(rank: int, groups: dict[str, list[list[int]]]) -> None:
     """The rank functions, and every process group by an all_reduce of its members' numbers."""
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.topology import GroupKind
+    from smdistributed.modelparallel.decide.topology import GroupKind
 
     assert (smp.rank(), smp.size()) == (rank, 4)
     assert (smp.local_rank(), smp.local_size()) == (rank, 4)

@@ -21,8 +21,8 @@ def leaves_at_once(rank: int, world_size: int) -> float:
     from torch import nn
 
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.torch.executor.mailbox import Mailbox
-    from smdistributed.modelparallel.torch.executor.messages import End, Message
+    from smdistributed.modelparallel.torch.pipeline.messages.mailbox import Mailbox
+    from smdistributed.modelparallel.torch.pipeline.messages.messages import End, Message
 
     post = Mailbox.post
 

@@ -235,7 +235,7 @@ def check_details(job: Job) -> None:
 
 def check_other_tensors(job: Job) -> None:
     """`shard` by itself, of copies in place of parameters; and of two dtypes."""
-    from smdistributed.modelparallel.torch.optimizer_sharding import shard
+    from smdistributed.modelparallel.torch.optimizer.sharding import shard
 
     smp = job.smp
     placement = job.model.placement("a test")

@@ -133,7 +133,7 @@ def wrapped(smp: Any, make: Make, places: tuple[int, int, int] = (0, 1, 1)) -> t
 def step_of(smp: Any, seen: list[Any]) -> Callable[..., Any]:
     @smp.step
     def train(model: Any, x: Tensor, y: Tensor) -> Any:
-        from smdistributed.modelparallel.torch.executor.deferred import Deferred
+        from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
 
         outputs = model(x, torch.ones(x.shape[0], dtype=torch.bool))
         best, (wide,) = outputs["best"]

@@ -155,7 +155,7 @@ def memory(rank: int, world_size: int) -> dict[int, int]:
     import torch.distributed as dist
 
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.torch.pipeline import current_pipeline
+    from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 
     dist.init_process_group("gloo")
     peaks = {}

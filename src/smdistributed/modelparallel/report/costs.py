@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from smdistributed.modelparallel.schedules import schedule_named
-from smdistributed.modelparallel.schedules.schedule import Schedule
+from smdistributed.modelparallel.decide.schedules import schedule_named
+from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 
 __all__ = [
     "OUTSIDE_ROW",

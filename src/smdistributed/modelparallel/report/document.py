@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report import advice
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Profile, Row, Settings
 from smdistributed.modelparallel.report.expectation import Expected, expect, with_memory
@@ -33,7 +34,6 @@ from smdistributed.modelparallel.report.timeline import (
     way_of,
 )
 from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
-from smdistributed.modelparallel.schedules.simulation import Visit
 
 __all__ = ["Measured", "Report", "read_report", "report_of_records"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smdistributed.modelparallel.decide.schedules.simulation import predict
 from smdistributed.modelparallel.report.timeline import Span
 from smdistributed.modelparallel.report.words import seconds_text
-from smdistributed.modelparallel.schedules.simulation import predict
 
 if TYPE_CHECKING:
     from smdistributed.modelparallel.report.document import Report

@@ -12,14 +12,14 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.decide.schedules.simulation import Prediction, Visit, predict
 from smdistributed.modelparallel.report.costs import (
     BackwardLevel,
     ForwardLevel,
     Profile,
     Settings,
 )
-from smdistributed.modelparallel.schedules.schedule import Phase, Task
-from smdistributed.modelparallel.schedules.simulation import Prediction, Visit, predict
 
 __all__ = ["Expected", "expect", "expect_of_profile", "visits", "with_memory"]
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report.expectation import visits
 from smdistributed.modelparallel.report.perfetto import clocks_of
 from smdistributed.modelparallel.report.records import RankRecord, Stretch
-from smdistributed.modelparallel.schedules.schedule import Phase, Task
-from smdistributed.modelparallel.schedules.simulation import Visit
 
 __all__ = ["Span", "Timeline", "comparable", "order_of", "timelines", "typical", "way_of"]
 

@@ -8,8 +8,28 @@
     smp.rank(), smp.pp_rank(), smp.get_dp_process_group()
 
 `smp.init()` places every process in a mesh: the partitions of a model (PP), slices of single
-modules (TP), and replicas (RDP); `ranks` says who is where, `communication` carries objects between
-them. Parameters: `smdistributed.modelparallel.config`. What the process knows is in `smp.state`.
+modules (TP), and replicas (RDP). Parameters: `smdistributed.modelparallel.decide.config`. What the
+process knows is in `smp.state`.
+
+Each folder is a room, and its docstring says what to read first:
+
+| Room | Question |
+| --- | --- |
+| `delayed_initialization` | How is a model built without memory for what other ranks hold? |
+| `job` | Which rank am I, and what do ranks tell each other outside of a step? |
+| `modules` | Which partition is each module in? Which parameters are on this rank? |
+| `partitioning` | Who decides that, and from what? |
+| `pipeline` | What happens in a step? What happens when a message comes? |
+| `recompute` | What is computed again in the backward pass, to save memory? |
+| `replicas` | How are gradients averaged between copies of the model? |
+| `optimizer` | Who updates which parameter, and in which dtype? |
+| `saving` | Who saves what, and who reads it? |
+| `model` | What is behind `smp.DistributedModel`? |
+| `reporting` | Where does the time go, and the memory? |
+| `containers` | How is a list or a dict of tensors taken apart? |
+
+The files beside these folders (`amp`, `core`, `exceptions`, `nn`, `optimizers`, `patches`,
+`state_mod`, `step`, `utils`), and `model`, are the paths that scripts import from.
 
 Source: modelparallel specification, sections 0 to 5.
 """
@@ -24,17 +44,12 @@ from smdistributed.modelparallel.torch import (
     patches,
     utils,
 )
-from smdistributed.modelparallel.torch.activation_checkpointing.setting import (
-    set_activation_checkpointing,
+from smdistributed.modelparallel.torch.delayed_initialization.model_creation import (
+    delay_param_initialization,
+    model_creation,
 )
-from smdistributed.modelparallel.torch.assignment import get_partition, partition, set_partition
-from smdistributed.modelparallel.torch.checkpointing.api import (
-    resume_from_checkpoint,
-    save_checkpoint,
-    save_safetensors,
-)
-from smdistributed.modelparallel.torch.checkpoints import load, save
-from smdistributed.modelparallel.torch.communication import (
+from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
+from smdistributed.modelparallel.torch.job.communication import (
     CommGroup,
     RankType,
     allgather,
@@ -48,22 +63,14 @@ from smdistributed.modelparallel.torch.communication import (
     send,
     tp_barrier,
 )
-from smdistributed.modelparallel.torch.exceptions import SMPNotInitialized
-from smdistributed.modelparallel.torch.initialization import (
+from smdistributed.modelparallel.torch.job.initialization import (
     init,
     is_initialized,
     prepare,
     reset,
     shutdown,
 )
-from smdistributed.modelparallel.torch.model import DistributedModel
-from smdistributed.modelparallel.torch.model_creation import (
-    delay_param_initialization,
-    model_creation,
-)
-from smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
-from smdistributed.modelparallel.torch.pipeline import is_tracing
-from smdistributed.modelparallel.torch.ranks import (
+from smdistributed.modelparallel.torch.job.ranks import (
     dp_rank,
     dp_size,
     get_dp_group,
@@ -91,15 +98,32 @@ from smdistributed.modelparallel.torch.ranks import (
     tp_rank,
     tp_size,
 )
+from smdistributed.modelparallel.torch.job.state import state
+from smdistributed.modelparallel.torch.model.distributed_model import DistributedModel
+from smdistributed.modelparallel.torch.modules.assignment import (
+    get_partition,
+    partition,
+    set_partition,
+)
+from smdistributed.modelparallel.torch.optimizer.distributed_optimizer import DistributedOptimizer
+from smdistributed.modelparallel.torch.pipeline.pipeline import is_tracing
+from smdistributed.modelparallel.torch.pipeline.step_output import StepOutput
+from smdistributed.modelparallel.torch.recompute.setting import (
+    set_activation_checkpointing,
+)
 from smdistributed.modelparallel.torch.reporting.plan import plan
 from smdistributed.modelparallel.torch.reporting.report import (
     recording,
     report,
     start_from_environment,
 )
-from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.saving.checkpoints.api import (
+    resume_from_checkpoint,
+    save_checkpoint,
+    save_safetensors,
+)
+from smdistributed.modelparallel.torch.saving.rank_files import load, save
 from smdistributed.modelparallel.torch.step import step
-from smdistributed.modelparallel.torch.step_output import StepOutput
 from smdistributed.modelparallel.torch.utils import rmsg
 
 start_from_environment()

@@ -7,7 +7,7 @@ Source: modelparallel specification, section 0.
 
 from __future__ import annotations
 
-from smdistributed.modelparallel.torch.state_mod import state as _state
+from smdistributed.modelparallel.torch.job.state import state as _state
 
 initialized: bool
 """Looked up at each access."""

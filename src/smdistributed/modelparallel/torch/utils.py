@@ -7,7 +7,7 @@ Source: modelparallel specification, section 0.
 
 from __future__ import annotations
 
-from smdistributed.modelparallel.torch.state_mod import state
+from smdistributed.modelparallel.torch.job.state import state
 
 __all__ = ["rmsg"]
 

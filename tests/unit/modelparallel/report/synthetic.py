@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from smdistributed.modelparallel.decide.schedules.simulation import Visit, predict
 from smdistributed.modelparallel.report.costs import Row, Settings
 from smdistributed.modelparallel.report.records import (
     Memory,
@@ -15,7 +16,6 @@ from smdistributed.modelparallel.report.records import (
     StepRecord,
     Stretch,
 )
-from smdistributed.modelparallel.schedules.simulation import Visit, predict
 
 MS = 1_000_000
 ROWS = (

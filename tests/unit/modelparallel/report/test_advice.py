@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 
+from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report.advice import (
     Measured,
     Move,
@@ -17,7 +18,6 @@ from smdistributed.modelparallel.report.advice import (
 )
 from smdistributed.modelparallel.report.costs import Row, Settings
 from smdistributed.modelparallel.report.expectation import Expected, expect
-from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import settings
 
 

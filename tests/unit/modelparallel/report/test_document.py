@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report.cli import main
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW
 from smdistributed.modelparallel.report.document import (
@@ -24,7 +25,6 @@ from smdistributed.modelparallel.report.records import (
     read_rank_record,
     write_rank_record,
 )
-from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import records, settings
 
 # What has no parameters of its own, as "main/free", runs where it is called.

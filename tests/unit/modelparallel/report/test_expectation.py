@@ -8,6 +8,8 @@ import dataclasses
 
 import pytest
 
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report.costs import (
     BackwardLevel,
     ForwardLevel,
@@ -21,8 +23,6 @@ from smdistributed.modelparallel.report.expectation import (
     visits,
     with_memory,
 )
-from smdistributed.modelparallel.schedules.schedule import Phase, Task
-from smdistributed.modelparallel.schedules.simulation import Visit
 from tests.unit.modelparallel.report.synthetic import settings
 
 # Each keeps 10 bytes more than the one before; gradients of parameters are 4 bytes each.

@@ -9,12 +9,12 @@ import dataclasses
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.modelparallel.decide.schedules import SCHEDULES
+from smdistributed.modelparallel.decide.schedules.schedule import Phase
+from smdistributed.modelparallel.decide.schedules.simulation import Visit, predict
 from smdistributed.modelparallel.report.expectation import expect
 from smdistributed.modelparallel.report.records import Stretch
 from smdistributed.modelparallel.report.timeline import order_of, timelines, typical, way_of
-from smdistributed.modelparallel.schedules import SCHEDULES
-from smdistributed.modelparallel.schedules.schedule import Phase
-from smdistributed.modelparallel.schedules.simulation import Visit, predict
 from tests.unit.modelparallel.report.synthetic import MS, records, settings
 
 EVEN = [Visit(0, 10, 20), Visit(1, 10, 20)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed.modelparallel.config import Config
+from smdistributed.modelparallel.decide.config import Config
 
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "model_parallel.md"
 

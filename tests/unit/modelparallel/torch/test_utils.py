@@ -14,7 +14,7 @@ from machine_speed import scaled
 
 import smdistributed.modelparallel.torch as smp
 from smdistributed.modelparallel import exceptions
-from smdistributed.modelparallel.torch import communication, ranks
+from smdistributed.modelparallel.torch.job import communication, ranks
 
 
 @pytest.mark.usefixtures("alone")

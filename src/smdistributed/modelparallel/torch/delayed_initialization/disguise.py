@@ -19,7 +19,10 @@ from smdistributed.modelparallel.torch.delayed_initialization.sources import (
     plainly,
     source_of,
 )
-from smdistributed.modelparallel.torch.delayed_initialization.values import Values, replace_data
+from smdistributed.modelparallel.torch.delayed_initialization.values import (
+    Values,
+    replace_data,
+)
 
 __all__ = ["Disguise", "Past"]
 

@@ -5,7 +5,7 @@
 Source: modelparallel specification, sections 0 and 6.4.
 """
 
-from smdistributed.modelparallel.torch.activation_checkpointing.calls import (
+from smdistributed.modelparallel.torch.recompute.calls import (
     checkpoint,
     checkpoint_sequential,
 )

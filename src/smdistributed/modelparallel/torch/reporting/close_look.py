@@ -14,9 +14,9 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from smdistributed.modelparallel.decide.schedules.schedule import Task
 from smdistributed.modelparallel.report.records import Memory, Stretch
-from smdistributed.modelparallel.schedules.schedule import Task
-from smdistributed.modelparallel.torch.executor.activity import Activity
+from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
 
 __all__ = ["OUTSIDE", "CloseLook"]

@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from smdistributed.modelparallel.config import Config
+from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.report.costs import Profile, Settings
 from smdistributed.modelparallel.report.document import Report
 from smdistributed.modelparallel.report.expectation import expect_of_profile
 from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
-from smdistributed.modelparallel.torch import tracing
-from smdistributed.modelparallel.torch.assignment import (
+from smdistributed.modelparallel.torch.modules.assignment import (
     Decision,
 )
-from smdistributed.modelparallel.torch.microbatches import ArgumentSplitter
-from smdistributed.modelparallel.torch.partitioner import find_partition
+from smdistributed.modelparallel.torch.partitioning import tracing
+from smdistributed.modelparallel.torch.partitioning.partitioner import find_partition
+from smdistributed.modelparallel.torch.pipeline.microbatches import ArgumentSplitter
 from smdistributed.modelparallel.torch.reporting.profile import Loss, profile
 from smdistributed.modelparallel.torch.reporting.rows import row_of, rows_of
 

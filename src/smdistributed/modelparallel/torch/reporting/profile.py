@@ -26,11 +26,11 @@ from smdistributed.modelparallel.report.costs import (
     Piece,
     Profile,
 )
-from smdistributed.modelparallel.torch.assignment import ROOT, module_paths
-from smdistributed.modelparallel.torch.devices import arguments_on
+from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.modules.assignment import ROOT, module_paths
+from smdistributed.modelparallel.torch.partitioning.tracing import unchanged
+from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 from smdistributed.modelparallel.torch.reporting.live_bytes import LiveBytes
-from smdistributed.modelparallel.torch.structures import flatten
-from smdistributed.modelparallel.torch.tracing import unchanged
 
 __all__ = ["Loss", "profile"]
 

@@ -26,22 +26,22 @@ from smdistributed._common.log import get_logger
 from smdistributed._common.trace_path import rank_path
 from smdistributed._common.version import __version__
 from smdistributed.dataparallel.trace.session import clock_name
+from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.report.costs import Profile, Row
 from smdistributed.modelparallel.report.document import Report, report_of_records
 from smdistributed.modelparallel.report.records import RankRecord, write_rank_record
-from smdistributed.modelparallel.topology import GroupKind
-from smdistributed.modelparallel.torch.executor.recorder import (
+from smdistributed.modelparallel.torch.job.state import Job, state
+from smdistributed.modelparallel.torch.modules.placement import Placement
+from smdistributed.modelparallel.torch.pipeline.loop.recorder import (
     Observer,
     Recorder,
     active_recorder,
     set_recorder,
 )
-from smdistributed.modelparallel.torch.placement import Placement
 from smdistributed.modelparallel.torch.reporting.close_look import CloseLook
 from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
 from smdistributed.modelparallel.torch.reporting.plan import Plan, settings_of
 from smdistributed.modelparallel.torch.reporting.rows import rows_of
-from smdistributed.modelparallel.torch.state_mod import Job, state
 
 __all__ = ["recording", "report", "start_from_environment"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import nn
 
 from smdistributed.modelparallel.report.costs import Row
-from smdistributed.modelparallel.torch.assignment import ROOT, Decision, module_paths
+from smdistributed.modelparallel.torch.modules.assignment import ROOT, Decision, module_paths
 
 __all__ = ["row_of", "rows_of"]
 

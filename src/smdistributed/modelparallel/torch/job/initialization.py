@@ -1,0 +1,254 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.init()`: from parameters and environment to ranks and process groups, and `smp.reset()`.
+
+Importing this module registers the backend `smddp` and exports what discovery found, as the import
+of the data parallel library does: scripts ask for a GPU, or for `LOCAL_RANK`, before `smp.init()`.
+
+Source: modelparallel specification, sections 1.1, 1.4, 2 and 4.1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from smdistributed._common.discovery import (
+    Placement,
+    complete_placement,
+    discover,
+    export_placement,
+    host_identity,
+)
+from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.log import get_logger
+from smdistributed._common.settings import process_settings
+from smdistributed.dataparallel.torch.exchange import store_exchange
+from smdistributed.dataparallel.torch.group_creation import discover_placement
+from smdistributed.dataparallel.torch.registration import register
+from smdistributed.modelparallel.decide.config import Config
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.torch.delayed_initialization import (
+    record_until_wrapped,
+    stop_recording,
+)
+from smdistributed.modelparallel.torch.job.process_groups import (
+    check_adoptable,
+    make_default_group,
+    make_mesh_groups,
+)
+from smdistributed.modelparallel.torch.job.state import Job, state
+
+__all__ = ["init", "is_initialized", "reset", "shutdown"]
+
+# Trainers believe the first of these that they find, and `register` would say "data parallel".
+_FRAMEWORK_PARAMS = '{"sagemaker_mpi_enabled": true}'
+
+# Parameters that a rank may have to itself.
+_OF_EACH_RANK = frozenset(("partition_file",))
+
+_process_id = 0
+"""Of the process that called `init`; its forked children leave nothing."""
+
+
+def init(config: Mapping[str, Any] | None = None) -> None:
+    """Find out which rank this is, and make the process groups; blocks until all ranks have met.
+
+    The first call counts. Later ones warn and do nothing: where a launcher's `SM_HP_MP_PARAMETERS`
+    is set, importing transformers makes the first one.
+
+    Args:
+        config: the parameters; those in the environment variable `SM_HP_MP_PARAMETERS`, a JSON
+            object, go before them, key by key. What neither names has its default; a process that
+            no launcher started is a job of one rank.
+
+    A default group of torch that exists is used as it is, whatever its backend, if it has all ranks
+    of the job. Otherwise one is made, with the backend that `ddp_dist_backend` names.
+
+    Raises:
+        ConfigError: (a ValueError) the parameters cannot work, alone, together, with so many
+            processes or with those of another rank; the text names them.
+        SMDDPConfigInvalid: (a ValueError) a variable has a value that cannot work.
+        SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet; torch's `DistStoreError` or
+            `DistNetworkError` where they did not even reach rank 0's address.
+
+    Source: modelparallel specification, sections 1 and 4.1.
+    """
+    if state.initialized:
+        _say(
+            state.rank,
+            "smp.init() was called again: initialized already, ignoring this call%s. The first one"
+            " counts: call it once, before importing what calls it too (transformers, where"
+            " SM_HP_MP_PARAMETERS is set), or give the parameters in SM_HP_MP_PARAMETERS.",
+            f" and its configuration {dict(config)}" if config else "",
+        )
+        _keep_accelerate_apart()
+        return
+    parameters = Config.parse(config, os.environ)
+    placement = discover_placement()
+    is_adopted = dist.is_initialized()
+    if is_adopted:
+        check_adoptable(placement)
+    topology = parameters.topology(dist.get_world_size() if is_adopted else placement.world_size)
+    with contextlib.ExitStack() as leaving:
+        if not is_adopted:
+            make_default_group(parameters, placement, leaving)
+        placement = _agree(parameters, placement)
+        groups = make_mesh_groups(topology, leaving)
+        job = Job(
+            config=parameters,
+            topology=topology,
+            rank=placement.rank,
+            local_rank=placement.local_rank or 0,
+            local_size=placement.local_world_size or 1,
+            device=_device(placement.local_rank or 0),
+            groups=groups.by_kind,
+            message_group=groups.message_group,
+        )
+        state.enter(job, leaving.pop_all())
+    global _process_id
+    _process_id = os.getpid()
+    _keep_accelerate_apart()
+    if parameters.delayed_parameter_initialization:
+        record_until_wrapped()
+        state.call_at_reset(stop_recording)
+    _tell(job)
+
+
+def is_initialized() -> bool:
+    """Whether `smp.init()` has run in this process, and no `smp.reset()` since."""
+    return state.initialized
+
+
+def reset() -> None:
+    """End what `smp.init()` has made; it may then be called again. Without it, does nothing.
+
+    Ends the groups of the mesh, and torch's default group if `smp.init()` made it, and with that
+    all groups of the process. Says goodbye to the other ranks and waits for none: a rank that still
+    waits for this one gets an error. Whoever holds a rank, a group or a model from before must
+    not use it again. At the exit of a process it is called by itself.
+
+    Source: our choice; the original has nothing of the kind.
+    """
+    state.reset()
+
+
+shutdown = reset
+
+
+def _agree(config: Config, placement: Placement) -> Placement:
+    """Compare the parameters of all ranks, and find out who is on which host; a collective.
+
+    Returns:
+        Where this rank is, nothing of it unknown.
+
+    Raises:
+        ConfigError: the parameters differ between ranks; the same on all of them.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = PrefixStore("smp/init/", dist.distributed_c10d._get_default_store())
+    exchange = store_exchange(store, rank, size, process_settings().timeout_s)
+    mine = {"host": host_identity(os.environ), "parameters": _comparable(config)}
+    everyone = [json.loads(each) for each in exchange("ranks", json.dumps(mine).encode())]
+    _check_equal([each["parameters"] for each in everyone])
+    if (placement.rank, placement.world_size) != (rank, size):  # the script numbers its ranks
+        placement = dataclasses.replace(
+            placement,
+            rank=rank,
+            world_size=size,
+            local_rank=None,
+            local_world_size=None,
+            node_rank=None,
+            num_nodes=None,
+            source="none",
+        )
+    placement = complete_placement(placement, [each["host"] for each in everyone])
+    export_placement(dataclasses.replace(placement, warnings=()))  # told at the import
+    return placement
+
+
+def _keep_accelerate_apart() -> None:
+    """Where transformers has called `init`, its Trainer finds no `LOCAL_RANK` from now on.
+
+    Trainer gets its batches through Accelerate, to which that variable means, on GPUs, data
+    parallelism over all ranks: those of a pipeline would be given different batches, and an
+    evaluation would compare the results of one with the labels of another. The original's launcher
+    did not set it.
+    """
+    asked: Any = sys.modules.get("transformers.utils.import_utils")
+    if "transformers.training_args" in sys.modules and asked.is_sagemaker_mp_enabled():
+        os.environ.pop("LOCAL_RANK", None)
+
+
+def _comparable(config: Config) -> dict[str, str]:
+    return {
+        field.name: repr(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if field.name not in ("unknown", "notices", *_OF_EACH_RANK)
+    }
+
+
+def _check_equal(parameters: Sequence[Mapping[str, str]]) -> None:
+    first = parameters[0]
+    for rank, theirs in enumerate(parameters):
+        for key, value in first.items():
+            if theirs.get(key) != value:
+                raise ConfigError(
+                    f"{key} is {theirs.get(key)} on rank {rank}, and {value} on rank 0; expected"
+                    " the same on all ranks. Pass the same parameters to smp.init() everywhere,"
+                    " and look at SM_HP_MP_PARAMETERS in the environment of both."
+                )
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    # A launcher may show each rank its own GPU only.
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def _tell(job: Job) -> None:
+    if job.rank == 0:
+        get_logger().info("Configuration parameters:")
+        for line in job.config.describe():
+            get_logger().info("  %s", line)
+    for notice in job.config.notices:
+        _say(job.rank, "%s", notice)
+    members = {kind.name: list(job.members(kind)) for kind in GroupKind}
+    get_logger().debug("rank %d of %d, device %s: %s", job.rank, job.size, job.device, members)
+
+
+def _say(rank: int, text: str, *arguments: object) -> None:
+    """A warning, once for the job: all ranks find the same."""
+    (get_logger().warning if rank == 0 else get_logger().debug)(text, *arguments)
+
+
+def _leave_at_exit() -> None:
+    # After an error other ranks may be gone or hang, and some backends would wait for them.
+    has_failed = getattr(sys, "last_value", None) is not None
+    if not state.initialized or has_failed or os.getpid() != _process_id:
+        return
+    try:
+        state.reset()
+    except Exception:
+        get_logger().debug("could not leave the job in order", exc_info=True)
+
+
+def prepare() -> None:
+    """What the import of the package does, once its modules are there."""
+    with contextlib.suppress(ConfigurationError):  # which `register` raises as its own
+        if discover().source != "none":
+            os.environ.setdefault("SM_FRAMEWORK_PARAMS", _FRAMEWORK_PARAMS)
+    register()
+    atexit.register(_leave_at_exit)  # after `register`, hence before what that leaves

@@ -1,0 +1,17 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers with Apex's names, signatures and arithmetic, without Apex: `smp.optimizers`.
+
+`batches` makes tensors fit for kernels, `kernels` is the arithmetic on lists of them, `base` what
+the optimizers have in common.
+
+Source: modelparallel specification, section 4.10; Apex's documentation.
+"""
+
+from smdistributed.modelparallel.torch.optimizer.fused.adam import FusedAdam
+from smdistributed.modelparallel.torch.optimizer.fused.lamb import FusedLAMB
+from smdistributed.modelparallel.torch.optimizer.fused.novograd import FusedNovoGrad
+
+FusedLamb = FusedLAMB
+
+__all__ = ["FusedAdam", "FusedLAMB", "FusedLamb", "FusedNovoGrad"]

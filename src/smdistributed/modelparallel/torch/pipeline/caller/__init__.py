@@ -1,0 +1,3 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of modules on other ranks, on the rank that calls."""

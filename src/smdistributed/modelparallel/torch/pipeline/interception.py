@@ -1,0 +1,195 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where calls of modules that live elsewhere leave torch: `nn.Module.__call__`.
+
+It is replaced, once for the process, while a pipeline exists; not the modules' `forward`, or every
+hook would run on both ranks. So are `autograd.Function.apply` and `autograd.backward`, which would
+take what is not here yet for a tensor without history. And a module's attribute, such as a buffer,
+outlives the microbatch that sets it, and placeholders do not; attributes.py says what else is done
+about attributes. A `forward` that is set on a module in a step, as transformers does to collect
+hidden states, would not be seen on the module's rank.
+"""
+
+# torch's functions of autograd have no types.
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.autograd import Function
+
+from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.torch.pipeline.changes.attributes import is_watched
+from smdistributed.modelparallel.torch.pipeline.values.deferred import (
+    Deferred,
+    arrived,
+    force_arguments,
+    nothing_deferred,
+)
+
+__all__ = ["install", "microbatch", "owners", "uninstall"]
+
+
+class _Executor(Protocol):
+    @property
+    def microbatch(self) -> int: ...
+
+    def is_active(self) -> bool: ...
+
+    def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any: ...
+
+    def note_attribute(self, module: nn.Module, name: str, value: Any) -> None: ...
+
+    def note_forward(self, module: nn.Module) -> None: ...
+
+
+_HERE_IN_PART = -1
+
+_original = nn.Module.__call__
+_original_apply = Function.__dict__["apply"].__func__
+_original_backward = torch.autograd.backward
+_original_setattr = nn.Module.__setattr__
+_original_delattr = nn.Module.__delattr__
+_executor: _Executor | None = None
+_routes: dict[int, int] = {}
+_owners: Mapping[nn.Module, int] = {}
+# By module, and by the microbatch that has replaced its `forward` in a step: what was there before
+# (None: nothing).
+_replaced: dict[nn.Module, dict[int, Any]] = {}
+
+
+def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> None:
+    """From now on modules in `owners` run on the rank it says."""
+    global _executor, _owners
+    _executor = executor
+    _owners = owners  # holds the modules, and so their ids are theirs
+    _routes.clear()
+    for module, owner in owners.items():
+        if owner != rank:
+            _routes[id(module)] = owner
+        elif any(owners.get(child, rank) != rank for child in module.modules()):
+            _routes[id(module)] = _HERE_IN_PART
+    nn.Module.__call__ = _call  # type: ignore[method-assign]
+    Function.apply = classmethod(_apply)  # type: ignore[assignment]
+    torch.autograd.backward = _backward
+    nn.Module.__setattr__ = _setattr  # type: ignore[method-assign]
+    nn.Module.__delattr__ = _delattr  # type: ignore[method-assign]
+
+
+def uninstall(executor: _Executor) -> None:
+    """Gives calls back, if they are this executor's."""
+    global _executor, _owners
+    if _executor is executor:
+        _executor = None
+        _owners = {}
+        _routes.clear()
+        nn.Module.__call__ = _original  # type: ignore[method-assign]
+        Function.apply = classmethod(_original_apply)  # type: ignore[assignment]
+        torch.autograd.backward = _original_backward
+        nn.Module.__setattr__ = _original_setattr  # type: ignore[method-assign]
+        nn.Module.__delattr__ = _original_delattr  # type: ignore[method-assign]
+        _replaced.clear()
+
+
+def owners() -> Mapping[nn.Module, int]:
+    """The ranks that modules run on now; those that are not in it run where they are called."""
+    return _owners
+
+
+def microbatch() -> int:
+    """The one that user code works on now; 0 where there is no pipeline."""
+    return _executor.microbatch if _executor is not None and _executor.is_active() else 0
+
+
+def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    route = _routes.get(id(self))
+    if route is None:  # all of it runs here: so it is with most calls, which should cost nothing
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if type(value) is Deferred:
+                args, kwargs = force_arguments(args, kwargs)
+                break
+        return _original(self, *args, **kwargs)
+    if route == _HERE_IN_PART or _executor is None:
+        return _original(self, *args, **kwargs)
+    if _replaced:
+        _require_own_forward(self, route)
+    return _executor.call(self, route, args, kwargs)
+
+
+def _require_own_forward(module: nn.Module, owner: int) -> None:
+    number = microbatch()
+    for name, each in module.named_modules():
+        if number in _replaced.get(each, ()):
+            what = f"{type(each).__name__} {name!r} inside {type(module).__name__}"
+            raise SMPError(
+                f"the forward() of {what if name else type(module).__name__} was replaced in a step"
+                f" (by {_replacement(each)}), but that module runs on rank {owner}, which would"
+                " call its own; expected forward() to stay as it is. Transformers replaces it to"
+                " collect what output_hidden_states, output_attentions or output_router_logits ask"
+                " for: leave them off, or put the module on the rank that calls it:"
+                " smp.set_partition(module, 0)."
+            )
+
+
+def _replacement(module: nn.Module) -> str:
+    function = module.__dict__.get("forward")
+    module_name = getattr(function, "__module__", "")
+    return f"{module_name}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = force_arguments(args, kwargs)
+    with nothing_deferred():
+        return _original_apply(cls, *args, **kwargs)
+
+
+def _backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+    _original_backward(arrived(tensors), arrived(grad_tensors), *args, **kwargs)
+
+
+def _setattr(self: nn.Module, name: str, value: Any) -> None:
+    if name == "forward":
+        _note_forward(self, value)
+    if type(value) is Deferred:
+        value = arrived(value)
+    if _executor is not None and is_watched(value) and _executor.is_active():
+        _executor.note_attribute(self, name, value)
+    _original_setattr(self, name, value)
+
+
+def _delattr(self: nn.Module, name: str) -> None:
+    if name == "forward":
+        _note_forward(self, None)
+    _original_delattr(self, name)
+
+
+def _note_forward(module: nn.Module, function: Any) -> None:
+    """In a step `forward` is set, or (None) deleted. Outside of steps all ranks do the same."""
+    is_active = _executor is not None and _executor.is_active()
+    if not is_active:
+        known = _replaced.get(module, {})
+        if function in known.values() or _is_of_class(module, function):
+            _replaced.pop(module, None)
+        return
+    assert _executor is not None
+    _executor.note_forward(module)
+    number = microbatch()
+    known = _replaced.setdefault(module, {})
+    if number not in known:
+        known[number] = module.__dict__.get("forward")
+    if function is known[number] or _is_of_class(module, function):
+        del known[number]
+    if not known:
+        del _replaced[module]
+
+
+def _is_of_class(module: nn.Module, function: Any) -> bool:
+    """Whether it is the module's own method, which was looked up before and is put back now."""
+    own = getattr(type(module), "forward", None)
+    return (
+        getattr(function, "__func__", None) is own and getattr(function, "__self__", None) is module
+    )

@@ -1,0 +1,359 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks of which one runs at a time, and who runs next.
+
+A fiber is a thread with a baton: user code is suspended in the middle of a forward or of a backward
+pass, below frames of C++, so each suspended piece needs a stack of its own. Threads of which all
+but one wait are such stacks; the one that has the baton owns everything here, and there are no
+locks.
+
+There is no scheduling thread. Who suspends looks for the next thing to do on its own stack: if that
+is its own answer, nothing is switched. New work runs on an idle stack (the main thread's if it is
+one, so a rank that only serves never switches), and what is resumed is handed the baton.
+
+What comes first is asked of the schedule; among equals, what became ready first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from smdistributed.modelparallel.decide.schedules.schedule import Priority, Task
+
+if TYPE_CHECKING:
+    from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
+
+__all__ = ["Aborted", "Fiber", "Outside", "Scheduler"]
+
+
+class Fiber:
+    """A stack. `activity` is what is worked on there; the scheduler does not look at it."""
+
+    __slots__ = ("_baton", "_is_given", "activity", "is_suspended", "job", "thrown")
+
+    def __init__(self) -> None:
+        self._baton = threading.Lock()
+        self._baton.acquire()
+        self._is_given = False
+        self.job: Callable[[], None] | None = None
+        self.thrown: BaseException | None = None
+        self.is_suspended = False
+        self.activity: Any = None
+
+    def give(self) -> None:
+        """Lets the fiber run. The caller stops at once: it takes its own baton next."""
+        self._is_given = True
+        self._baton.release()
+
+    def take_job(self) -> Callable[[], None] | None:
+        """What it was given to do, which is not kept here: tensors hang on it."""
+        job, self.job = self.job, None
+        return job
+
+    def take(self, interrupted: Callable[[], None]) -> None:
+        """Waits until somebody gives.
+
+        Args:
+            interrupted: called at Ctrl-C, which reaches the main thread whoever runs: it must make
+                the one that runs stop soon.
+        """
+        while not self._is_given:
+            try:
+                self._baton.acquire()
+            except KeyboardInterrupt:
+                interrupted()
+        self._baton.acquire(blocking=False)  # where Ctrl-C came between the two
+        self._is_given = False
+
+
+class Outside(Protocol):
+    """Where things to do come from, and what belongs to a stack but not to a thread."""
+
+    def priority(self, task: Task) -> Priority:
+        """What comes first: the smallest."""
+
+    def offer(self) -> Task | None:
+        """The microbatch that may start here without a message, if one may."""
+
+    def accept(self, offered: Task) -> Callable[[], None]:
+        """What starts it."""
+
+    def poll(self) -> None:
+        """Deals with the messages that have come."""
+
+    def wait(self) -> None:
+        """Waits for a message, and deals with it."""
+
+    def leave(self) -> Any:
+        """What to put back when the running stack runs again."""
+
+    def enter(self, left: Any) -> None:
+        """Puts it back."""
+
+    def interrupted(self) -> None:
+        """Ctrl-C came: makes `poll()` and `wait()` raise soon, on whatever thread."""
+
+
+class _Ready(NamedTuple):
+    """Something to do. Sorted by the first two; the second is unique."""
+
+    priority: Priority
+    arrival: int
+    fiber: Fiber | None  # to resume; None: new work
+    run: Callable[[], None] | None
+
+
+_FIRST = (-1, -1)
+
+
+class Aborted(BaseException):
+    """Ends suspended user code when the step has failed; no `except Exception` keeps it."""
+
+
+class _Exit(BaseException):
+    """Ends a pooled thread."""
+
+
+class Scheduler:
+    """Runs jobs on fibers, one at a time, the most urgent first.
+
+    `run()` is called by the thread that owns the step, over and over; everything else is called by
+    whichever fiber runs. An exception of `outside`, or of a job, is fatal to that `run()`: every
+    suspended fiber ends with `Aborted`, and then `run()` raises.
+    """
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self._ready: list[_Ready] = []
+        self._arrivals = itertools.count()
+        self._idle: list[Fiber] = []
+        self._suspended: dict[Fiber, None] = {}  # in the order of their suspension
+        self.recorder: Recorder | None = None
+        self._main = Fiber()
+        self._is_main_idle = False
+        self._until: Callable[[], bool] = lambda: True
+        self._fatal: BaseException | None = None
+        self._is_interrupted = False
+        self._is_aborting = False
+        self._working = 0
+        self.current = self._main
+
+    # --- called by whoever owns the step ---------------------------------------------------------
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Works until that holds and nothing is under way.
+
+        Raises:
+            BaseException: what was fatal, after everything under way has ended.
+        """
+        self._until = until
+        self._fatal = None
+        main = self._main
+        self.current = main
+        try:
+            while not self._is_over():
+                ready = self._next()
+                if ready is None:
+                    continue
+                if ready.fiber is None:
+                    self._work(main, ready.run)
+                    continue
+                self._is_main_idle = True
+                self._switch(main, ready.fiber)
+                self._is_main_idle = False
+                if main.job is not None:
+                    self._work(main, main.take_job())
+        finally:
+            self._ready.clear()
+            self._is_aborting = False  # what is submitted from now on is of the next run
+            self.current = main
+        if self._is_interrupted:
+            self._is_interrupted = False
+            raise KeyboardInterrupt from self._fatal
+        if self._fatal is not None:
+            raise self._fatal
+
+    def close(self) -> None:
+        """Ends the pooled threads. Nothing may be under way."""
+        while self._idle:
+            fiber = self._idle.pop()
+            fiber.job = _raise_exit
+            fiber.give()
+
+    # --- called by the running fiber -------------------------------------------------------------
+
+    def submit(self, task: Task, run: Callable[[], None]) -> None:
+        """Has `run` done, on a fiber of its own, when it is the most urgent."""
+        self._push(_Ready(self._outside.priority(task), next(self._arrivals), None, run))
+
+    def resume(self, fiber: Fiber, task: Task) -> None:
+        """What a suspended fiber waits for is there."""
+        if fiber.is_suspended:
+            fiber.is_suspended = False
+            self._suspended.pop(fiber, None)
+            self._push(_Ready(self._outside.priority(task), next(self._arrivals), fiber, None))
+
+    def throw(self, fiber: Fiber, task: Task, error: BaseException) -> bool:
+        """A suspended fiber goes on with an exception. Returns: whether it was suspended."""
+        if not fiber.is_suspended:
+            return False
+        fiber.thrown = error
+        self.resume(fiber, task)
+        return True
+
+    def suspend(self) -> None:
+        """Leaves the running fiber until it is resumed; others work meanwhile."""
+        me = self.current
+        if self._is_aborting:
+            raise Aborted
+        me.is_suspended = True
+        self._suspended[me] = None
+        self._give_way(me)
+
+    def yield_to_more_urgent(self, task: Task) -> None:
+        """Goes on when `task` is the most urgent thing to do here."""
+        me = self.current
+        if self._is_aborting:
+            raise Aborted
+        self._push(_Ready(self._outside.priority(task), next(self._arrivals), me, None))
+        self._give_way(me)
+
+    def abort(self) -> None:
+        """Ends everything under way; nothing new begins until the next `run()`."""
+        if self._is_aborting:
+            return
+        self._is_aborting = True
+        resumed = [ready for ready in self._ready if ready.fiber is not None]
+        self._ready = resumed
+        heapq.heapify(self._ready)
+        for ready in resumed:
+            if ready.fiber is not None and ready.fiber.thrown is None:
+                ready.fiber.thrown = Aborted()
+        for fiber in list(self._suspended):
+            fiber.is_suspended = False
+            fiber.thrown = Aborted()
+            self._push(_Ready(_FIRST, next(self._arrivals), fiber, None))
+        self._suspended.clear()
+
+    def waiting(self) -> list[Any]:
+        """The activities of the fibers that wait for something."""
+        return [fiber.activity for fiber in self._suspended]
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _push(self, ready: _Ready) -> None:
+        if ready.fiber is None and self._is_aborting:
+            return
+        heapq.heappush(self._ready, ready)
+
+    def _is_over(self) -> bool:
+        return self._working == 0 and (self._fatal is not None or self._until())
+
+    def _next(self) -> _Ready | None:
+        """The most urgent thing to do. None: the step is over, and the caller is the main fiber."""
+        while True:
+            try:
+                if self._fatal is None:
+                    self._outside.poll()
+                offered = None if self._is_aborting else self._outside.offer()
+                if offered is not None:
+                    priority = self._outside.priority(offered)
+                    if not self._ready or priority < self._ready[0].priority:
+                        run = self._outside.accept(offered)
+                        return _Ready(priority, next(self._arrivals), None, run)
+                if self._ready:
+                    return heapq.heappop(self._ready)
+                if self._is_over():
+                    main = self._main
+                    return None if self.current is main else _Ready(_FIRST, -1, main, None)
+                self._outside.wait()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._fatal is None:
+            self._fatal = error
+        self.abort()
+
+    def _give_way(self, me: Fiber) -> None:
+        if self.recorder is not None:
+            self.recorder.pause()
+        left = self._outside.leave()
+        ready = self._next()
+        assert ready is not None  # a fiber in the middle of something keeps the step from ending
+        fiber = ready.fiber or self._fiber_for(ready)
+        del ready  # or this stack would keep what another one works on
+        if fiber is not me:
+            self._switch(me, fiber)
+        self._outside.enter(left)
+        if self.recorder is not None:
+            self.recorder.resume(me.activity)
+        if me.thrown is not None:
+            thrown, me.thrown = me.thrown, None
+            raise thrown
+
+    def _fiber_for(self, ready: _Ready) -> Fiber:
+        """A fiber that has nothing to do, and now this."""
+        if self._is_main_idle:
+            fiber, self._is_main_idle = self._main, False
+        elif self._idle:
+            fiber = self._idle.pop()
+        else:
+            fiber = self._hire()
+        fiber.job = ready.run
+        return fiber
+
+    def _switch(self, me: Fiber, other: Fiber) -> None:
+        """Gives the baton away, and waits to be given it back."""
+        other.give()
+        me.take(self._interrupt)
+        self.current = me
+
+    def _work(self, me: Fiber, run: Callable[[], None] | None) -> None:
+        assert run is not None
+        self.current = me
+        self._working += 1
+        try:
+            run()
+        except _Exit:
+            raise
+        except Aborted:
+            pass
+        except BaseException as error:  # jobs deal with theirs: this one is a defect, or Ctrl-C
+            self._fail(error)
+        finally:
+            if self.recorder is not None:
+                self.recorder.pause()
+            self._working -= 1
+            me.activity = None
+
+    def _interrupt(self) -> None:
+        self._is_interrupted = True
+        self._outside.interrupted()
+
+    def _hire(self) -> Fiber:
+        fiber = Fiber()
+        threading.Thread(target=self._pooled, args=(fiber,), name="smp-fiber", daemon=True).start()
+        return fiber
+
+    def _pooled(self, me: Fiber) -> None:
+        me.take(self._interrupt)
+        while True:
+            try:
+                self._work(me, me.take_job())
+            except _Exit:
+                return
+            while (ready := self._next()) is not None and ready.fiber is None:
+                self._work(me, ready.run)
+            assert ready is not None  # None is for the main fiber
+            assert ready.fiber is not None
+            self._idle.append(me)
+            self._switch(me, ready.fiber)
+
+
+def _raise_exit() -> None:
+    raise _Exit

@@ -1,0 +1,122 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`@smp.step`: a function that is called with a batch, and runs once for each microbatch.
+
+Source: modelparallel specification, sections 3.2 to 3.5 and 4.2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from smdistributed.modelparallel.torch.pipeline.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.microbatches import (
+    ArgumentSplitter,
+    Call,
+    weights_of,
+)
+from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.pipeline.step_output import detach, gather_outputs
+
+__all__ = ["StepFunction", "step"]
+
+
+class StepFunction:
+    """What `@smp.step` makes of a function.
+
+    No descriptor: scripts decorate functions without `self` in a class, and call them as methods.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        non_split_inputs: Iterable[str] | None,
+        input_split_axes: Mapping[str, int] | None,
+        detach_outputs: bool,
+        ragged: bool,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._detaches = detach_outputs
+        self._is_ragged = ragged
+        self._habit = Habit()
+        self._splitter = ArgumentSplitter(
+            function,
+            non_split_inputs=non_split_inputs,
+            input_split_axes=input_split_axes,
+            ragged=ragged,
+        )
+
+    def __reduce__(self) -> str:
+        return self._function.__qualname__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the step; every rank of the pipeline calls it, the leader's arguments count.
+
+        Returns: on every rank, the containers that the function returns, with a `StepOutput` for
+        each tensor and a list for each other value.
+
+        Raises:
+            SMPNotInitialized: before `smp.init()`.
+            ValueError: a batch does not divide.
+            RuntimeError: inside another step; microbatches return different containers.
+            StepAborted: another rank has failed, of this pipeline or of a replica, or another
+                replica has refused its batch; says which, and how.
+            Exception: what the function, or a module on any rank, raised; on the leader.
+        """
+        pipeline = current_pipeline("a step")
+        if pipeline.is_in_step:
+            raise RuntimeError(
+                f"{self._function.__qualname__} was called inside of a step; expected steps one"
+                " after the other. Call the plain function there: its __wrapped__."
+            )
+        calls: list[Call] = []
+        weights: Sequence[float] | None = None
+        if pipeline.is_leader:
+            try:
+                calls = self._splitter.split(args, kwargs, pipeline.job.config.microbatches)
+                size = self._splitter.batch_size(args, kwargs) if self._is_ragged else None
+            except Exception as error:
+                pipeline.refuse(error)
+                raise
+            if size is not None and size % len(calls):
+                weights = weights_of(size, len(calls))
+        bodies = [functools.partial(self._run, call) for call in calls]
+        results, weights = pipeline.step(bodies, weights, self._habit)
+        if self._detaches:
+            results = [detach(each) for each in results]
+        return gather_outputs(results, weights)
+
+    def _run(self, call: Call) -> Any:
+        args, kwargs = call
+        return self._function(*args, **kwargs)
+
+
+def step(
+    fn: Callable[..., Any] | Iterable[str] | None = None,
+    non_split_inputs: Any = None,
+    input_split_axes: Mapping[str, int] | None = None,
+    *,
+    detach_outputs: bool = True,
+    ragged: bool = False,
+) -> Any:
+    """Decorates a function that takes a batch: it runs once for each microbatch.
+
+    `@smp.step`, `@smp.step()`, `@smp.step(non_split_inputs=[...], input_split_axes={...})`; the two
+    may be given by position.
+
+    Args:
+        non_split_inputs: names of arguments that every microbatch gets whole.
+        input_split_axes: by name of argument, the axis along which its tensors are cut.
+        detach_outputs: returned tensors carry no history.
+        ragged: a batch need not divide (ours; see `microbatches`).
+    """
+    if fn is not None and not callable(fn):
+        fn, non_split_inputs, input_split_axes = None, fn, non_split_inputs
+
+    def decorate(function: Callable[..., Any]) -> StepFunction:
+        return StepFunction(function, non_split_inputs, input_split_axes, detach_outputs, ragged)
+
+    return decorate if fn is None else decorate(fn)

@@ -1,0 +1,263 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fibers: who runs next, and what ends them."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from machine_speed import scaled
+
+from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.torch.pipeline.loop.fibers import Aborted, Fiber, Scheduler
+
+FORWARD = [Task(Phase.FORWARD, number) for number in range(8)]
+BACKWARD = [Task(Phase.BACKWARD, number) for number in range(8)]
+
+
+class World:
+    """What a scheduler is told: messages are functions, run when they are dealt with."""
+
+    def __init__(self, offered: int = 0) -> None:
+        self.scheduler = Scheduler(self)
+        self.log: list[str] = []
+        self.messages: deque[Callable[[], None]] = deque()
+        self.late: deque[Callable[[], None]] = deque()  # come when somebody waits
+        self.offered = deque(range(offered))
+        self.body: Callable[[int], None] = lambda number: None
+        self.state = 0
+        self.schedule = Interleaved(8, 8)
+
+    def priority(self, task: Task) -> tuple[int, int]:
+        return self.schedule.priority(task, is_leader=True)
+
+    def offer(self) -> Task | None:
+        return FORWARD[self.offered[0]] if self.offered else None
+
+    def accept(self, offered: Task) -> Callable[[], None]:
+        number = self.offered.popleft()
+        return lambda: self.body(number)
+
+    def poll(self) -> None:
+        while self.messages:
+            self.messages.popleft()()
+
+    def wait(self) -> None:
+        if not self.late:
+            raise RuntimeError("nothing will ever come")
+        self.late.popleft()()
+
+    def leave(self) -> int:
+        return self.state
+
+    def enter(self, left: int) -> None:
+        self.state = left
+
+    def interrupted(self) -> None:
+        self.messages.append(_raise_interrupted)
+
+
+def _raise_interrupted() -> None:
+    raise RuntimeError("interrupted")
+
+
+def _waits(world: World, name: str, task: Task, inbox: dict[str, Fiber]) -> Callable[[], None]:
+    def run() -> None:
+        world.log.append(f"{name} begins")
+        inbox[name] = world.scheduler.current
+        world.scheduler.suspend()
+        world.log.append(f"{name} ends")
+
+    return run
+
+
+def test_jobs_run_by_urgency_then_by_arrival() -> None:
+    world = World()
+    done: list[str] = []
+    for name, task in (
+        ("F1", FORWARD[1]),
+        ("F0", FORWARD[0]),
+        ("B3", BACKWARD[3]),
+        ("F0b", FORWARD[0]),
+    ):
+        world.scheduler.submit(task, lambda name=name: done.append(name))  # type: ignore[misc]
+    world.scheduler.run(lambda: len(done) == 4)
+    assert done == ["B3", "F0", "F0b", "F1"]
+
+
+def test_jobs_that_do_not_wait_stay_on_the_thread_that_runs() -> None:
+    world = World()
+    threads: list[int] = []
+    for _ in range(3):
+        world.scheduler.submit(FORWARD[0], lambda: threads.append(threading.get_ident()))
+    world.scheduler.run(lambda: len(threads) == 3)
+    assert set(threads) == {threading.get_ident()}
+
+
+def test_others_work_while_one_waits_and_it_goes_on_with_its_own_state() -> None:
+    world, inbox = World(), {}
+    scheduler = world.scheduler
+
+    def first() -> None:
+        world.state = 7
+        _waits(world, "first", FORWARD[0], inbox)()
+        world.log.append(f"state {world.state}")
+
+    def second() -> None:
+        world.state = 8
+        world.log.append("second")
+        scheduler.resume(inbox["first"], FORWARD[0])
+
+    scheduler.submit(FORWARD[0], first)
+    scheduler.submit(FORWARD[1], second)
+    scheduler.run(lambda: len(world.log) == 4)
+    assert world.log == ["first begins", "second", "first ends", "state 7"]
+
+
+def test_a_fiber_whose_own_answer_comes_first_is_not_switched() -> None:
+    world, inbox = World(), {}
+    seen: list[int] = []
+
+    def job() -> None:
+        seen.append(threading.get_ident())
+        world.late.append(lambda: world.scheduler.resume(inbox["job"], FORWARD[0]))
+        _waits(world, "job", FORWARD[0], inbox)()
+        seen.append(threading.get_ident())
+
+    world.scheduler.submit(FORWARD[0], job)
+    world.scheduler.run(lambda: len(seen) == 2)
+    assert seen == [threading.get_ident()] * 2
+
+
+@pytest.mark.parametrize("depth", [1, 5, 60])
+def test_many_wait_at_once_and_all_come_back(depth: int) -> None:
+    world, inbox = World(), {}
+    names = [f"job {number}" for number in range(depth)]
+    for name in names:
+        world.scheduler.submit(FORWARD[0], _waits(world, name, FORWARD[0], inbox))
+    for name in reversed(names):
+        world.late.append(lambda name=name: world.scheduler.resume(inbox[name], FORWARD[0]))  # type: ignore[misc]
+    world.scheduler.run(lambda: len(world.log) == 2 * depth)
+    assert [line for line in world.log if "ends" in line] == [f"{n} ends" for n in reversed(names)]
+    world.scheduler.close()
+
+
+def test_an_offer_is_taken_when_nothing_is_more_urgent() -> None:
+    world = World(offered=2)
+    done: list[str] = []
+
+    def body(number: int) -> None:
+        done.append(f"F{number}")
+        if number == 0:
+            world.scheduler.submit(BACKWARD[0], lambda: done.append("B0"))
+
+    world.body = body
+    world.scheduler.run(lambda: len(done) == 3)
+    assert done == ["F0", "B0", "F1"]
+
+
+def test_yielding_lets_the_more_urgent_go_first() -> None:
+    world = World()
+    done: list[str] = []
+
+    def modest() -> None:
+        world.scheduler.submit(BACKWARD[0], lambda: done.append("urgent"))
+        world.scheduler.yield_to_more_urgent(BACKWARD[1])
+        done.append("modest")
+
+    world.scheduler.submit(FORWARD[0], modest)
+    world.scheduler.run(lambda: len(done) == 2)
+    assert done == ["urgent", "modest"]
+
+
+def test_an_error_can_be_thrown_into_who_waits() -> None:
+    world, inbox = World(), {}
+    caught: list[BaseException] = []
+
+    def job() -> None:
+        try:
+            _waits(world, "job", FORWARD[0], inbox)()
+        except ValueError as error:
+            caught.append(error)
+
+    error = ValueError("from elsewhere")
+    world.late.append(lambda: world.scheduler.throw(inbox["job"], FORWARD[0], error))
+    world.scheduler.submit(FORWARD[0], job)
+    world.scheduler.run(lambda: bool(caught))
+    assert caught == [error]
+
+
+def test_an_abort_ends_all_who_wait_and_keeps_new_work_from_beginning() -> None:
+    world, inbox = World(), {}
+    ended: list[str] = []
+
+    def job(name: str) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                _waits(world, name, FORWARD[0], inbox)()
+            except Aborted:
+                ended.append(name)
+                raise
+
+        return run
+
+    def abort() -> None:
+        world.scheduler.abort()
+        world.scheduler.submit(FORWARD[0], lambda: ended.append("late"))
+
+    for name in "abc":
+        world.scheduler.submit(FORWARD[0], job(name))
+    world.late.append(abort)
+    world.scheduler.run(lambda: len(ended) == 3)
+    assert sorted(ended) == ["a", "b", "c"]
+    done: list[Any] = []
+    world.scheduler.submit(FORWARD[0], lambda: done.append(1))
+    world.scheduler.run(lambda: bool(done))  # and the next run is a new one
+
+
+def test_what_waiting_raises_is_raised_by_run_after_all_have_ended() -> None:
+    world, inbox = World(), {}
+    ended: list[bool] = []
+
+    def job() -> None:
+        try:
+            _waits(world, "job", FORWARD[0], inbox)()
+        finally:
+            ended.append(True)
+
+    world.scheduler.submit(FORWARD[0], job)
+    world.scheduler.submit(FORWARD[1], job)
+    with pytest.raises(RuntimeError, match="nothing will ever come"):
+        world.scheduler.run(lambda: False)
+    assert ended == [True, True]
+
+
+def test_a_job_that_raises_ends_the_run() -> None:
+    world = World()
+
+    def job() -> None:
+        raise KeyError("a defect")
+
+    world.scheduler.submit(FORWARD[0], job)
+    with pytest.raises(KeyError):
+        world.scheduler.run(lambda: False)
+
+
+def test_closing_ends_the_threads() -> None:
+    world, inbox = World(), {}
+    before = set(threading.enumerate())  # those of other tests in this process, too
+    for name in "abcd":
+        world.scheduler.submit(FORWARD[0], _waits(world, name, FORWARD[0], inbox))
+    for name in "abcd":
+        world.late.append(lambda name=name: world.scheduler.resume(inbox[name], FORWARD[0]))  # type: ignore[misc]
+    world.scheduler.run(lambda: len(world.log) == 8)
+    ours = set(threading.enumerate()) - before
+    assert ours
+    assert {thread.name for thread in ours} == {"smp-fiber"}
+    world.scheduler.close()
+    for thread in ours:
+        thread.join(scaled(10))
+    assert not [thread for thread in ours if thread.is_alive()]
