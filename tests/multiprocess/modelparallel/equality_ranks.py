@@ -246,20 +246,20 @@ def _leftovers(what: str) -> list[str]:
     from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 
     pipeline = current_pipeline("a test")
-    left = leftovers(pipeline.executor()) if pipeline.size > 1 else {}
+    left = leftovers(pipeline.runner()) if pipeline.size > 1 else {}
     return [f"{what}: left over: {left}"] if any(left.values()) else []
 
 
-def leftovers(executor: Any) -> dict[str, int]:
-    """What an executor still keeps of programs; all of it 0 between steps."""
-    owner, caller = executor._owner, executor._caller
+def leftovers(runner: Any) -> dict[str, int]:
+    """What a runner still keeps of programs; all of it 0 between steps."""
+    callee, caller = runner._callee, runner._caller
     return {
-        "frames": owner.num_frames,
-        "early values": len(owner._early),
-        "frames that are gone": len(owner._frames),
+        "frames": callee.num_frames,
+        "early values": len(callee._early),
+        "frames that are gone": len(callee._frames),
         "programs": len(caller._programs),
-        "ready": len(executor._scheduler._ready),
-        "suspended": len(executor._scheduler._suspended),
+        "ready": len(runner._activities._ready),
+        "suspended": len(runner._activities._suspended),
     }
 
 

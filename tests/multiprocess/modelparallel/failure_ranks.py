@@ -149,14 +149,14 @@ class Job:
         assert torch.allclose(loss, self.expected, atol=1e-7), (loss, self.expected)
         for name, parameter in self.model.local_named_parameters():
             assert torch.allclose(parameter.grad, self.gradients[name], atol=1e-6), name
-        left = leftovers(self.executor)
+        left = leftovers(self.runner)
         assert not any(left.values()), left
 
     @property
-    def executor(self) -> Any:
+    def runner(self) -> Any:
         from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 
-        return current_pipeline("a test").executor()
+        return current_pipeline("a test").runner()
 
     def fails(self, kind: str, *texts: str, step: Callable[[], Any] | None = None) -> None:
         """The step raises `kind` on the leader and StepAborted elsewhere; all say these texts."""
@@ -270,7 +270,7 @@ def check_caught_by_the_body(job: Job) -> None:
         losses = job.run(job.model, job.x, job.tag)
         assert float(losses[BAD]) == 100.0
         assert all(float(loss) < 100 for n, loss in enumerate(losses) if n != BAD)
-        left = leftovers(job.executor)
+        left = leftovers(job.runner)
         assert not any(left.values()), left
 
 
@@ -582,7 +582,7 @@ def a_rank_is_interrupted(
 
     [job.net.a, job.net.b, job.net.c][victim].fault = fault
     told = _raised(job.step)
-    return told, leftovers(job.executor)
+    return told, leftovers(job.runner)
 
 
 def a_waiting_rank_is_interrupted(

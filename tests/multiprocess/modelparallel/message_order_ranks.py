@@ -3,7 +3,7 @@
 """What the ranks of test_message_order.py do: steps in which messages come in any order.
 
 Executors are used without what lies above them, so that a new one, which has yet to learn what
-modules return, costs nothing. Each *course* is some steps of a new executor, in the order of events
+modules return, costs nothing. Each *course* is some steps of a new runner, in the order of events
 that its seed names (ordered_channel.py). A step is right if each rank has the results, errors and
 gradients of one process, and nothing is left over.
 """
@@ -503,7 +503,7 @@ class Step:
     Attributes:
         part, fault: of the part with that name; or of several.
         told: what the error says, on all ranks.
-        is_known: all steps with this executor do the same, so that the last backward pass can be
+        is_known: all steps with this runner do the same, so that the last backward pass can be
             foreseen.
         leeway: "gradients" may be others, an "error" may come again: errors come later than in one
             process, and what is asked of a rank together fails together.
@@ -603,7 +603,7 @@ class Rank:
         owner_of = {id(p): o for m, o in self.owners.items() for p in m.parameters(recurse=False)}
         self.local = {n for n, p in self.net.named_parameters() if owner_of[id(p)] == rank}
         self.inputs = torch.randn(MICROBATCHES, 2, WIDTH, dtype=torch.float64)
-        self.executor: Any = None
+        self.runner: Any = None
         self.digest = self.num_noticed = 0
         self._num_late: dict[str, int] = {}
         for name, parameter in self.net.named_parameters():
@@ -614,14 +614,14 @@ class Rank:
             self._num_late[name] = self._num_late.get(name, 0) + 1
 
     def renew(self) -> None:
-        """A new executor, that has learned nothing."""
-        from smdistributed.modelparallel.torch.pipeline.executor import Executor
+        """A new runner, that has learned nothing."""
+        from smdistributed.modelparallel.torch.pipeline.runner import Runner
 
-        before = self.executor
+        before = self.runner
         if before is not None:
             before.close()
         names = [name for name, _ in self.net.named_modules()]
-        self.executor = executor = Executor(
+        self.runner = runner = Runner(
             self.rank,
             self.size,
             self.channel,
@@ -631,7 +631,7 @@ class Rank:
             torch.device("cpu"),
             predecessor=before,
         )
-        self.channel.describe = executor._awaited
+        self.channel.describe = runner._activities.awaited
 
     @functools.cache  # noqa: B019 -- as long as the process
     def expected(self, step: Step) -> Expected:
@@ -691,27 +691,27 @@ class Rank:
         if error is None and not wrong:
             wrong = self._wrong_results(results, expected)
             wrong += self._wrong_gradients(step, expected)
-        left = leftovers(self.executor)
+        left = leftovers(self.runner)
         if any(left.values()):
             wrong.append(f"left over: {left}")
         return wrong
 
     def _run(self, step: Step) -> list[Any]:
         global microbatch
-        executor = self.executor
-        microbatch = lambda: executor.microbatch  # noqa: E731
+        runner = self.runner
+        microbatch = lambda: runner.microbatch  # noqa: E731
         schedule = schedule_named(step.pipeline, MICROBATCHES, step.bound)
         if self.rank > 0:
-            return executor.serve(schedule, self._notice)  # type: ignore[no-any-return]
+            return runner.serve(schedule, self._notice).results  # type: ignore[no-any-return]
         if step.way is refused:
             error = Broken("of the batch")
-            executor.refuse(error)
+            runner.refuse(error)
             raise error
         bodies = [functools.partial(step.way, self.net, x, self._back) for x in self.inputs]
-        return executor.lead(schedule, bodies, self._notice)  # type: ignore[no-any-return]
+        return runner.lead(schedule, bodies, self._notice).results  # type: ignore[no-any-return]
 
     def _back(self, loss: Tensor) -> None:
-        self.executor.backward([loss], [None])
+        self.runner.backward([loss], [None])
 
     def _notice(self) -> None:
         """The gradients of all backward passes but one are there."""
@@ -807,7 +807,7 @@ def run_courses(rank: int, world_size: int, folder: str, names: Sequence[tuple[s
             found = me.follow(order, steps)
             wrong[kind] += [f"{kind}, seed {seed}, {each}" for each in found]
             digests.append(me.digest)
-        me.executor.close()
+        me.runner.close()
         comm.barrier()  # none leaves before all have ended
     return wrong, digests, me.num_noticed
 
@@ -921,8 +921,8 @@ def an_error_comes_while_a_microbatch_waits_for_its_turn(
         me = Rank(comm._native, rank, world_size, folder)
         comm.barrier()
         me.renew()
-        executor = me.executor
-        wake_with = executor.wake_with
+        runner = me.runner
+        wake_with = runner._activities.wake_with
         num_unexpected = 0
 
         def watched(activity: Any, error: BaseException) -> bool:
@@ -932,13 +932,13 @@ def an_error_comes_while_a_microbatch_waits_for_its_turn(
             return is_waiting
 
         def order(turns: Sequence[Turn]) -> Turn:
-            is_ahead = rank == 0 and executor._num_forwards_done < MICROBATCHES
+            is_ahead = rank == 0 and runner._step.num_forwards_done < MICROBATCHES
             is_late = not is_ahead or pipeline == "interleaved"
             return (others_first if is_late else others_last)(0)(turns)
 
-        executor.wake_with = watched
+        runner._activities.wake_with = watched
         wrong = me.follow(order, steps)
-        executor.close()
+        runner.close()
     return wrong, num_unexpected
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A channel whose messages come in an order that a test decides, the same in every run.
 
-What an executor does depends on other ranks only through `next_message()`: which message it gets,
+What a runner does depends on other ranks only through `next_message()`: which message it gets,
 or that none has come yet. So one rank runs at a time, from one such call to the next, and whoever
 makes the call decides which rank goes on, and with what: any message that is on its way to it and
 the oldest from its source, or nothing if the rank only looks. In this way everything that could
@@ -177,7 +177,7 @@ class OrderedChannel:
             self._pass_on(Turn(0, None))
         return digest
 
-    # --- what executors call ---------------------------------------------------------------------
+    # --- what runners call ------------------------------------------------------------------------
 
     def post_message(self, dest: int, header: bytes, segments: Sequence[tuple[int, int]]) -> None:
         """Posts it: from now on it may come."""

@@ -21,17 +21,17 @@ def leaves_at_once(rank: int, world_size: int) -> float:
     from torch import nn
 
     import smdistributed.modelparallel.torch as smp
-    from smdistributed.modelparallel.torch.pipeline.messages.mailbox import Mailbox
     from smdistributed.modelparallel.torch.pipeline.messages.messages import End, Message
+    from smdistributed.modelparallel.torch.pipeline.messages.router import Router
 
-    post = Mailbox.post
+    post = Router.post
 
-    def late(self: Mailbox, to: int, message: Message) -> None:
+    def late(self: Router, to: int, message: Message) -> None:
         if isinstance(message, End) and to == RANKS - 1:
             time.sleep(LATE_S)
         post(self, to, message)
 
-    Mailbox.post = late  # type: ignore[method-assign, assignment]
+    Router.post = late  # type: ignore[method-assign, assignment]
     smp.init({"partitions": world_size, "auto_partition": False, "default_partition": 0})
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(world_size)))

@@ -163,7 +163,7 @@ def memory(rank: int, world_size: int) -> dict[int, int]:
         model, step = make(smp, "interleaved", active_microbatches=bound)
         run(model, step, 1)
         pipeline = current_pipeline("a test")
-        owner = pipeline.executor()._owner
+        owner = pipeline.runner()._callee
         seen = {0}
         original = owner._run
 

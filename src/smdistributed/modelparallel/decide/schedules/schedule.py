@@ -7,7 +7,7 @@ other ranks serve it. Each microbatch is two tasks, forward and backward, and a 
 after another. While a task is away on another rank, a rank works on the next one. The schedule says
 which one that is.
 
-The executor asks these rules when it runs a step, and the simulation asks the same rules when it
+A rank asks these rules when it runs a step, and the simulation asks the same rules when it
 predicts one. So what is predicted is what is done.
 """
 

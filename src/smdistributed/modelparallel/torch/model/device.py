@@ -24,6 +24,7 @@ from smdistributed.modelparallel.torch.job.state import Job
 from smdistributed.modelparallel.torch.modules.placement import Placement, is_absent
 from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.recompute.elsewhere import one_for_each_partition
 from smdistributed.modelparallel.torch.saving import state_dicts
 
 __all__ = ["ModelDevice"]
@@ -88,7 +89,7 @@ class ModelDevice:
         self.is_home = True
         self._device = torch.device("cpu")
         if self._job.config.partitions > 1:
-            current_pipeline("model.cpu()").executor().close()
+            current_pipeline("model.cpu()").runner().close()
 
     def leave_home(self) -> None:
         """Puts its parts back where they were, if it is at home; a collective of the pipeline."""
@@ -97,7 +98,8 @@ class ModelDevice:
         self.is_home = False
         self.place(self._placement)
         if self._job.config.partitions > 1:
-            current_pipeline("the model").place(self._placement)
+            helpers = one_for_each_partition(self._placement, self._job)
+            current_pipeline("the model").place(self._placement, helpers)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> None:

@@ -65,6 +65,7 @@ from smdistributed.modelparallel.torch.partitioning.partitioner import (
     log_placement,
 )
 from smdistributed.modelparallel.torch.pipeline.pipeline import Pipeline, current_pipeline
+from smdistributed.modelparallel.torch.recompute.elsewhere import one_for_each_partition
 from smdistributed.modelparallel.torch.recompute.setting import check_settings
 from smdistributed.modelparallel.torch.replicas.gradient_reduction import GradientReduction
 from smdistributed.modelparallel.torch.saving import state_dicts
@@ -364,7 +365,8 @@ class DistributedModel(Wrapper):
         self._placement = placement
         if job.config.partitions > 1:
             log_placement(job, placement)
-            current_pipeline("the model").place(placement)
+            helpers = one_for_each_partition(placement, job)
+            current_pipeline("the model").place(placement, helpers)
         if job.config.partitions > 1 or job.config.fp16 or job.config.ddp:
             gradient_norms.install()
             state.call_at_reset(gradient_norms.uninstall)

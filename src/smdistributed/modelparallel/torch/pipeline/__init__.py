@@ -4,9 +4,12 @@
 
 Read in this order:
 
-- `step`: `@smp.step`; it cuts a batch (`microbatches`) and puts results together (`step_output`).
-- `pipeline`: the ranks that share a model, and the step that they are in.
-- `executor`: the step on one rank. From here on nothing knows `smp`.
+- `step`: `StepFunction.__call__` is the whole step. It cuts a batch (`microbatches`), puts results
+  together (`step_output`).
+- `pipeline`: the ranks that share a model, and the parts of a step that need `smp`.
+- `runner`: a step on one rank (`alone`: if it is the only one). From here on nothing knows `smp`.
+  `leader` runs the user's function, `world` is what the schedule needs beside it, and
+  `progress.step_state` is the state of the step, a new one each time.
 - `interception`: where calls of modules leave torch.
 - `caller`: calls of modules on other ranks. `callee`: calls by other ranks of modules here.
 - `messages`: what ranks tell each other, with a drawn sequence of one microbatch.

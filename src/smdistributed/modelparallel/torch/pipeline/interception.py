@@ -16,14 +16,17 @@ hidden states, would not be seen on the module's rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd import Function
 
 from smdistributed.modelparallel.exceptions import SMPError
-from smdistributed.modelparallel.torch.pipeline.changes.attributes import is_watched
+from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
+from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes, is_watched
+from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
+from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.values.deferred import (
     Deferred,
     arrived,
@@ -34,19 +37,6 @@ from smdistributed.modelparallel.torch.pipeline.values.deferred import (
 __all__ = ["install", "microbatch", "owners", "uninstall"]
 
 
-class _Executor(Protocol):
-    @property
-    def microbatch(self) -> int: ...
-
-    def is_active(self) -> bool: ...
-
-    def call(self, module: nn.Module, owner: int, args: Any, kwargs: Any) -> Any: ...
-
-    def note_attribute(self, module: nn.Module, name: str, value: Any) -> None: ...
-
-    def note_forward(self, module: nn.Module) -> None: ...
-
-
 _HERE_IN_PART = -1
 
 _original = nn.Module.__call__
@@ -54,7 +44,9 @@ _original_apply = Function.__dict__["apply"].__func__
 _original_backward = torch.autograd.backward
 _original_setattr = nn.Module.__setattr__
 _original_delattr = nn.Module.__delattr__
-_executor: _Executor | None = None
+_activities: Activities | None = None
+_caller: Caller
+_attributes: Attributes
 _routes: dict[int, int] = {}
 _owners: Mapping[nn.Module, int] = {}
 # By module, and by the microbatch that has replaced its `forward` in a step: what was there before
@@ -62,10 +54,24 @@ _owners: Mapping[nn.Module, int] = {}
 _replaced: dict[nn.Module, dict[int, Any]] = {}
 
 
-def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> None:
-    """From now on modules in `owners` run on the rank it says."""
-    global _executor, _owners
-    _executor = executor
+def install(
+    activities: Activities,
+    caller: Caller,
+    attributes: Attributes,
+    owners: Mapping[nn.Module, int],
+    rank: int,
+) -> None:
+    """From now on modules in `owners` run on the rank it says.
+
+    Args:
+        activities: while one of them runs, calls are those of a step.
+        caller: calls modules of other ranks.
+        attributes: is told what modules set in a step.
+        owners: by module, the rank that runs it.
+        rank: this one.
+    """
+    global _activities, _caller, _attributes, _owners
+    _activities, _caller, _attributes = activities, caller, attributes
     _owners = owners  # holds the modules, and so their ids are theirs
     _routes.clear()
     for module, owner in owners.items():
@@ -80,11 +86,11 @@ def install(executor: _Executor, owners: Mapping[nn.Module, int], rank: int) -> 
     nn.Module.__delattr__ = _delattr  # type: ignore[method-assign]
 
 
-def uninstall(executor: _Executor) -> None:
-    """Gives calls back, if they are this executor's."""
-    global _executor, _owners
-    if _executor is executor:
-        _executor = None
+def uninstall(activities: Activities) -> None:
+    """Gives calls back to torch, if they are of these activities."""
+    global _activities, _owners
+    if _activities is activities:
+        _activities = None
         _owners = {}
         _routes.clear()
         nn.Module.__call__ = _original  # type: ignore[method-assign]
@@ -102,7 +108,15 @@ def owners() -> Mapping[nn.Module, int]:
 
 def microbatch() -> int:
     """The one that user code works on now; 0 where there is no pipeline."""
-    return _executor.microbatch if _executor is not None and _executor.is_active() else 0
+    activity = _running()
+    return 0 if activity is None else activity.task.microbatch
+
+
+def _running() -> Activity | None:
+    if _activities is None:
+        return None
+    activity: Activity | None = _activities.current.activity
+    return activity
 
 
 def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -113,11 +127,11 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
                 args, kwargs = force_arguments(args, kwargs)
                 break
         return _original(self, *args, **kwargs)
-    if route == _HERE_IN_PART or _executor is None:
+    if route == _HERE_IN_PART or _activities is None:
         return _original(self, *args, **kwargs)
     if _replaced:
         _require_own_forward(self, route)
-    return _executor.call(self, route, args, kwargs)
+    return _caller.call_module(self, route, args, kwargs)
 
 
 def _require_own_forward(module: nn.Module, owner: int) -> None:
@@ -156,8 +170,10 @@ def _setattr(self: nn.Module, name: str, value: Any) -> None:
         _note_forward(self, value)
     if type(value) is Deferred:
         value = arrived(value)
-    if _executor is not None and is_watched(value) and _executor.is_active():
-        _executor.note_attribute(self, name, value)
+    if _activities is not None and is_watched(value):
+        activity = _running()
+        if activity is not None:
+            _attributes.note(activity, self, name, value)
     _original_setattr(self, name, value)
 
 
@@ -169,15 +185,14 @@ def _delattr(self: nn.Module, name: str) -> None:
 
 def _note_forward(module: nn.Module, function: Any) -> None:
     """In a step `forward` is set, or (None) deleted. Outside of steps all ranks do the same."""
-    is_active = _executor is not None and _executor.is_active()
-    if not is_active:
+    activity = _running()
+    if activity is None:
         known = _replaced.get(module, {})
         if function in known.values() or _is_of_class(module, function):
             _replaced.pop(module, None)
         return
-    assert _executor is not None
-    _executor.note_forward(module)
-    number = microbatch()
+    _attributes.note_forward(module)
+    number = activity.task.microbatch
     known = _replaced.setdefault(module, {})
     if number not in known:
         known[number] = module.__dict__.get("forward")

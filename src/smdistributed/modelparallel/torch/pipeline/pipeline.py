@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.settings import process_settings
@@ -20,13 +20,25 @@ from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.modules.placement import Placement
-from smdistributed.modelparallel.torch.pipeline.executor import Executor
-from smdistributed.modelparallel.torch.pipeline.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.alone import Alone
+from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.runner import Outcome, Runner
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
-from smdistributed.modelparallel.torch.recompute.elsewhere import Elsewhere
 from smdistributed.modelparallel.torch.replicas.failures import reason_of_replica, tell_replicas
 
-__all__ = ["Pipeline", "current_pipeline", "is_tracing"]
+__all__ = ["Batch", "Pipeline", "current_pipeline", "is_tracing"]
+
+
+class Batch(NamedTuple):
+    """A batch that has been cut; on a rank that does not lead it is empty.
+
+    Attributes:
+        bodies: by microbatch, the step function with its arguments.
+        weights: of the microbatches in a mean over the batch; None: all the same.
+    """
+
+    bodies: Sequence[Callable[[], Any]] = ()
+    weights: Sequence[float] | None = None
 
 
 class Pipeline:
@@ -35,7 +47,8 @@ class Pipeline:
     Attributes:
         is_in_step: user code of a step runs.
         is_tracing: it is the one that the partition is decided from.
-        elsewhere: by partition, what runs checkpointed modules for others.
+        helpers: by partition, the module that runs rows of modules there for other ranks.
+        peak_microbatches: that were under way at the same time, in the last step; on the leader.
     """
 
     def __init__(self, job: Job) -> None:
@@ -44,16 +57,12 @@ class Pipeline:
         self.size = job.size_of(GroupKind.PP)
         self.is_in_step = False
         self.is_tracing = False
-        self.elsewhere: list[Elsewhere] = []
-        self._channel: _native.Communicator | None = None
-        self._executor: Executor | None = None
+        self.helpers: Sequence[nn.Module] = ()
         self.peak_microbatches = 0
-        # Of a step of one rank alone, as in the executor.
-        self._arm: Callable[[], None] | None = None
-        self._habit = Habit()
+        self._channel: _native.Communicator | None = None
+        self._runner: Runner | None = None
+        self._alone = Alone()  # runs steps if there is one rank
         self._forgets_model = False
-        self._had_backward = False
-        self._number = self._num_backwards = 0
         self._weights: Sequence[float] = ()
 
     @property
@@ -61,91 +70,64 @@ class Pipeline:
         """Whether the step's body runs here."""
         return self.rank == 0
 
-    def place(self, placement: Placement | None) -> None:
-        """From now on modules run where they have been placed; a collective of the pipeline."""
-        if self._executor is not None:
-            self._executor.close()
-        modules, paths, owners = (
-            (placement.modules, placement.paths, placement.owners) if placement else ([], [], {})
-        )
-        self.elsewhere = [Elsewhere(modules, owners, self.job.device) for _ in range(self.size)]
-        self._executor = Executor(
+    # --- the model -------------------------------------------------------------------------------
+
+    def place(self, placement: Placement | None, helpers: Sequence[nn.Module] = ()) -> None:
+        """From now on modules run where they have been placed; a collective of the pipeline.
+
+        Args:
+            placement: of the model; None: there is none.
+            helpers: a module for each partition, which runs there.
+        """
+        if self._runner is not None:
+            self._runner.close()
+        modules: Sequence[nn.Module] = placement.modules if placement else ()
+        paths: Sequence[str] = placement.paths if placement else ()
+        owners = placement.owners if placement else {}
+        self.helpers = helpers
+        self._runner = Runner(
             self.rank,
             self.size,
             self._open_channel(),
-            [*modules, *self.elsewhere],
-            [*paths, *(f"checkpointed modules of partition {r}" for r in range(self.size))],
-            {**owners, **{each: place for place, each in enumerate(self.elsewhere)}},
+            [*modules, *helpers],
+            [*paths, *(f"checkpointed modules of partition {r}" for r in range(len(helpers)))],
+            {**owners, **{helper: place for place, helper in enumerate(helpers)}},
             self.job.device,
             process_settings().timeout_s,
-            self._executor,
+            self._runner,
         )
 
     def forget_model(self) -> None:
         """Lets go of its modules, after the step if one runs. Not collective."""
         if self.is_in_step:
             self._forgets_model = True
-        elif self._executor is not None:
+        elif self._runner is not None:
             self.place(None)  # its channel is open
 
-    @contextlib.contextmanager
-    def in_body(self) -> Iterator[None]:
-        """In this block user code of a step runs; others of the pipeline do not run it."""
-        state.is_in_body = self.size > 1
-        try:
-            yield
-        finally:
-            state.is_in_body = False
-
-    def executor(self) -> Executor:
-        """What runs steps; without a model there are no modules in it."""
-        if self._executor is None:
+    def runner(self) -> Runner:
+        """What runs steps where there are several ranks; without a model it has no modules."""
+        if self._runner is None:
             self.place(None)
-        assert self._executor is not None
-        return self._executor
+        assert self._runner is not None
+        return self._runner
 
-    def schedule(self, microbatches: int) -> Schedule:
-        """Of a step that has so many."""
-        config = self.job.config
-        bound = config.active_microbatches or microbatches
-        return schedule_named(config.pipeline, microbatches, bound)
+    # --- a step, in the order of its parts (`step.StepFunction.__call__`) ------------------------
 
-    # --- steps -----------------------------------------------------------------------------------
-
-    def step(
-        self,
-        bodies: Sequence[Callable[[], Any]],
-        weights: Sequence[float] | None,
-        habit: Habit,
-    ) -> tuple[list[Any], Sequence[float] | None]:
-        """Runs a step; a collective of the pipeline, and of all ranks the first time.
-
-        Args:
-            bodies: by microbatch, on the leader; nothing elsewhere.
-            weights: of the microbatches in a mean over the batch; None: all the same.
-            habit: of the step function.
-
-        Returns: what they return, and the weights; on all ranks.
-        """
+    def partition_model(self, batch: Batch) -> None:
+        """Decides where the model's parts go, if that is open; a collective of all ranks."""
         model = state.model
         if model is not None and not model.partitioned:
-            model.partition(self, bodies[0] if bodies else None)
-        # By its proxy: what no backward pass calls is kept until the next step, the model is not.
-        arms = (
-            (lambda: model.before_last_backward())
-            if model is not None and model.has_replicas
-            else None
-        )
-        self._weights = weights or [1.0 / max(1, len(bodies))] * len(bodies)
+            model.partition(self, batch.bodies[0] if batch.bodies else None)
+
+    @contextlib.contextmanager
+    def step_under_way(self, batch: Batch) -> Iterator[None]:
+        """In this block the step is under way; if it raises, the other replicas learn why."""
+        model = state.model
+        count = max(1, len(batch.bodies))
+        self._weights = batch.weights or [1.0 / count] * count
         self.is_in_step = True
         try:
-            late = self._begin_step()
-            with self.in_body():
-                results, weights, had_backward = self._run(bodies, weights, arms, habit)
-            if late is not None:
-                raise late
-            if model is not None:
-                model.end_step(had_backward)
+            yield
         except BaseException as error:
             if model is not None:
                 model.fail_step()
@@ -159,17 +141,9 @@ class Pipeline:
             if self._forgets_model:
                 self._forgets_model = False
                 self.forget_model()
-        return results, weights
 
-    @property
-    def weight(self) -> float:
-        """Of the microbatch whose body runs now, in a mean over the batch; outside of a step 1."""
-        if not self.is_in_step:
-            return 1.0
-        return self._weights[self.executor().microbatch if self.size > 1 else self._number]
-
-    def _begin_step(self) -> Exception | None:
-        """Before the microbatches.
+    def begin_model(self) -> Exception | None:
+        """The model is made ready for a step.
 
         Returns: what went wrong on a rank that serves. It is raised after the step: the leader may
             know nothing of it, and would wait for this rank.
@@ -183,22 +157,57 @@ class Pipeline:
                 raise
             if not self.is_leader:
                 return error
-            self.executor().refuse(reason_of_replica(error) or error)
+            self.runner().refuse(reason_of_replica(error) or error)
             raise
         return None
 
-    def refuse(self, error: Exception) -> None:
-        """Ends a step on the leader before it begins: others learn why, replicas included."""
+    def run(self, batch: Batch, habit: Habit) -> Outcome:
+        """Runs the microbatches by the schedule; the outcome's note are their weights.
+
+        Args:
+            batch: on the leader.
+            habit: of the step function.
+        """
         model = state.model
-        if model is not None and not model.partitioned:
+        # By its proxy: what no backward pass calls is kept until the next step, the model is not.
+        notice = (
+            (lambda: model.before_last_backward())
+            if model is not None and model.has_replicas
+            else None
+        )
+        with self.in_body():
+            if self.size == 1:
+                return self._alone.lead(batch.bodies, notice, batch.weights, habit)
+            runner = self.runner()
+            if not self.is_leader:
+                return runner.serve(self._schedule(self.job.config.microbatches), notice)
+            schedule = self._schedule(len(batch.bodies))
+            outcome = runner.lead(schedule, batch.bodies, notice, batch.weights, habit)
+            self.peak_microbatches = runner.most_under_way
+            return outcome
 
-            def fail() -> None:
-                raise error
+    def end_model(self, had_backward: bool) -> None:
+        """Gradients are final when it returns: replicas have averaged theirs."""
+        if state.model is not None:
+            state.model.end_step(had_backward)
 
-            model.partition(self, fail)
-        if self.size > 1:
-            self.executor().refuse(error)
-        self._tell_replicas(error)
+    # --- while a step is under way ---------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def in_body(self) -> Iterator[None]:
+        """In this block user code of a step runs; others of the pipeline do not run it."""
+        state.is_in_body = self.size > 1
+        try:
+            yield
+        finally:
+            state.is_in_body = False
+
+    @property
+    def weight(self) -> float:
+        """Of the microbatch whose body runs now, in a mean over the batch; outside of a step 1."""
+        if not self.is_in_step:
+            return 1.0
+        return self._weights[(self.runner() if self.size > 1 else self._alone).microbatch]
 
     def backward(
         self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: float
@@ -210,48 +219,26 @@ class Pipeline:
                 " decorated with @smp.step."
             )
         scaled = [_scaled(*pair, scale) for pair in zip(tensors, gradients, strict=True)]
+        (self.runner() if self.size > 1 else self._alone).backward(tensors, scaled)
+
+    def refuse(self, error: Exception) -> None:
+        """Ends a step on the leader before it begins: others learn why, replicas included."""
+        model = state.model
+        if model is not None and not model.partitioned:
+
+            def fail() -> None:
+                raise error
+
+            model.partition(self, fail)
         if self.size > 1:
-            self.executor().backward(tensors, scaled)
-            return
-        self._had_backward = True
-        is_last = self._number == len(self._weights) - 1
-        if self._arm is not None and is_last and self._habit.goes_back_once:
-            self._arm()
-        self._num_backwards += 1
-        torch.autograd.backward(list(tensors), scaled)
+            self.runner().refuse(error)
+        self._tell_replicas(error)
 
-    def _run(
-        self,
-        bodies: Sequence[Callable[[], Any]],
-        weights: Sequence[float] | None,
-        arm: Callable[[], None] | None,
-        habit: Habit,
-    ) -> tuple[list[Any], Sequence[float] | None, bool]:
-        if self.size == 1:
-            results, had_backward = self._run_alone(bodies, arm, habit)
-            return results, weights, had_backward
-        executor = self.executor()
-        if self.is_leader:
-            results = executor.lead(self.schedule(len(bodies)), bodies, arm, weights, habit)
-            self.peak_microbatches = executor.peak_microbatches
-        else:
-            results = executor.serve(self.schedule(self.job.config.microbatches), arm)
-        return results, executor.note, executor.had_backward
-
-    def _run_alone(
-        self, bodies: Sequence[Callable[[], Any]], arm: Callable[[], None] | None, habit: Habit
-    ) -> tuple[list[Any], bool]:
-        self._arm = arm
-        self._habit = habit
-        self._had_backward = False
-        results = []
-        for number, body in enumerate(bodies):
-            self._number = number
-            self._num_backwards = 0
-            results.append(body())
-            habit.note_backwards(self._num_backwards)
-        self._arm = None
-        return results, self._had_backward
+    def _schedule(self, microbatches: int) -> Schedule:
+        config = self.job.config
+        return schedule_named(
+            config.pipeline, microbatches, config.active_microbatches or microbatches
+        )
 
     def _tell_replicas(self, error: BaseException) -> None:
         """The step has failed here; without gradients nobody waits for those of this replica."""
@@ -261,11 +248,11 @@ class Pipeline:
 
     def close(self) -> None:
         """Says goodbye to the other ranks; they have a moment to end their last step."""
-        if self._executor is not None:
+        if self._runner is not None:
             if not self.is_in_step:
-                self._executor.part()
-            self._executor.close()
-            self._executor = None
+                self._runner.part()
+            self._runner.close()
+            self._runner = None
         if self._channel is not None:
             self._channel.close()
             self._channel = None

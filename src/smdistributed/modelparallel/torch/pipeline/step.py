@@ -8,16 +8,21 @@ Source: modelparallel specification, sections 3.2 to 3.5 and 4.2.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from smdistributed.modelparallel.torch.pipeline.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.microbatches import (
     ArgumentSplitter,
     Call,
     weights_of,
 )
-from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.pipeline.pipeline import (
+    Batch,
+    Pipeline,
+    current_pipeline,
+)
+from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.runner import Outcome
 from smdistributed.modelparallel.torch.pipeline.step_output import detach, gather_outputs
 
 __all__ = ["StepFunction", "step"]
@@ -53,7 +58,11 @@ class StepFunction:
         return self._function.__qualname__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the step; every rank of the pipeline calls it, the leader's arguments count.
+        """Runs a step; every rank of the pipeline calls it, the leader's arguments count.
+
+        Here a reader begins. The leader cuts the batch. Before the first step all ranks agree where
+        the model's parts go. Then the microbatches run by the schedule (`runner`), replicas average
+        their gradients (`end_model`), and the results are put together.
 
         Returns: on every rank, the containers that the function returns, with a `StepOutput` for
         each tensor and a list for each other value.
@@ -67,31 +76,47 @@ class StepFunction:
             Exception: what the function, or a module on any rank, raised; on the leader.
         """
         pipeline = current_pipeline("a step")
+        self._refuse_inside_of(pipeline)
+        batch = self._cut(pipeline, args, kwargs)
+        pipeline.partition_model(batch)
+        with pipeline.step_under_way(batch):
+            late = pipeline.begin_model()
+            outcome = pipeline.run(batch, self._habit)
+            if late is not None:
+                raise late
+            pipeline.end_model(outcome.had_backward)
+        return self._gather(outcome)
+
+    def _refuse_inside_of(self, pipeline: Pipeline) -> None:
         if pipeline.is_in_step:
             raise RuntimeError(
                 f"{self._function.__qualname__} was called inside of a step; expected steps one"
                 " after the other. Call the plain function there: its __wrapped__."
             )
-        calls: list[Call] = []
-        weights: Sequence[float] | None = None
-        if pipeline.is_leader:
-            try:
-                calls = self._splitter.split(args, kwargs, pipeline.job.config.microbatches)
-                size = self._splitter.batch_size(args, kwargs) if self._is_ragged else None
-            except Exception as error:
-                pipeline.refuse(error)
-                raise
-            if size is not None and size % len(calls):
-                weights = weights_of(size, len(calls))
-        bodies = [functools.partial(self._run, call) for call in calls]
-        results, weights = pipeline.step(bodies, weights, self._habit)
-        if self._detaches:
-            results = [detach(each) for each in results]
-        return gather_outputs(results, weights)
+
+    def _cut(self, pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch:
+        """The microbatches, on the leader; if the batch cannot be cut, all ranks are told."""
+        if not pipeline.is_leader:
+            return Batch()
+        try:
+            calls = self._splitter.split(args, kwargs, pipeline.job.config.microbatches)
+            size = self._splitter.batch_size(args, kwargs) if self._is_ragged else None
+        except Exception as error:
+            pipeline.refuse(error)
+            raise
+        weights = weights_of(size, len(calls)) if size and size % len(calls) else None
+        return Batch([functools.partial(self._run, call) for call in calls], weights)
 
     def _run(self, call: Call) -> Any:
         args, kwargs = call
         return self._function(*args, **kwargs)
+
+    def _gather(self, outcome: Outcome) -> Any:
+        """What the microbatches returned, together."""
+        results = outcome.results
+        if self._detaches:
+            results = [detach(each) for each in results]
+        return gather_outputs(results, outcome.note)
 
 
 def step(

@@ -23,6 +23,7 @@ from smdistributed.modelparallel.torch.job.state import state
 from smdistributed.modelparallel.torch.modules.assignment import module_paths
 from smdistributed.modelparallel.torch.pipeline import interception
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
+from smdistributed.modelparallel.torch.recompute.elsewhere import Elsewhere
 from smdistributed.modelparallel.torch.recompute.recomputation import (
     in_a_row,
     recomputed,
@@ -183,5 +184,7 @@ def _call(
     if place is not None:
         pipeline = current_pipeline("checkpoint()")
         if place != pipeline.rank:
-            return pipeline.elsewhere[place].run(row, args, kwargs, preserve_rng_state)
+            helper = pipeline.helpers[place]
+            assert isinstance(helper, Elsewhere)
+            return helper.run(row, args, kwargs, preserve_rng_state)
     return recomputed(functools.partial(in_a_row, row), row, args, kwargs, preserve_rng_state)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of modules that a rank runs, checkpointed as one, for a caller on another rank.
 
-To the executor this is a module like any other, one for each partition: what a caller asks for, the
+To the pipeline this is a module like any other, one for each partition: what a caller asks for, the
 caller says in the arguments. So placeholders, modes and errors need no care here.
 """
 
@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.torch.job.state import Job
+from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState
 from smdistributed.modelparallel.torch.recompute.recomputation import recomputed
 
-__all__ = ["Elsewhere"]
+__all__ = ["Elsewhere", "one_for_each_partition"]
 
 
 class Elsewhere(nn.Module):
@@ -48,7 +51,7 @@ class Elsewhere(nn.Module):
         """Runs a row of the partition's modules there; called on any rank.
 
         Random numbers are those without a checkpoint: each module that holds anything begins with
-        a seed that is drawn here. The executor draws that of the last one.
+        a seed that is drawn here. The caller of a module draws that of the last one.
 
         Raises:
             ValueError: a module is not in the model; so that rank does not have it.
@@ -67,7 +70,7 @@ class Elsewhere(nn.Module):
             if num_seeds > 0
             else None
         )
-        # Strings, as the executor recognises plain arguments quickly. What modules return may
+        # Strings, as calls recognise plain arguments quickly. What modules return may
         # depend on their being trained, and what is learned of it belongs to these arguments.
         numbers = " ".join(str(self._numbers[module]) for module in row)
         trained = "".join(str(int(module.training)) for module in row)
@@ -96,3 +99,9 @@ class Elsewhere(nn.Module):
             return args[0]
 
         return recomputed(run, row, args, kwargs, preserve_rng_state)
+
+
+def one_for_each_partition(placement: Placement, job: Job) -> list[Elsewhere]:
+    """Helpers for a placed model; the same on all ranks of a pipeline."""
+    size = job.size_of(GroupKind.PP)
+    return [Elsewhere(placement.modules, placement.owners, job.device) for _ in range(size)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from smdistributed.modelparallel.torch.pipeline.callee.frames import (
     gradients_of,
     received,
 )
-from smdistributed.modelparallel.torch.pipeline.caller.caller import WHOLE_RESULT, Post
+from smdistributed.modelparallel.torch.pipeline.caller.caller import WHOLE_RESULT, Caller, Post
 from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import (
     ADVICE,
     Changes,
@@ -28,12 +28,13 @@ from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import 
     tensors_watched,
 )
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
-from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
+from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import Modes, RandomState, applied, mixed
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.remote_errors import pickled_error
 from smdistributed.modelparallel.torch.pipeline.messages.states import FrameState
+from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred, arrived
 from smdistributed.modelparallel.torch.pipeline.values.lazy_functions import FUNCTIONS
 from smdistributed.modelparallel.torch.pipeline.values.signatures import (
@@ -45,7 +46,7 @@ from smdistributed.modelparallel.torch.pipeline.values.signatures import (
     without_tensors,
 )
 
-__all__ = ["Owner"]
+__all__ = ["Callee"]
 
 _log = get_logger()
 
@@ -53,38 +54,41 @@ _log = get_logger()
 _SMALL_BYTES = 4096
 
 
-class Surroundings(Protocol):
-    """What the owning side needs of the executor around it."""
+class Callee:
+    """Programs that other ranks call on this one.
 
-    def submit(self, activity: Activity, run: Callable[[], None]) -> None:
-        """Has it done when it is the most urgent."""
-
-    def finish(self, activity: Activity) -> None:
-        """Waits until all that the running activity has asked for is done."""
-
-    def forget(self, activity: Activity) -> None:
-        """An activity is over."""
-
-    def going_back(self, num_programs: int) -> None:
-        """A backward pass begins; so many programs here have one to come or under way."""
-
-
-class Owner:
-    """The owning side of one rank."""
+    Args:
+        rank: this one, in the pipeline.
+        post: sends a message.
+        activities: of this rank; a program is one.
+        caller: what programs call themselves.
+        modules: all of the model; a module's number is its place here.
+        names: theirs, for messages to people.
+        random: from which the modules here draw.
+        attributes: of the modules here.
+        last_backward: is told of backward passes that begin.
+        callers: the ranks that have called programs here, in any step; filled here.
+    """
 
     def __init__(
         self,
         rank: int,
         post: Post,
-        surroundings: Surroundings,
+        activities: Activities,
+        caller: Caller,
         modules: Sequence[nn.Module],
         names: Sequence[str],
         random: RandomState,
         attributes: Attributes,
+        last_backward: LastBackward,
+        callers: set[int],
     ) -> None:
         self._rank = rank
         self._post = post
-        self._surroundings = surroundings
+        self._activities = activities
+        self._caller = caller
+        self._last_backward = last_backward
+        self._callers = callers
         self._modules = modules
         self._names = names
         self._random = random
@@ -94,14 +98,8 @@ class Owner:
         self._frames: dict[Key, Frame] = {}
         # What came for a program whose call has not come yet: ranks do not wait for one another.
         self._early: dict[Key, list[tuple[int, Tensor]]] = {}
-        self._callers: set[int] = set()
         self._has_warned = False
         self.recorder: Recorder | None = None
-
-    @property
-    def callers(self) -> set[int]:
-        """The ranks that have called programs here, in any step."""
-        return self._callers
 
     @property
     def num_awaiting_backward(self) -> int:
@@ -170,7 +168,7 @@ class Owner:
     def _start(self, frame: Frame) -> None:
         if frame.state is FrameState.WAITING:
             frame.move_to(FrameState.READY)
-            self._surroundings.submit(frame.activity, lambda: self._run(frame))
+            self._activities.submit_activity(frame.activity, lambda: self._run(frame))
 
     def fetched(self, source: int, fetch: messages.Fetch) -> None:
         """The caller wants values now."""
@@ -212,7 +210,7 @@ class Owner:
         if len(frame.gradients) >= asked.num_returning:
             frame.move_to(FrameState.READY_BACK)
             frame.activity.task = asked.task
-            self._surroundings.submit(frame.activity, lambda: self._run_back(frame, asked))
+            self._activities.submit_activity(frame.activity, lambda: self._run_back(frame, asked))
 
     def dropped(self, source: int, drop: messages.Drop) -> None:
         """Nobody will ask for anything of these programs any more."""
@@ -249,7 +247,7 @@ class Owner:
         frame.gradients.clear()
         frame.pushes.clear()
         frame.backward = None
-        self._surroundings.forget(frame.activity)
+        self._caller.forget(frame.activity)
 
     # --- forward ---------------------------------------------------------------------------------
 
@@ -262,7 +260,7 @@ class Owner:
             self.recorder.called(frame.activity, frame.called)
         try:
             wanted, whole = self._forward(frame)
-            self._surroundings.finish(frame.activity)
+            self._caller.finish(frame.activity)
             if self._was_dropped(frame):
                 return
             frame.move_to(FrameState.RUN)
@@ -282,7 +280,7 @@ class Owner:
                 del self._frames[frame.key]  # the caller knows: see Program.is_closed
                 self._let_go(frame)
             else:
-                self._surroundings.forget(frame.activity)
+                self._caller.forget(frame.activity)
         self._maybe_go_back(frame)  # it may have been asked to already
 
     def _forward(self, frame: Frame) -> tuple[Sequence[int], bytes]:
@@ -458,11 +456,11 @@ class Owner:
         frame.move_to(FrameState.GOING_BACK)
         try:
             self._random.seed(mixed(frame.activity.seed, 1))
-            self._surroundings.going_back(self.num_awaiting_backward)
+            self._last_backward.begins(self.num_awaiting_backward)
             gradients = gradients_of(frame, asked)
             values = _values_after(frame, asked, gradients)
             go_back(frame, gradients)
-            self._surroundings.finish(frame.activity)
+            self._caller.finish(frame.activity)
         except Exception as error:
             self._raise(frame, error)
             return
@@ -482,7 +480,7 @@ class Owner:
         # values it may go back once more.
         frame.results = {} if is_closed else values
         if not any(tensor.requires_grad for tensor in frame.results.values()):
-            self._surroundings.forget(frame.activity)
+            self._caller.forget(frame.activity)
 
     def _pass_on_gradients(self, frame: Frame) -> list[Tensor | None]:
         """Sends gradients to the owners of values that came in. Returns: those for the caller."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from smdistributed.modelparallel.torch.pipeline.caller.programs import CallingActivity
 from smdistributed.modelparallel.torch.pipeline.loop import autograd_engine
-from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.states import FrameState, moved
 
@@ -68,7 +68,7 @@ class Frame:
     def __init__(self, source: int, call: messages.Call) -> None:
         self.key = source, call.program
         self.call = call
-        self.activity = Activity(call.task, call.seed, source)
+        self.activity = CallingActivity(call.task, call.seed, source)
         tensors = iter(call.inputs)
         self.inputs = [next(tensors) if origin is None else None for origin in call.slots]
         call.inputs = ()  # modules may let go of theirs

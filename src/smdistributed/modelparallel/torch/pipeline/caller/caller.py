@@ -11,24 +11,28 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.containers.structures import flatten, is_container
-from smdistributed.modelparallel.torch.pipeline.caller.programs import Program, with_history
+from smdistributed.modelparallel.torch.pipeline.caller.programs import (
+    CallingActivity,
+    Program,
+    with_history,
+)
 from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import (
     Changes,
     Reach,
     apply_changes,
     require_same_reach,
 )
-from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
-from smdistributed.modelparallel.torch.pipeline.loop.modes import current_modes, mixed
+from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
+from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState, current_modes, mixed
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.remote_errors import unpickled_error
 from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramState
@@ -46,7 +50,7 @@ from smdistributed.modelparallel.torch.pipeline.values.signatures import (
     pickled_definitions,
 )
 
-__all__ = ["WHOLE_RESULT", "Caller", "Post", "Surroundings"]
+__all__ = ["WHOLE_RESULT", "Caller", "Post"]
 
 _log = get_logger()
 
@@ -57,44 +61,31 @@ WHOLE_RESULT = -1
 Post = Callable[[int, messages.Message], None]
 
 
-class Surroundings(Protocol):
-    """What the calling side needs of the executor around it."""
-
-    def is_active(self) -> bool:
-        """Whether anything runs."""
-
-    def activity(self) -> Activity:
-        """What runs now."""
-
-    def wait_until(self, activity: Activity, is_there: Callable[[], bool], what: str) -> None:
-        """Suspends the running activity until that holds."""
-
-    def wake(self, activity: Activity) -> None:
-        """It may hold now."""
-
-    def wake_with(self, activity: Activity, error: BaseException) -> bool:
-        """It never will. Returns: whether it was waiting at all, and so gets the error."""
-
-    def draw_seed(self) -> int:
-        """From the random numbers of the running activity."""
-
-    def set_attribute(self, number: int, name: str, value: Any) -> None:
-        """Of a module here; a call of it on another rank has set that attribute there."""
-
-
 class Caller:
     """The calling side of one rank.
 
     Args:
         post: sends a message.
-        surroundings: the executor.
-        names: of modules, by number; for messages to people.
+        activities: of this rank.
+        modules: all of the model; a module's number is its place here.
+        names: theirs, for messages to people.
+        random: from which each call of a module gets a seed.
     """
 
-    def __init__(self, post: Post, surroundings: Surroundings, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        post: Post,
+        activities: Activities,
+        modules: Sequence[nn.Module],
+        names: Sequence[str],
+        random: RandomState,
+    ) -> None:
         self._post = post
-        self._surroundings = surroundings
+        self._activities = activities
+        self._modules = modules
+        self._number_of = {module: number for number, module in enumerate(modules)}
         self._names = names
+        self._random = random
         self._signatures = CalledSignatures()
         # What a call with a signature returns, if that can be told before.
         self._learned: dict[int, Template] = {}
@@ -107,6 +98,20 @@ class Caller:
         self.has_called_late = False
         self._has_warned = False
 
+    def running(self) -> CallingActivity:
+        """The activity that runs now.
+
+        Raises:
+            SMPError: none does.
+        """
+        activity: CallingActivity | None = self._activities.current.activity
+        if activity is None:
+            raise SMPError(
+                "a module on another rank was called outside of a step; expected calls inside a"
+                " function decorated with @smp.step, on the leader alone."
+            )
+        return activity
+
     # --- forward ---------------------------------------------------------------------------------
 
     def can_go(self, function: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -114,7 +119,7 @@ class Caller:
 
         What it brings along must be small, unless it is a loss. Outside of a step nothing goes.
         """
-        if not self._surroundings.is_active() or not may_defer():
+        if self._activities.current.activity is None or not may_defer():
             return False
         # Who watches what is saved for the backward pass must see it here. A checkpoint counts it,
         # and what was waited for in the forward pass may be known in the recomputation.
@@ -135,15 +140,10 @@ class Caller:
         self, function: int, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A placeholder of what a torch function (lazy_functions.py) returns on rank `owner`."""
-        return self.call(-1 - function, owner, args, kwargs)
+        return self._call(-1 - function, owner, args, kwargs, is_training=False)
 
-    def call(
-        self,
-        module: int,
-        owner: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        is_training: bool = False,
+    def call_module(
+        self, module: nn.Module, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What a module returns on rank `owner`, or placeholders of it.
 
@@ -151,7 +151,17 @@ class Caller:
             TypeError: an argument cannot go there.
             Exception: what the module raised, with the traceback of its rank as a note.
         """
-        activity = self._surroundings.activity()
+        return self._call(self._number_of[module], owner, args, kwargs, module.training)
+
+    def _call(
+        self,
+        module: int,
+        owner: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_training: bool,
+    ) -> Any:
+        activity = self.running()
         modes = current_modes()
         signature, number, tensors, is_lasting = self._signatures.find(
             module, is_training, args, kwargs, modes
@@ -170,7 +180,7 @@ class Caller:
             program = self._open(activity, owner, modes.is_grad, name)
         sources = [self._source(activity, program, tensor) for tensor in tensors]
         # Drawn, not counted: where a checkpoint recomputes, it is what it was.
-        seed = self._surroundings.draw_seed() if module >= 0 else 0
+        seed = self._random.draw() if module >= 0 else 0
         call = messages.ModuleCall(number, learned is not None, seed, sources)
         if activity.open is not program:
             # What was open is sent now that it is known which of its values go to this owner.
@@ -204,11 +214,15 @@ class Caller:
         where = f"{program.name} on rank {owner}"
         reach = Reach(args, kwargs)
         if changes.what:
-            return apply_changes(changes, tensors, reach, where, self._surroundings.set_attribute)
+            return apply_changes(changes, tensors, reach, where, self._set_attribute)
         require_same_reach(changes, reach, where)
         return template.fill(tensors, reach.known)
 
-    def _open(self, activity: Activity, owner: int, is_grad: bool, name: str) -> Program:
+    def _set_attribute(self, number: int, name: str, value: Any) -> None:
+        """Of a module here; a call of it on another rank has set that attribute there."""
+        setattr(self._modules[number], name, value)
+
+    def _open(self, activity: CallingActivity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)
         self.has_called_late |= is_grad and activity.task.phase is Phase.BACKWARD
         if is_grad and not self._has_warned and _is_saving_watched():
@@ -226,12 +240,12 @@ class Caller:
         activity.programs.append(program)
         return program
 
-    def _source(self, activity: Activity, program: Program, tensor: Tensor) -> int:
+    def _source(self, activity: CallingActivity, program: Program, tensor: Tensor) -> int:
         if type(tensor) is not Deferred:
             return program.slot_for(tensor)
         if not tensor.is_pending:
             return program.slot_for(tensor.arrive())
-        made_by = tensor.program
+        made_by: Program = tensor.program
         if made_by.activity is not activity:
             self._refuse(made_by)
         if made_by.error is not None:
@@ -256,21 +270,18 @@ class Caller:
             " has computed. Keep result.clone()."
         )
 
-    def force(self, program: Program, placeholder: Deferred) -> Tensor:
-        """The tensor of a placeholder; waits for it."""
+    def force(self, program: Program, placeholder: Deferred) -> None:
+        """Waits for the tensor of a placeholder, and gives it to the placeholder."""
         # Who touches one result of a call touches the others soon.
         numbers = program.siblings(placeholder.number)
         placeholders = [program.deferred[number]() for number in numbers]
-        around = self._surroundings
-        if not around.is_active() or program.activity is not around.activity():
+        if program.activity is not self._activities.current.activity:
             self._refuse(program)
         returned = self._fetch(program.activity, program, numbers)
         tensors = with_history(program, numbers, _present(returned.values))
         for each, tensor in zip(placeholders, tensors, strict=True):
             if each is not None and each.tensor is None:
                 each.tensor = tensor
-        assert placeholder.tensor is not None
-        return placeholder.tensor
 
     def root_of(self, placeholder: Deferred, gradient: Tensor) -> Tensor:
         """The token that a backward pass from a placeholder begins with.
@@ -278,9 +289,9 @@ class Caller:
         Raises:
             RuntimeError: there are no gradients for it.
         """
-        program = placeholder.program
+        program: Program = placeholder.program
         if not program.is_sent:
-            self.send_open(self._surroundings.activity())
+            self.send_open(self.running())
         if program.token is None:
             raise RuntimeError(
                 "backward() of a tensor that was computed without gradients; expected one that"
@@ -289,13 +300,15 @@ class Caller:
         program.add_gradient(placeholder.number, gradient)
         return program.token
 
-    def send_open(self, activity: Activity) -> None:
+    def send_open(self, activity: CallingActivity) -> None:
         """Nothing can join the program that is open any more: its owner may begin."""
         program, activity.open = activity.open, None
         if program is not None:
             self._send(activity, program, [])
 
-    def _fetch(self, activity: Activity, program: Program, wanted: list[int]) -> messages.Return:
+    def _fetch(
+        self, activity: CallingActivity, program: Program, wanted: list[int]
+    ) -> messages.Return:
         program.answer = None
         if program.is_sent:
             self.send_open(activity)
@@ -311,15 +324,13 @@ class Caller:
         return program.take_answer()
 
     def _wait(
-        self, activity: Activity, program: Program, is_there: Callable[[], bool], what: str
+        self, activity: CallingActivity, program: Program, is_there: Callable[[], bool], what: str
     ) -> None:
-        self._surroundings.wait_until(
-            activity, lambda: program.error is not None or is_there(), what
-        )
+        self._activities.wait_until(activity, lambda: program.error is not None or is_there(), what)
         if program.error is not None:
             self._show(program)
 
-    def _send(self, activity: Activity, program: Program, wanted: list[int]) -> None:
+    def _send(self, activity: CallingActivity, program: Program, wanted: list[int]) -> None:
         try:
             self._post_call(activity, program, wanted)
         except Exception as error:
@@ -329,7 +340,7 @@ class Caller:
         self._signatures.note_told(program.owner, program.definitions)
         program.let_go_of_inputs()
 
-    def _post_call(self, activity: Activity, program: Program, wanted: list[int]) -> None:
+    def _post_call(self, activity: CallingActivity, program: Program, wanted: list[int]) -> None:
         program.check_inputs()
         pickled = pickled_definitions(program.definitions)
         kept = [number for number in program.awaited() if number not in wanted]
@@ -368,7 +379,7 @@ class Caller:
         Returns: the gradients of its inputs that require one.
         """
         # What is heard of since: a program that waits for a gradient of it would wait in vain.
-        self.check(self._surroundings.activity())
+        self.check(self.running())
         if program.is_asked_early:
             program.is_asked_early = False
         else:
@@ -388,14 +399,14 @@ class Caller:
         on at once, and not when this rank comes to it.
         """
         pending = [root for root in roots if type(root) is Deferred and root.is_pending]
-        programs = {root.program for root in pending}
+        programs: set[Program] = {root.program for root in pending}
         if len(pending) == len(roots) and len(programs) == 1:
             program = programs.pop()
             self._send_back(program)
             program.is_asked_early = True
 
     def _send_back(self, program: Program) -> None:
-        activity = self._surroundings.activity()
+        activity = self.running()
         if program.error is not None:  # heard of since it was called: nobody would answer
             self._show(program)
         numbers = sorted(program.gradients)
@@ -419,7 +430,7 @@ class Caller:
         program.move_to(ProgramState.GOING_BACK)
         program.activity = activity
 
-    def finish(self, activity: Activity) -> None:
+    def finish(self, activity: CallingActivity) -> None:
         """Waits until all that an activity has asked for is done.
 
         Raises:
@@ -427,21 +438,25 @@ class Caller:
         """
         self.send_open(activity)
         if activity.num_going_back:
-            what = "the end of backward passes on other ranks"
-            self._surroundings.wait_until(activity, lambda: activity.num_going_back == 0, what)
+            self.wait_for_backwards(activity)
         self.check(activity)
         for program in activity.programs:
             if program.state is ProgramState.SENT:
                 self._fetch(activity, program, [])
 
-    def check(self, activity: Activity) -> None:
+    def wait_for_backwards(self, activity: CallingActivity) -> None:
+        """Waits until no backward pass that an activity has asked for is under way."""
+        what = "the end of backward passes on other ranks"
+        self._activities.wait_until(activity, lambda: activity.num_going_back == 0, what)
+
+    def check(self, activity: CallingActivity) -> None:
         """Raises what has been raised elsewhere and user code has not seen."""
         for program in activity.programs:
             if program.error is not None and not program.has_raised:
                 self._show(program)
 
     @staticmethod
-    def mute(activity: Activity) -> None:
+    def mute(activity: CallingActivity) -> None:
         """User code has seen that the backward passes under way have failed."""
         for program in activity.programs:
             program.has_raised |= program.is_going_back or program.error is not None
@@ -462,7 +477,7 @@ class Caller:
         if program is not None:  # else user code has ended without it, by an exception
             program.answer = message
             program.note_answered()
-            self._surroundings.wake(program.activity)
+            self._activities.wake(program.activity)
 
     def went_back(self, source: int, message: messages.Gradients) -> None:
         """A backward pass is done; with small values that were awaited."""
@@ -481,7 +496,7 @@ class Caller:
             program.move_to(ProgramState.GONE_BACK)
             program.activity.num_going_back -= 1
         program.note_used_answered()
-        self._surroundings.wake(program.activity)
+        self._activities.wake(program.activity)
 
     def raised(self, source: int, message: messages.Raise) -> None:
         """A program has raised, in a forward or a backward pass."""
@@ -503,12 +518,12 @@ class Caller:
             each.fail(error)
             failed += (used for used, _ in each.used() if used.is_going_back)
         if all(each.has_raised for each in failed):  # user code has seen that they would
-            self._surroundings.wake(program.activity)
-        elif self._surroundings.wake_with(program.activity, error):
+            self._activities.wake(program.activity)
+        elif self._activities.wake_with(program.activity, error):
             for each in failed:
                 each.has_raised = True
 
-    def forget(self, activity: Activity) -> None:
+    def forget(self, activity: CallingActivity) -> None:
         """An activity is over: nobody will ask for anything of what it has called."""
         left: dict[int, list[int]] = {}
         for program in activity.programs:

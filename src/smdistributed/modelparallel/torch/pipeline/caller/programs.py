@@ -23,27 +23,76 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from smdistributed.modelparallel.decide.schedules.schedule import Task
 from smdistributed.modelparallel.torch.pipeline.loop import autograd_engine
+from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramState, moved
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
+from smdistributed.modelparallel.torch.pipeline.values.signatures import Signature
 
-if TYPE_CHECKING:
-    from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
-    from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
-    from smdistributed.modelparallel.torch.pipeline.values.signatures import Signature
-
-__all__ = ["Program", "with_history"]
+__all__ = ["CallingActivity", "Program", "with_history"]
 
 # As many are copied in a few microseconds.
 _COPIED_BYTES = 64 << 10
+
+
+class CallingActivity(Activity):
+    """An activity, and the programs it has called.
+
+    Attributes:
+        open: the program that the next call may still join.
+        programs: all it has called; their tokens are let go when it ends.
+        num_going_back: backward passes it has asked for without waiting.
+        num_backwards: calls of `model.backward`, on the leader.
+    """
+
+    __slots__ = ("num_backwards", "num_going_back", "open", "programs")
+
+    def __init__(self, task: Task, seed: int, caller: int | None = None) -> None:
+        super().__init__(task, seed, caller)
+        self.open: Program | None = None
+        self.programs: list[Program] = []
+        self.num_going_back = 0
+        self.num_backwards = 0
+
+    def end(self) -> None:
+        """Lets go of the graph: a token and its node hold each other.
+
+        So do an error, the tensors in the frames of its traceback, and the program that it is of.
+        """
+        for program in self.programs:
+            program.token = program.error = program.answer = None
+            program.slots.clear()
+            program.held.clear()
+            program.gradients.clear()
+        self.programs.clear()
+        self.open = None
+
+
+class Asked(Protocol):
+    """The caller that a program asks (`caller.Caller`)."""
+
+    def can_go(self, function: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a torch function may be called where an argument is made."""
+
+    def call_function(
+        self, function: int, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A placeholder of what it returns there."""
+
+    def force(self, program: Program, placeholder: Deferred) -> None:
+        """Waits for the tensor of a placeholder, and gives it to the placeholder."""
+
+    def go_back(self, program: Program, num_inputs: int) -> list[Tensor | None]:
+        """Runs a program's backward pass."""
 
 
 class Program:
@@ -105,8 +154,8 @@ class Program:
 
     def __init__(
         self,
-        caller: Caller,
-        activity: Activity,
+        caller: Asked,
+        activity: CallingActivity,
         owner: int,
         number: int,
         ordinal: int,
@@ -290,9 +339,9 @@ class Program:
         known = self.gradients.get(number)
         self.gradients[number] = gradient if known is None else known + gradient
 
-    def force(self, placeholder: Deferred) -> Tensor:
-        """The tensor of a placeholder; waits for it."""
-        return self.caller.force(self, placeholder)
+    def force(self, placeholder: Deferred) -> None:
+        """Waits for the tensor of a placeholder, and gives it to the placeholder."""
+        self.caller.force(self, placeholder)
 
     def used(self) -> Iterator[tuple[Program, int]]:
         """The values of other programs that come in."""
@@ -341,7 +390,8 @@ class Program:
 
 def _has_gradient(tensor: Tensor) -> bool:
     if type(tensor) is Deferred and tensor.is_pending:
-        return tensor.program.has_gradient(tensor.number)
+        program: Program = tensor.program
+        return program.has_gradient(tensor.number)
     return (tensor.arrive() if type(tensor) is Deferred else tensor).requires_grad
 
 

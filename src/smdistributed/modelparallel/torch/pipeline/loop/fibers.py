@@ -20,12 +20,10 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from smdistributed.modelparallel.decide.schedules.schedule import Priority, Task
-
-if TYPE_CHECKING:
-    from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
+from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 
 __all__ = ["Aborted", "Fiber", "Outside", "Scheduler"]
 
@@ -85,13 +83,17 @@ class Outside(Protocol):
     def poll(self) -> None:
         """Deals with the messages that have come."""
 
-    def wait(self) -> None:
-        """Waits for a message, and deals with it."""
+    def wait(self, awaited: Callable[[], str]) -> None:
+        """Waits for a message, and deals with it.
+
+        Args:
+            awaited: what all that is suspended waits for, in words; empty if nothing is.
+        """
 
     def leave(self) -> Any:
-        """What to put back when the running stack runs again."""
+        """What to put back when the running activity runs again."""
 
-    def enter(self, left: Any) -> None:
+    def enter(self, activity: Any, left: Any) -> None:
         """Puts it back."""
 
     def interrupted(self) -> None:
@@ -243,6 +245,10 @@ class Scheduler:
         """The activities of the fibers that wait for something."""
         return [fiber.activity for fiber in self._suspended]
 
+    def awaited(self) -> str:
+        """What they wait for, in words; empty if none does."""
+        return "; ".join(map(str, self.waiting()))
+
     # --- inside ----------------------------------------------------------------------------------
 
     def _push(self, ready: _Ready) -> None:
@@ -270,7 +276,7 @@ class Scheduler:
                 if self._is_over():
                     main = self._main
                     return None if self.current is main else _Ready(_FIRST, -1, main, None)
-                self._outside.wait()
+                self._outside.wait(self.awaited)
             except BaseException as error:
                 self._fail(error)
 
@@ -289,7 +295,7 @@ class Scheduler:
         del ready  # or this stack would keep what another one works on
         if fiber is not me:
             self._switch(me, fiber)
-        self._outside.enter(left)
+        self._outside.enter(me.activity, left)
         if self.recorder is not None:
             self.recorder.resume(me.activity)
         if me.thrown is not None:

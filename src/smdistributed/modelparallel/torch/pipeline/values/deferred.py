@@ -14,14 +14,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.pipeline.values.lazy_functions import may_alias, number_of
-
-if TYPE_CHECKING:
-    from smdistributed.modelparallel.torch.pipeline.caller.programs import Program
 
 __all__ = ["Deferred", "arrived", "force_arguments", "may_defer", "nothing_deferred"]
 
@@ -32,13 +29,13 @@ class Deferred(Tensor):
     It has neither storage nor sizes of its own: what avoids torch's functions raises.
 
     Attributes:
-        program, number: which value of which program.
+        program, number: which value of which `caller.programs.Program`.
         tensor: once it is here.
         made_from: for what may share memory with another placeholder: how it is made from that.
             So that a change of one is seen in the other, it never comes by itself.
     """
 
-    program: Program
+    program: Any
     number: int
     tensor: Tensor | None
     made_from: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None
@@ -56,10 +53,13 @@ class Deferred(Tensor):
             function, args, kwargs = self.made_from
             self.made_from = None
             self.tensor = function(*_arrived_all(args), **arrived(kwargs))
-        return self.tensor if self.tensor is not None else self.program.force(self)
+        if self.tensor is None:
+            self.program.force(self)
+        assert self.tensor is not None
+        return self.tensor
 
     @staticmethod
-    def of(program: Program, number: int) -> Deferred:
+    def of(program: Any, number: int) -> Deferred:
         """The placeholder of value `number` of a program."""
         self = Tensor._make_wrapper_subclass(Deferred, (0,))
         self.program = program

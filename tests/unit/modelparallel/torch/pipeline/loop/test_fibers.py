@@ -45,7 +45,7 @@ class World:
         while self.messages:
             self.messages.popleft()()
 
-    def wait(self) -> None:
+    def wait(self, awaited: Callable[[], str]) -> None:
         if not self.late:
             raise RuntimeError("nothing will ever come")
         self.late.popleft()()
@@ -53,7 +53,7 @@ class World:
     def leave(self) -> int:
         return self.state
 
-    def enter(self, left: int) -> None:
+    def enter(self, activity: Any, left: int) -> None:
         self.state = left
 
     def interrupted(self) -> None:

@@ -12,8 +12,8 @@ from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.report.records import Sent, Stretch
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
-from smdistributed.modelparallel.torch.pipeline.messages.mailbox import Mailbox
 from smdistributed.modelparallel.torch.pipeline.messages.messages import End
+from smdistributed.modelparallel.torch.pipeline.messages.router import Router
 from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel
 
 
@@ -93,10 +93,10 @@ def test_a_message_is_recorded_before_anybody_can_have_it() -> None:
         def post_message(self, rank: int, header: bytes, segments: Any) -> None:
             came.append(clock())
 
-    mailbox = Mailbox(0, 2, cast(Channel, AtOnce()), torch.device("cpu"), 1.0)
-    mailbox.recorder = recorder
+    router = Router(0, 2, cast(Channel, AtOnce()), torch.device("cpu"), 1.0)
+    router.recorder = recorder
     recorder.begin_step(1)
-    mailbox.post(1, End(True, [], b""))
+    router.post(1, End(True, [], b""))
     recorder.end_step(_name)
     assert recorder.steps[0].told_ns < came[0] < recorder.steps[0].end_ns
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel, Incoming, pack, unpack
 
-__all__ = ["Mailbox"]
+__all__ = ["Router"]
 
 _log = get_logger()
 
@@ -40,7 +40,7 @@ class _Arrived(NamedTuple):
     message: messages.Message
 
 
-class Mailbox:
+class Router:
     """Of one rank of a pipeline.
 
     Args:
@@ -63,7 +63,7 @@ class Mailbox:
         channel: Channel,
         device: torch.device,
         timeout_s: float,
-        predecessor: Mailbox | None = None,
+        predecessor: Router | None = None,
     ) -> None:
         self._rank = rank
         self._size = size
@@ -101,6 +101,16 @@ class Mailbox:
             self.recorder.sent(rank, type(message).__name__, num_bytes)
         self._channel.post_message(rank, header, segments)
         del kept
+
+    @property
+    def others(self) -> Iterator[int]:
+        """All ranks of the pipeline but this one."""
+        return (rank for rank in range(self._size) if rank != self._rank)
+
+    def post_to_all(self, message: messages.Message) -> None:
+        """`post` to all other ranks."""
+        for rank in self.others:
+            self.post(rank, message)
 
     def take(self) -> bool:
         """Deals with a message that has come. Returns: whether there was one."""
@@ -141,9 +151,7 @@ class Mailbox:
         self._step += 1  # whatever else may come is of an earlier one
         end = time.monotonic() + _PARTING_S
         try:
-            for rank in range(self._size):
-                if rank != self._rank:
-                    self.post(rank, messages.Leave())
+            self.post_to_all(messages.Leave())
             while len(self._left) < self._size - 1:
                 message = self._channel.next_message(max(0.0, end - time.monotonic()))
                 if message is None:
