@@ -6,9 +6,9 @@
     smddprun -np 2 python tools/walk_step.py --calls    # and each call, in order
 
 Two modules, one on each rank, and two microbatches. The fourth step is followed: the first ones
-place the model and learn what modules return. Counted are calls of functions (and resumptions of
-generators) of `smdistributed.modelparallel`, on all threads. A *room* is a file. A *return* is a
-call into a room that the walk was in before and had left.
+place the model and learn what modules return. Counted are calls of functions (lambdas, and
+resumptions of generators with a name, too) of `smdistributed.modelparallel`, on all threads. A
+*room* is a file. A *return* is a call into a room that the walk was in before and had left.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Walk:
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
         """Of `sys.setprofile`."""
-        if self.is_recorded and event == "call":
+        # A comprehension is a part of its function; from Python 3.12 on it is no call either.
+        is_function = not frame.f_code.co_name.endswith(("comp>", "<genexpr>"))
+        if self.is_recorded and event == "call" and is_function:
             room = self._room(frame.f_code.co_filename)
             if room:
                 self.calls.append((room, frame.f_code.co_qualname))

@@ -83,7 +83,7 @@ def flatten(obj: object, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Stru
     Raises:
         ValueError: a container holds itself, or they are nested deeper than Python can recurse.
     """
-    if _kind_of(type(obj)) is None:
+    if _kinds[type(obj)] is None:
         return [obj], LEAF
     leaves: list[Any] = []
     attribute_leaves: list[int] = []
@@ -99,7 +99,7 @@ def map_leaves(function: Callable[[Any], Any], obj: Any, is_leaf: IsLeaf | None 
 
     Raises: as `flatten` and `Structure.unflatten`, and what `function` raises.
     """
-    if _kind_of(type(obj)) is None:
+    if _kinds[type(obj)] is None:
         return function(obj)
     leaves, structure = flatten(obj, is_leaf)
     return structure.unflatten([function(leaf) for leaf in leaves])
@@ -107,7 +107,7 @@ def map_leaves(function: Callable[[Any], Any], obj: Any, is_leaf: IsLeaf | None 
 
 def is_container(cls: type) -> bool:
     """Whether `flatten` takes instances of this class apart."""
-    return _kind_of(cls) is not None
+    return _kinds[cls] is not None
 
 
 def is_mutable(obj: Any) -> bool:
@@ -115,7 +115,7 @@ def is_mutable(obj: Any) -> bool:
 
     What it cannot tell of leaves is not asked, but in a frozenset: of these all are plain, or not.
     """
-    if _kind_of(type(obj)) is None:
+    if _kinds[type(obj)] is None:
         return False
     if isinstance(obj, tuple):
         return bool(getattr(obj, "__dict__", None)) or any(map(is_mutable, obj))
@@ -130,7 +130,7 @@ def stands_twice(obj: Any) -> bool:
     waiting = [obj]
     while waiting:
         each = waiting.pop()
-        kind = _kind_of(type(each))
+        kind = _kinds[type(each)]
         if kind is None:
             continue
         if not isinstance(each, (tuple, frozenset)):
@@ -429,21 +429,22 @@ class _Dataclass(_Kind):
         return f".{meta[index]}"
 
 
-_UNKNOWN: Any = object()
 _MOST_CLASSES = 10_000
-_kinds: dict[type, _Kind | None] = {}
 
 _NEVER_CONTAINERS = (torch.Tensor, nn.Module, torch.Size, enum.Enum, BaseException)
 
 
-def _kind_of(cls: type) -> _Kind | None:
-    """How to treat instances of a class; None: as leaves."""
-    kind = _kinds.get(cls, _UNKNOWN)
-    if kind is _UNKNOWN:
-        if len(_kinds) >= _MOST_CLASSES:  # a program that makes classes in a loop
-            _kinds.clear()
-        kind = _kinds[cls] = _find_kind(cls)
-    return kind  # type: ignore[no-any-return]
+class _Kinds(dict[type, _Kind | None]):
+    """By class, how to treat instances; None: as leaves."""
+
+    def __missing__(self, cls: type) -> _Kind | None:
+        if len(self) >= _MOST_CLASSES:  # a program that makes classes in a loop
+            self.clear()
+        kind = self[cls] = _find_kind(cls)
+        return kind
+
+
+_kinds = _Kinds()
 
 
 def _find_kind(cls: type) -> _Kind | None:
@@ -516,7 +517,7 @@ def _take_apart(
 def _take_other_apart(
     obj: Any, leaves: list[Any], is_leaf: IsLeaf | None, attribute_leaves: list[int]
 ) -> Spec:
-    kind = _kind_of(type(obj))
+    kind = _kinds[type(obj)]
     assert kind is not None
     meta, items = kind.open(obj)
     if not kind.may_have_attributes or not (found := kind.attributes(obj)):
@@ -544,9 +545,7 @@ def _take_items(
     specs: list[Spec] | None = None
     known = _kinds
     for item in items:
-        kind = known.get(type(item), _UNKNOWN)
-        if kind is _UNKNOWN:
-            kind = _kind_of(type(item))
+        kind = known[type(item)]
         if kind is None:
             leaves.append(item)
             spec = None
@@ -569,7 +568,7 @@ def _put_together(spec: Spec, leaves: Iterator[Any]) -> Any:
         return dict(zip(meta, items, strict=True))
     if cls is list:
         return items
-    kind = _kind_of(cls)
+    kind = _kinds[cls]
     assert kind is not None
     obj = kind.build(meta, items)
     if attributes is not None:
@@ -599,7 +598,7 @@ def _specs(children: int | tuple[Spec, ...]) -> tuple[Spec, ...]:
 
 
 def _step(spec: Spec, index: int) -> str:
-    kind = _kind_of(spec[0])
+    kind = _kinds[spec[0]]
     assert kind is not None
     return kind.step(spec[1], index)
 
@@ -639,7 +638,7 @@ def _in_brief(spec: Spec) -> str:
         return "no container"
     cls, meta, children, _ = spec
     if isinstance(meta, tuple):
-        what = "fields" if isinstance(_kind_of(cls), _Dataclass) else "keys"
+        what = "fields" if isinstance(_kinds[cls], _Dataclass) else "keys"
         return f"{_name(cls)} with {what} {', '.join(map(repr, meta)) or '(none)'}"
     count = len(_specs(children))
     return f"{_name(cls)} of {count} item{'' if count == 1 else 's'}"
@@ -689,7 +688,7 @@ def _why_endless(obj: Any) -> str:
                 " expected containers that end in tensors or other values. Take the reference out,"
                 " or put it into an object that is not a container."
             )
-        elif id(child) not in done and _kind_of(type(child)) is not None:
+        elif id(child) not in done and _kinds[type(child)] is not None:
             path.append(step)
             open_ids.add(id(child))
             stack.append((child, _reached_from(child)))
@@ -700,7 +699,7 @@ def _why_endless(obj: Any) -> str:
 
 
 def _reached_from(obj: Any) -> Iterator[tuple[str, Any]]:
-    kind = _kind_of(type(obj))
+    kind = _kinds[type(obj)]
     assert kind is not None
     meta, items = kind.open(obj)
     listed: Sequence[Any] = list(items)  # kept alive by the iterator, so ids stay unique

@@ -301,16 +301,16 @@ class DistributedModel(Wrapper):
             given = [None] * len(roots)
         else:
             given = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors)
-        pipeline.backward(roots, given, self._gradient_scale())
+        pipeline.backward(roots, given, self._gradient_scale(pipeline))
         if not pipeline.is_in_step:
             self._note_backward()
 
-    def _gradient_scale(self) -> float:
+    def _gradient_scale(self, pipeline: Pipeline) -> float:
         optimizer = current_optimizer()
         loss_scale = 1.0 if optimizer is None else optimizer.loss_scale
         if not self.averages_microbatches or self._gradient_reduction.has_hook:
             return loss_scale
-        return loss_scale * current_pipeline("model.backward()").weight
+        return loss_scale * pipeline.weight
 
     def _note_backward(self) -> None:
         optimizer = current_optimizer()

@@ -145,7 +145,7 @@ class Leader:
             self.habit.note_backwards(activity.num_backwards)
         is_last_body = step.num_finished == step.schedule.microbatches - 1
         if is_last_body and self.habit.goes_back_once:
-            self._last_backward.begins(0)
+            self._last_backward.begins(lambda: 0)
         try:
             _run(roots)
             self._caller.wait_for_backwards(activity)

@@ -319,11 +319,13 @@ class Runner:
 
     def _ended(self, source: int, end: messages.End) -> None:
         self._step.end = end
+        self._router.is_step_over = True
 
     def _was_aborted(self, source: int, abort: messages.Abort) -> None:
         if self._rank == 0:
             raise StepAborted(abort.reason)
         self._step.end = abort
+        self._router.is_step_over = True
         self._activities.abort()
 
 

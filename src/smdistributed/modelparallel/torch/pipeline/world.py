@@ -34,6 +34,7 @@ class World:
     Attributes:
         step: the step under way.
         run_body: runs a microbatch of the leader.
+        poll, wait: the router's.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class World:
     ) -> None:
         self._is_leader = is_leader
         self._router = router
+        self.poll = router.poll
+        self.wait = router.wait
         self._random = random
         self._attributes = attributes
         self.step: StepState
@@ -54,23 +57,15 @@ class World:
 
     def offer(self) -> Task | None:
         """The leader's next microbatch, if it may start."""
-        return Task(Phase.FORWARD, self.step.num_started) if self.step.may_start() else None
+        step = self.step
+        if not step.bodies or not step.may_start():
+            return None
+        return Task(Phase.FORWARD, step.num_started)
 
     def accept(self, offered: Task) -> Callable[[], None]:
         """What runs it."""
         number = self.step.start_next()
         return lambda: self.run_body(number)
-
-    # --- messages --------------------------------------------------------------------------------
-
-    def poll(self) -> None:
-        """Deals with the messages that have come; after the step's end its leader may be gone."""
-        while self.step.end is None and self._router.take():
-            pass
-
-    def wait(self, awaited: Callable[[], str]) -> None:
-        """Waits for a message, and deals with it."""
-        self._router.wait(awaited)
 
     def interrupted(self) -> None:
         """Ctrl-C came, while another thread works or waits."""
@@ -81,7 +76,8 @@ class World:
     def begin(self, activity: Activity) -> None:
         """An activity begins on the running fiber."""
         self._attributes.switch_to(activity.task.microbatch)
-        _set_default_dtype(self.step.default_dtype)  # not that of an activity that is suspended
+        if torch.get_default_dtype() is not self.step.default_dtype:  # that of a suspended one
+            torch.set_default_dtype(self.step.default_dtype)
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
 
@@ -94,14 +90,10 @@ class World:
         states, dtype = left
         self._attributes.switch_to(activity.task.microbatch)
         self._random.restore(states)
-        _set_default_dtype(dtype)
+        if torch.get_default_dtype() is not dtype:
+            torch.set_default_dtype(dtype)
 
     def end_step(self) -> None:
         """No activity runs any more."""
         self._attributes.end_step()
-        _set_default_dtype(self.step.default_dtype)
-
-
-def _set_default_dtype(dtype: torch.dtype) -> None:
-    if torch.get_default_dtype() is not dtype:
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(self.step.default_dtype)

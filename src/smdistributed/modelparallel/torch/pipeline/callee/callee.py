@@ -101,8 +101,7 @@ class Callee:
         self._has_warned = False
         self.recorder: Recorder | None = None
 
-    @property
-    def num_awaiting_backward(self) -> int:
+    def count_awaiting_backward(self) -> int:
         """Programs that may be asked to go back, or are under way."""
         return sum(frame.is_awaiting_backward for frame in self._frames.values())
 
@@ -239,7 +238,8 @@ class Callee:
         """Whether that came while the frame was on the stack; then it lets go of what it holds."""
         if frame.is_gone:
             self._let_go(frame)
-        return frame.is_gone
+            return True
+        return False
 
     def _let_go(self, frame: Frame) -> None:
         frame.results.clear()
@@ -456,7 +456,7 @@ class Callee:
         frame.move_to(FrameState.GOING_BACK)
         try:
             self._random.seed(mixed(frame.activity.seed, 1))
-            self._last_backward.begins(self.num_awaiting_backward)
+            self._last_backward.begins(self.count_awaiting_backward)
             gradients = gradients_of(frame, asked)
             values = _values_after(frame, asked, gradients)
             go_back(frame, gradients)

@@ -22,7 +22,7 @@ from torch.autograd import Function
 from smdistributed.modelparallel.torch.pipeline.caller.programs import CallingActivity
 from smdistributed.modelparallel.torch.pipeline.loop import autograd_engine
 from smdistributed.modelparallel.torch.pipeline.messages import messages
-from smdistributed.modelparallel.torch.pipeline.messages.states import FrameState, moved
+from smdistributed.modelparallel.torch.pipeline.messages.states import LEGAL, FrameState, not_legal
 
 __all__ = ["Frame", "Key", "go_back", "gradients_of", "received"]
 
@@ -89,7 +89,9 @@ class Frame:
         Raises:
             RuntimeError: it cannot come now.
         """
-        self.state = moved(self.state, state, f"program {self.key[1]} of rank {self.key[0]}")
+        if state not in LEGAL[self.state]:
+            raise not_legal(self.state, state, f"program {self.key[1]} of rank {self.key[0]}")
+        self.state = state
 
     @property
     def is_gone(self) -> bool:

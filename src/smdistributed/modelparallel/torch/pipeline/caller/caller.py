@@ -436,7 +436,8 @@ class Caller:
         Raises:
             Exception: of a module whose result nobody looked at, or of a backward pass.
         """
-        self.send_open(activity)
+        if activity.open is not None:
+            self.send_open(activity)
         if activity.num_going_back:
             self.wait_for_backwards(activity)
         self.check(activity)

@@ -34,7 +34,11 @@ from smdistributed.modelparallel.decide.schedules.schedule import Task
 from smdistributed.modelparallel.torch.pipeline.loop import autograd_engine
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.messages import messages
-from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramState, moved
+from smdistributed.modelparallel.torch.pipeline.messages.states import (
+    LEGAL,
+    ProgramState,
+    not_legal,
+)
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
 from smdistributed.modelparallel.torch.pipeline.values.signatures import Signature
 
@@ -197,7 +201,9 @@ class Program:
         Raises:
             RuntimeError: it cannot come now.
         """
-        self.state = moved(self.state, state, f"program {self.number}, with {self.name},")
+        if state not in LEGAL[self.state]:
+            raise not_legal(self.state, state, f"program {self.number}, with {self.name},")
+        self.state = state
 
     @property
     def is_sent(self) -> bool:

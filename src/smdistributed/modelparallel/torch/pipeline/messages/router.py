@@ -54,6 +54,7 @@ class Router:
         handlers: by type of message, what deals with one of the step under way, from a rank.
         of_ended_step: what deals with a Call of a step that has ended.
         recorder: what counts messages, or None.
+        is_step_over: a handler has set it: what comes from now on is not of this step.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Router:
         self.handlers: Mapping[type[messages.Message], Callable[[int, Any], None]] = {}
         self.of_ended_step: Callable[[int, messages.Call], None] = lambda *_: None
         self.recorder: Recorder | None = None
+        self.is_step_over = False
 
     def begin_step(self) -> None:
         """From now on messages are of the next step."""
         self._step += 1
+        self.is_step_over = False
 
     def take_early(self) -> None:
         """Deals with what has come before this rank began the step."""
@@ -112,12 +115,10 @@ class Router:
         for rank in self.others:
             self.post(rank, message)
 
-    def take(self) -> bool:
-        """Deals with a message that has come. Returns: whether there was one."""
-        message = self._channel.next_message(0.0)
-        if message is not None:
+    def poll(self) -> None:
+        """Deals with the messages that have come; after the step's end its leader may be gone."""
+        while not self.is_step_over and (message := self._channel.next_message(0.0)) is not None:
             self._open(message)
-        return message is not None
 
     def wait(self, awaited: Callable[[], str]) -> None:
         """Waits for a message, and deals with it.

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TypeVar
 
-__all__ = ["FrameState", "ProgramState", "moved"]
+__all__ = ["LEGAL", "FrameState", "ProgramState", "not_legal"]
 
 
 class ProgramState(enum.Enum):
@@ -50,7 +49,7 @@ class FrameState(enum.Enum):
 
 _P, _F = ProgramState, FrameState
 
-_LEGAL: Mapping[enum.Enum, frozenset[enum.Enum]] = {
+LEGAL: Mapping[enum.Enum, frozenset[enum.Enum]] = {
     _P.OPEN: frozenset({_P.SENT, _P.FAILED}),
     _P.SENT: frozenset({_P.ANSWERED, _P.GOING_BACK, _P.FAILED}),
     _P.ANSWERED: frozenset({_P.GOING_BACK, _P.FAILED}),
@@ -67,22 +66,15 @@ _LEGAL: Mapping[enum.Enum, frozenset[enum.Enum]] = {
     _F.GONE: frozenset({_F.GONE}),  # dropped while it ran, and then it has raised
 }
 
-State = TypeVar("State", ProgramState, FrameState)
 
-
-def moved(state: State, to: State, what: str) -> State:
-    """The next state.
+def not_legal(state: enum.Enum, to: enum.Enum, what: str) -> RuntimeError:
+    """The error of a step that is not in the table; a defect of this library.
 
     Args:
-        what: whose it is, for the error.
-
-    Raises:
-        RuntimeError: that step is not legal; a defect of this library.
+        what: whose state it is.
     """
-    if to not in _LEGAL[state]:
-        legal = ", ".join(each.value for each in _LEGAL[state])
-        raise RuntimeError(
-            f"{what} is {state.value!r} and cannot become {to.value!r}; expected one of: {legal}."
-            " This is a defect of smdistributed: please report it with this message."
-        )
-    return to
+    legal = ", ".join(each.value for each in LEGAL[state])
+    return RuntimeError(
+        f"{what} is {state.value!r} and cannot become {to.value!r}; expected one of: {legal}."
+        " This is a defect of smdistributed: please report it with this message."
+    )

@@ -8,7 +8,7 @@ before. If it cannot be foreseen it does not come, and what waits for it must do
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
@@ -44,16 +44,16 @@ class LastBackward:
             return False
         return bool(habit.goes_back_once) and not has_called_late and not self._callers
 
-    def begins(self, num_programs: int) -> None:
+    def begins(self, count_programs: Callable[[], int]) -> None:
         """A backward pass begins here; if it is the last one, the moment has come.
 
         Args:
-            num_programs: whose backward pass is to come or under way here, this one included; 0
+            count_programs: whose backward pass is to come or under way here, this one included; 0
                 for the leader's own.
         """
         step = self.step
         notify = step.before_last_backward
-        if notify is None or not step.are_forwards_done or not self._is_alone(num_programs):
+        if notify is None or not step.are_forwards_done or not self._is_alone(count_programs()):
             return
         step.before_last_backward = None
         notify()

@@ -59,8 +59,8 @@ class StepState:
         self.end: End | Abort | None = None
 
     def may_start(self) -> bool:
-        """Whether the leader's next microbatch may start."""
-        if not self.bodies or self.failure is not None:
+        """Whether the next microbatch may start; on the leader."""
+        if self.failure is not None:
             return False
         # The first microbatch learns what modules return, and waits at each of them: the others
         # would overtake it, and running statistics depend on the order.

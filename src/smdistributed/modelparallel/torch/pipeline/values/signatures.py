@@ -292,7 +292,7 @@ class CalledSignatures:
 
         The number of one that serves once is negative.
         """
-        key, tensors = _simple_key(module, is_training, args, modes) if not kwargs else (None, ())
+        key, tensors = _simple_key(module, is_training, args, kwargs, modes)
         known = self._by_key.get(key) if key is not None else None
         if known is not None:
             return *known, tensors, True
@@ -322,12 +322,12 @@ class CalledSignatures:
 
 
 def _simple_key(
-    module: int, is_training: bool, args: tuple[Any, ...], modes: Modes
+    module: int, is_training: bool, args: tuple[Any, ...], kwargs: dict[str, Any], modes: Modes
 ) -> tuple[tuple[Any, ...] | None, Sequence[Tensor]]:
     """What finds a call's signature, if the arguments are simple; and its tensors."""
-    key: list[Any] = [module, is_training, modes]
+    key: list[Any] = [module, is_training, modes, len(args), *kwargs]
     tensors = []
-    for value in args:
+    for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, Tensor):
             tensors.append(value)
             key.append(Place.TENSOR)
