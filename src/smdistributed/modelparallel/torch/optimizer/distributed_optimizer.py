@@ -42,7 +42,6 @@ from smdistributed.modelparallel.torch.optimizer.sharding import (
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.casting import dtype_of
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.optimizer import (
-    FP16_STATES,
     Bit16Optimizer,
     make_scaler,
 )
@@ -63,7 +62,7 @@ from smdistributed.modelparallel.torch.optimizer.states import (
 )
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.saving.checkpoints.agreement import WaitingLoad
-from smdistributed.modelparallel.torch.saving.state_dicts import IS_PARTIAL, snapshot
+from smdistributed.modelparallel.torch.saving.state_dicts import FP16_STATES, IS_PARTIAL, snapshot
 
 __all__ = ["DistributedOptimizer", "forget_waiting", "load_waiting", "settle_optimizers"]
 

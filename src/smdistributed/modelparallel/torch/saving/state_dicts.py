@@ -36,6 +36,7 @@ from smdistributed.modelparallel.torch.job.state import Job
 from smdistributed.modelparallel.torch.modules.placement import Placement
 
 __all__ = [
+    "FP16_STATES",
     "IS_PARTIAL",
     "LentTensors",
     "bring_home",
@@ -48,6 +49,9 @@ __all__ = [
 
 IS_PARTIAL = "_smp_is_partial"
 """A key of dictionaries that hold one rank's part."""
+
+FP16_STATES = "fp16_states"
+"""A key beside `state` and `param_groups` of an optimizer: masters and the loss scaler."""
 
 _EXTRA = "_extra_state"
 

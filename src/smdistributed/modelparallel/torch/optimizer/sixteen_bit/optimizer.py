@@ -43,12 +43,9 @@ from smdistributed.modelparallel.torch.optimizer.states import (
 )
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.saving.checkpoints.agreement import WaitingLoad
-from smdistributed.modelparallel.torch.saving.state_dicts import IS_PARTIAL, snapshot
+from smdistributed.modelparallel.torch.saving.state_dicts import FP16_STATES, IS_PARTIAL, snapshot
 
-__all__ = ["FP16_STATES", "Bit16Optimizer", "current_optimizer", "make_scaler"]
-
-FP16_STATES = "fp16_states"
-"""Beside `state` and `param_groups` of a state dictionary: masters and the loss scaler."""
+__all__ = ["Bit16Optimizer", "current_optimizer", "make_scaler"]
 
 _NO_STATES: Mapping[str, Any] = {IS_PARTIAL: True}
 """Of a rank that has no part, and takes what others have."""

@@ -33,10 +33,9 @@ from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
 from smdistributed.modelparallel.torch.job.state import Job
-from smdistributed.modelparallel.torch.optimizer.sixteen_bit.optimizer import FP16_STATES
 from smdistributed.modelparallel.torch.saving import files
 from smdistributed.modelparallel.torch.saving.checkpoints.directory import Layout
-from smdistributed.modelparallel.torch.saving.state_dicts import IS_PARTIAL
+from smdistributed.modelparallel.torch.saving.state_dicts import FP16_STATES, IS_PARTIAL
 
 __all__ = [
     "Parts",
