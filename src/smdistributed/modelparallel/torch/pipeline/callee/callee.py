@@ -20,14 +20,13 @@ from smdistributed.modelparallel.torch.pipeline.callee.frames import (
     received,
 )
 from smdistributed.modelparallel.torch.pipeline.caller.caller import WHOLE_RESULT, Caller, Post
-from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import (
-    ADVICE,
-    Changes,
+from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
+from smdistributed.modelparallel.torch.pipeline.changes.contents import ADVICE, Changes
+from smdistributed.modelparallel.torch.pipeline.changes.watch import (
     Watch,
     is_any_changed,
     tensors_watched,
 )
-from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import Modes, RandomState, applied, mixed
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder

@@ -25,12 +25,11 @@ from smdistributed.modelparallel.torch.pipeline.caller.programs import (
     Program,
     with_history,
 )
-from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import (
-    Changes,
-    Reach,
+from smdistributed.modelparallel.torch.pipeline.changes.apply import (
     apply_changes,
     require_same_reach,
 )
+from smdistributed.modelparallel.torch.pipeline.changes.contents import Changes, Reach
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState, current_modes, mixed
 from smdistributed.modelparallel.torch.pipeline.messages import messages

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.pipeline.changes.argument_changes import (
-    Reach,
+from smdistributed.modelparallel.torch.pipeline.changes.apply import apply_changes
+from smdistributed.modelparallel.torch.pipeline.changes.contents import Reach
+from smdistributed.modelparallel.torch.pipeline.changes.watch import (
     Watch,
-    apply_changes,
     is_any_changed,
     tensors_watched,
 )
