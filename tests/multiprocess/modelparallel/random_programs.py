@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Programs drawn from a seed, for message_order_ranks.py: what a step function can do with modules.
+"""Programs drawn from a seed, for test_message_order.py: what a step function can do with modules.
 
 Drawn are: what is called with what, here and inside of modules; what a module returns, changes in
 its arguments or keeps in an attribute; who looks at which value, and when; how many losses go back,
