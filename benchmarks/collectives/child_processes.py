@@ -18,7 +18,7 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def placement_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+def membership_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What tells a process its rank, of ``ranks`` on this host, and where they meet."""
     return {
         "RANK": str(rank),

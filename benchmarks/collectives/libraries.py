@@ -80,14 +80,14 @@ class Library:
             variables["PATH"] = f"{folder / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
             variables["VIRTUAL_ENV"] = str(folder)
         if self.mpiexec is None:
-            variables |= child_processes.placement_variables(rank, ranks, port)
+            variables |= child_processes.membership_variables(rank, ranks, port)
         variables |= self.variables
         if is_oversubscribed(ranks):
             variables |= self.variables_oversubscribed
         return variables
 
 
-_LEFT_BY_LAUNCHERS = frozenset(child_processes.placement_variables(0, 1, 0))
+_LEFT_BY_LAUNCHERS = frozenset(child_processes.membership_variables(0, 1, 0))
 
 
 def is_oversubscribed(ranks: int) -> bool:

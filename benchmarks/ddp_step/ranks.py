@@ -122,4 +122,4 @@ class Ranks:
 
 def _variables(rank: int, size: int, port: int) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return os.environ | child_processes.placement_variables(rank, size, port) | threads
+    return os.environ | child_processes.membership_variables(rank, size, port) | threads

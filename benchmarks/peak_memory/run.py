@@ -91,7 +91,7 @@ def _run(candidate: str, model: str, ranks: int, steps: int) -> Peak:
                 str(steps),
             ],
             env=os.environ
-            | child_processes.placement_variables(rank, ranks, port)
+            | child_processes.membership_variables(rank, ranks, port)
             | {"OMP_NUM_THREADS": "1"}
             | variables,
         )

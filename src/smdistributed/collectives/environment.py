@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from smdistributed._common.discovery import complete_placement, discover, export_placement
+from smdistributed._common.discovery import complete_membership, discover, export_membership
 from smdistributed._common.discovery import host_identity as this_host
 from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.errors import ConfigurationError
@@ -50,27 +50,27 @@ def init(
     options = EngineOptions.from_settings(settings)
     if timeout_s is not None:
         options = dataclasses.replace(options, timeout_s=timeout_s)
-    placement = discover(broadcast_host=host_of_rank_zero)
-    if placement.world_size == 1:
+    membership = discover(broadcast_host=host_of_rank_zero)
+    if membership.world_size == 1:
         return Communicator(0, 1, lambda key, value: [value], options, name=name, errors=errors)
-    address, port = placement.require_master()
+    address, port = membership.require_master()
     require_resolvable(address)
     with Rendezvous(
-        placement.rank,
-        placement.world_size,
+        membership.rank,
+        membership.world_size,
         address,
         port,
         options.timeout_s,
         settings.token,
         settings.tls,
     ) as rendezvous:
-        mine = json.dumps([own_job(placement.rank), this_host(os.environ)]).encode()
+        mine = json.dumps([own_job(membership.rank), this_host(os.environ)]).encode()
         everyone = [json.loads(each) for each in rendezvous.exchange("host", mine)]
         _require_one_job([job for job, _ in everyone])
-        export_placement(complete_placement(placement, [host for _, host in everyone]))
+        export_membership(complete_membership(membership, [host for _, host in everyone]))
         return Communicator(
-            placement.rank,
-            placement.world_size,
+            membership.rank,
+            membership.world_size,
             rendezvous.exchange,
             dataclasses.replace(options, rendezvous_address=address),
             name=name,

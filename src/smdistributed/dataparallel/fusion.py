@@ -31,7 +31,7 @@ from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 
 __all__ = [
     "BucketPlan",
-    "Placement",
+    "Slot",
     "TensorSpec",
     "parse_bucket_cap",
     "plan_buckets",
@@ -55,7 +55,7 @@ class TensorSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placement:
+class Slot:
     """Where in its bucket a tensor lies: its index in the planned list, and the byte offset."""
 
     index: int
@@ -67,14 +67,14 @@ class BucketPlan:
     """Tensors that are to be reduced together, and where they lie.
 
     Attributes:
-        placements: in the order of the planned list.
+        slots: in the order of the planned list.
         dtype, device: of all of its tensors.
         used_bytes: end of the last tensor.
         capacity_bytes: size of the buffer, a multiple of 128 for each share; bytes that belong to
             no tensor are zero, and stay so.
     """
 
-    placements: tuple[Placement, ...]
+    slots: tuple[Slot, ...]
     dtype: str
     device: str
     used_bytes: int
@@ -120,7 +120,7 @@ def plan_buckets(
         if bucket.used_bytes >= bucket_cap_bytes:
             closed.append(filling.pop(key).close(num_shares))
     closed.extend(bucket.close(num_shares) for bucket in filling.values())
-    return tuple(sorted(closed, key=lambda bucket: bucket.placements[-1].index))
+    return tuple(sorted(closed, key=lambda bucket: bucket.slots[-1].index))
 
 
 def parse_bucket_cap(bucket_cap_mb: Any, default_bytes: int) -> int:
@@ -154,17 +154,17 @@ class _Filling:
     def __init__(self, dtype: str, device: str) -> None:
         self._dtype = dtype
         self._device = device
-        self._placements: list[Placement] = []
+        self._slots: list[Slot] = []
         self.used_bytes = 0
 
     def append(self, index: int, num_bytes: int) -> None:
         offset = _round_up(self.used_bytes, ALIGNMENT_BYTES)
-        self._placements.append(Placement(index, offset))
+        self._slots.append(Slot(index, offset))
         self.used_bytes = offset + num_bytes
 
     def close(self, num_shares: int) -> BucketPlan:
         return BucketPlan(
-            placements=tuple(self._placements),
+            slots=tuple(self._slots),
             dtype=self._dtype,
             device=self._device,
             used_bytes=self.used_bytes,

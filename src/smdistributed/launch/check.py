@@ -120,7 +120,7 @@ def collect_report(environ: Mapping[str, str]) -> list[tuple[str, str]]:
         ("shared memory limit", _shared_memory_limits()),
         ("zero copy", _zero_copy(environ)),
         ("GPUs", _gpus()),
-        ("placement", _placement(environ)),
+        ("process", _process(environ)),
         ("settings", _settings(environ)),
     ]
     return report + [(name, value) for name, value in relevant_variables(environ).items()]
@@ -231,7 +231,7 @@ def _gpus() -> str:
     return f"{count} x {_last_line(query)}"
 
 
-def _placement(environ: Mapping[str, str]) -> str:
+def _process(environ: Mapping[str, str]) -> str:
     try:
         found = discover(environ)
     except ConfigurationError as error:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import NoReturn
 
-from smdistributed._common.discovery import Placement, discover, export_placement
+from smdistributed._common.discovery import Membership, discover, export_membership
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.settings import Settings
 from smdistributed.launch import check, environment, traces
@@ -113,64 +113,64 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
         if options.check:
             return check.run_check(say)
         Settings.from_environ()  # before ranks start, and once for all of them
-        placement = discover()
-        _refuse_other_hosts(options, placement, one_host=one_host)
-        if placement.source in _PER_PROCESS:
-            return _join_job(options, placement, say)
+        membership = discover()
+        _refuse_other_hosts(options, membership, one_host=one_host)
+        if membership.source in _PER_PROCESS:
+            return _join_job(options, membership, say)
         return _start_job(options, accelerators, say)
     except ConfigurationError as error:
         say(str(error))
         return _CONFIGURATION_STATUS
 
 
-def _refuse_other_hosts(options: Options, placement: Placement, *, one_host: bool) -> None:
+def _refuse_other_hosts(options: Options, membership: Membership, *, one_host: bool) -> None:
     """Raises ConfigurationError where other hosts are asked for: they are not ours to start."""
     how = (
         "Several hosts are started by mpirun, srun or torchrun, each process with smddprun in "
         "front of the command: mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR=a smddprun python train.py"
     )
-    is_rank = placement.source in _PER_PROCESS
+    is_rank = membership.source in _PER_PROCESS
     if not is_rank:
         others = [host for host in options.hosts if not environment.names_this_host(host)]
         if others:
             raise ConfigurationError(
                 f"host(s) {', '.join(others)} are not this machine; expected this one only. {how}"
             )
-        if placement.source == "sagemaker" and placement.world_size > 1 and not one_host:
+        if membership.source == "sagemaker" and membership.world_size > 1 and not one_host:
             raise ConfigurationError(
-                f"SM_HOSTS lists {placement.world_size} hosts, but no launcher has started ranks on"
-                f" them; expected one host, or RANK and WORLD_SIZE. {how}"
+                f"SM_HOSTS lists {membership.world_size} hosts, but no launcher has started ranks"
+                f" on them; expected one host, or RANK and WORLD_SIZE. {how}"
             )
-    if one_host and is_rank and (placement.num_nodes or 1) > 1:
+    if one_host and is_rank and (membership.num_nodes or 1) > 1:
         raise ConfigurationError(
-            f"this job spans {placement.num_nodes} hosts; expected one. Use smddprun instead."
+            f"this job spans {membership.num_nodes} hosts; expected one. Use smddprun instead."
         )
 
 
-def _join_job(options: Options, placement: Placement, say: Callable[[str], None]) -> int:
+def _join_job(options: Options, membership: Membership, say: Callable[[str], None]) -> int:
     """Replaces this process by the command, as one rank of a job that is being started."""
-    if options.np is not None and options.np != placement.world_size and placement.rank == 0:
+    if options.np is not None and options.np != membership.world_size and membership.rank == 0:
         say(
-            f"-np {options.np} is left out: this is rank 0 of a job of {placement.world_size} "
-            f"that has been started already (source: {placement.source})"
+            f"-np {options.np} is left out: this is rank 0 of a job of {membership.world_size} "
+            f"that has been started already (source: {membership.source})"
         )
     # torchrun's processes have all they need; anything else gets what it lacks. GPUs are bound by
     # the script or the library, by local rank: narrowing what is visible here would make the
     # index in every script's set_device(local_rank) wrong.
-    if placement.source != "torch" or placement.local_rank is None:
-        _export(placement, os.environ, say)
+    if membership.source != "torch" or membership.local_rank is None:
+        _export(membership, os.environ, say)
     return _execute(environment.full_command(options.command), say)
 
 
 def _export(
-    placement: Placement, environ: MutableMapping[str, str], say: Callable[[str], None]
+    membership: Membership, environ: MutableMapping[str, str], say: Callable[[str], None]
 ) -> None:
-    if placement.rank == 0:
-        for warning in placement.warnings:
+    if membership.rank == 0:
+        for warning in membership.warnings:
             say(warning)
     # They have just been said, and the command says nothing before the exec.
     logging.getLogger("smdistributed").setLevel(logging.ERROR)
-    export_placement(placement, environ)
+    export_membership(membership, environ)
 
 
 def _execute(command: Sequence[str], say: Callable[[str], None]) -> int:

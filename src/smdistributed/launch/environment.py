@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from smdistributed._common.discovery import Placement, placement_variables
+from smdistributed._common.discovery import Membership, membership_variables
 from smdistributed._common.discovery.job import RUN_ID
 
 __all__ = [
@@ -71,7 +71,7 @@ def local_environments(
     instance_type = environ.get("SM_CURRENT_INSTANCE_TYPE") or "local"
     environments = []
     for rank in range(np):
-        placement = Placement(
+        membership = Membership(
             rank=rank,
             world_size=np,
             local_rank=rank,
@@ -82,7 +82,7 @@ def local_environments(
             master_port=master_port,
             source="torch",
         )
-        variables = placement_variables(placement, instance_type)
+        variables = membership_variables(membership, instance_type)
         for name in ("SAGEMAKER_INSTANCE_TYPE", "SM_FRAMEWORK_PARAMS"):
             variables[name] = environ.get(name) or variables[name]
         environments.append({**base, **variables})

@@ -29,7 +29,7 @@ def plan(*sizes: int, cap: int = 25 * MIB, shares: int = 8) -> tuple[BucketPlan,
 
 
 def members(buckets: tuple[BucketPlan, ...]) -> list[list[int]]:
-    return [[p.index for p in bucket.placements] for bucket in buckets]
+    return [[p.index for p in bucket.slots] for bucket in buckets]
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def test_shares_are_equal_and_the_capacity_is_padded_for_them(shares: int) -> No
 
 def test_offsets_and_capacity_are_multiples_of_128_bytes() -> None:
     (bucket,) = plan(1, 127, 128, 129, 5)
-    assert [p.offset for p in bucket.placements] == [0, 128, 256, 384, 640]
+    assert [p.offset for p in bucket.slots] == [0, 128, 256, 384, 640]
     assert bucket.capacity_bytes % 128 == 0
 
 

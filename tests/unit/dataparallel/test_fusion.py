@@ -31,8 +31,7 @@ def specs(*sizes: int, dtype: str = "float32") -> list[TensorSpec]:
 def shape(buckets: tuple[BucketPlan, ...]) -> list[tuple[list[tuple[int, int]], int, int]]:
     """Per bucket ([(index, offset), ...], used, capacity)."""
     return [
-        ([(p.index, p.offset) for p in b.placements], b.used_bytes, b.capacity_bytes)
-        for b in buckets
+        ([(p.index, p.offset) for p in b.slots], b.used_bytes, b.capacity_bytes) for b in buckets
     ]
 
 
@@ -96,7 +95,7 @@ def test_a_bucket_holds_one_dtype_and_one_device() -> None:
         TensorSpec("e", 128, "float16", "cuda:0"),
     ]
     found = {
-        (b.dtype, b.device): [p.index for p in b.placements] for b in plan_buckets(tensors, 1024, 2)
+        (b.dtype, b.device): [p.index for p in b.slots] for b in plan_buckets(tensors, 1024, 2)
     }
     assert found == {
         ("float32", "cuda:0"): [0, 3],
@@ -112,7 +111,7 @@ def test_buckets_come_in_the_order_in_which_they_are_complete() -> None:
         TensorSpec("c", 128, "float16"),
         TensorSpec("d", 128, "float32"),
     ]
-    last = [b.placements[-1].index for b in plan_buckets(tensors, 512, 2)]
+    last = [b.slots[-1].index for b in plan_buckets(tensors, 512, 2)]
     assert last == [1, 2, 3]
 
 
@@ -138,27 +137,27 @@ tensor_lists = st.lists(
 def test_what_holds_for_every_plan(tensors: list[TensorSpec], cap: int, shares: int) -> None:
     buckets = plan_buckets(tensors, cap, shares)
     assert buckets == plan_buckets(tensors, cap, shares)
-    placed = [p.index for b in buckets for p in b.placements]
+    placed = [p.index for b in buckets for p in b.slots]
     assert sorted(placed) == list(range(len(tensors)))
     for bucket in buckets:
-        members = [tensors[p.index] for p in bucket.placements]
+        members = [tensors[p.index] for p in bucket.slots]
         assert {(t.dtype, t.device) for t in members} == {(bucket.dtype, bucket.device)}
-        assert [p.index for p in bucket.placements] == sorted(p.index for p in bucket.placements)
+        assert [p.index for p in bucket.slots] == sorted(p.index for p in bucket.slots)
         # Disjoint, aligned, inside; equal shares of whole 128 bytes.
         end = before_last = 0
-        for placement, tensor in zip(bucket.placements, members, strict=True):
-            assert placement.offset % 128 == 0
-            assert placement.offset >= end
-            assert placement.offset - end < 128
+        for slot, tensor in zip(bucket.slots, members, strict=True):
+            assert slot.offset % 128 == 0
+            assert slot.offset >= end
+            assert slot.offset - end < 128
             before_last = end
-            end = placement.offset + tensor.num_bytes
+            end = slot.offset + tensor.num_bytes
         assert end == bucket.used_bytes <= bucket.capacity_bytes < end + shares * 128
         assert bucket.capacity_bytes % (shares * 128) == 0
         # Closed by its last tensor, not before; what is larger than the cap is alone.
         assert before_last < cap
         if any(t.num_bytes > cap for t in members):
             assert len(members) == 1
-    lasts = [b.placements[-1].index for b in buckets]
+    lasts = [b.slots[-1].index for b in buckets]
     assert lasts == sorted(lasts)
     # At most one bucket of a kind has been left open.
     for kind in {(b.dtype, b.device) for b in buckets}:

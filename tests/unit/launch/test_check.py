@@ -29,7 +29,7 @@ def test_secrets_are_hidden_and_strangers_are_left_out() -> None:
 def test_a_wrong_environment_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_probe", lambda code: f"asked: {code}")
     report = dict(check.collect_report({"RANK": "x", "WORLD_SIZE": "1", "SMDDP_ZERO_COPY": "?"}))
-    assert report["placement"].startswith("ERROR: RANK='x'")
+    assert report["process"].startswith("ERROR: RANK='x'")
     assert report["settings"].startswith("ERROR: SMDDP_ZERO_COPY='?'")
     assert "import torch" in report["torch"]
     assert {"python", "system", "cores", "memory", "/dev/shm", "GPUs"} <= report.keys()

@@ -4,20 +4,20 @@
 
 import pytest
 
-from smdistributed._common.discovery import Placement
+from smdistributed._common.discovery import Membership
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.settings import Settings
 from smdistributed.launch.cli import _refuse_other_hosts, main
 from smdistributed.launch.options import Options
 
-NOBODY = Placement(0, 1, 0, 1, 0, 1, "127.0.0.1", None, "none")
-TWO_SM_HOSTS = Placement(0, 2, 0, 1, 0, 2, "algo-1", 7777, "sagemaker")
-TWO_MPI_HOSTS = Placement(0, 4, 0, 2, 0, 2, "m", 1, "openmpi")
-ONE_MPI_HOST = Placement(0, 2, 0, 2, 0, 1, "127.0.0.1", 1, "openmpi")
+NOBODY = Membership(0, 1, 0, 1, 0, 1, "127.0.0.1", None, "none")
+TWO_SM_HOSTS = Membership(0, 2, 0, 1, 0, 2, "algo-1", 7777, "sagemaker")
+TWO_MPI_HOSTS = Membership(0, 4, 0, 2, 0, 2, "m", 1, "openmpi")
+ONE_MPI_HOST = Membership(0, 2, 0, 2, 0, 1, "127.0.0.1", 1, "openmpi")
 
 
 @pytest.mark.parametrize(
-    ("hosts", "placement", "one_host", "text"),
+    ("hosts", "membership", "one_host", "text"),
     [
         (("192.0.2.1", "localhost"), NOBODY, False, r"host\(s\) 192.0.2.1 are not this machine"),
         ((), TWO_SM_HOSTS, False, "SM_HOSTS lists 2 hosts.*started by mpirun, srun or torchrun"),
@@ -25,14 +25,14 @@ ONE_MPI_HOST = Placement(0, 2, 0, 2, 0, 1, "127.0.0.1", 1, "openmpi")
     ],
 )
 def test_jobs_over_several_hosts_are_not_ours_to_start(
-    hosts: tuple[str, ...], placement: Placement, one_host: bool, text: str
+    hosts: tuple[str, ...], membership: Membership, one_host: bool, text: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        _refuse_other_hosts(Options(("a",), hosts=hosts), placement, one_host=one_host)
+        _refuse_other_hosts(Options(("a",), hosts=hosts), membership, one_host=one_host)
 
 
 @pytest.mark.parametrize(
-    ("hosts", "placement", "one_host"),
+    ("hosts", "membership", "one_host"),
     [
         (("localhost",), NOBODY, False),
         ((), NOBODY, True),
@@ -42,9 +42,9 @@ def test_jobs_over_several_hosts_are_not_ours_to_start(
     ],
 )
 def test_what_is_on_this_host_or_already_started_goes_on(
-    hosts: tuple[str, ...], placement: Placement, one_host: bool
+    hosts: tuple[str, ...], membership: Membership, one_host: bool
 ) -> None:
-    _refuse_other_hosts(Options(("a",), hosts=hosts), placement, one_host=one_host)
+    _refuse_other_hosts(Options(("a",), hosts=hosts), membership, one_host=one_host)
 
 
 def test_a_value_that_cannot_work_is_refused_once_before_ranks_start(

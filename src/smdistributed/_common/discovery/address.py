@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from smdistributed._common.discovery import sagemaker, slurm
-from smdistributed._common.discovery.placement import Claim
+from smdistributed._common.discovery.membership import Claim
 from smdistributed._common.discovery.variables import first_text, read_port, read_text
 
 __all__ = ["DEFAULT_PORT", "HostBroadcast", "master_address", "master_port"]

@@ -9,11 +9,11 @@ Source: dataparallel specification, sections 3.1 and 3.2.
 import os
 from collections.abc import MutableMapping
 
-from smdistributed._common.discovery.placement import Placement
+from smdistributed._common.discovery.membership import Membership
 from smdistributed._common.discovery.variables import read_text
 from smdistributed._common.log import get_logger
 
-__all__ = ["export_placement", "placement_variables"]
+__all__ = ["export_membership", "membership_variables"]
 
 # The server port of the original container contract; some scripts read it.
 _SERVER_PORT = 7592
@@ -37,42 +37,42 @@ _ONE_HOST = "SMDATAPARALLEL_USE_SINGLENODE"
 _SEVERAL_HOSTS = "SMDATAPARALLEL_USE_HOMOGENEOUS"
 
 
-def placement_variables(placement: Placement, instance_type: str = "local") -> dict[str, str]:
-    """Returns the variables of section 3.1 for a placement; what is unknown is left out."""
+def membership_variables(membership: Membership, instance_type: str = "local") -> dict[str, str]:
+    """Returns the variables of section 3.1 for a membership; what is unknown is left out."""
     numbers = {
-        "RANK": placement.rank,
-        "WORLD_SIZE": placement.world_size,
-        "LOCAL_RANK": placement.local_rank,
-        "LOCAL_WORLD_SIZE": placement.local_world_size,
-        "NODE_RANK": placement.node_rank,
-        "GROUP_RANK": placement.node_rank,
-        "MASTER_PORT": placement.master_port,
-        "SMDATAPARALLEL_LOCAL_RANK": placement.local_rank,
+        "RANK": membership.rank,
+        "WORLD_SIZE": membership.world_size,
+        "LOCAL_RANK": membership.local_rank,
+        "LOCAL_WORLD_SIZE": membership.local_world_size,
+        "NODE_RANK": membership.node_rank,
+        "GROUP_RANK": membership.node_rank,
+        "MASTER_PORT": membership.master_port,
+        "SMDATAPARALLEL_LOCAL_RANK": membership.local_rank,
         "SMDATAPARALLEL_SERVER_PORT": _SERVER_PORT,
     }
     variables = {name: str(value) for name, value in numbers.items() if value is not None}
-    if placement.master_addr is not None:
-        variables["MASTER_ADDR"] = placement.master_addr
-        variables["SMDATAPARALLEL_SERVER_ADDR"] = placement.master_addr
-    if placement.local_world_size is not None:
-        one_host = placement.local_world_size == placement.world_size
+    if membership.master_addr is not None:
+        variables["MASTER_ADDR"] = membership.master_addr
+        variables["SMDATAPARALLEL_SERVER_ADDR"] = membership.master_addr
+    if membership.local_world_size is not None:
+        one_host = membership.local_world_size == membership.world_size
         variables[_ONE_HOST if one_host else _SEVERAL_HOSTS] = "1"
     variables["SAGEMAKER_INSTANCE_TYPE"] = instance_type
     variables["SM_FRAMEWORK_PARAMS"] = _FRAMEWORK_PARAMS
     return variables
 
 
-def export_placement(
-    placement: Placement, environ: MutableMapping[str, str] | None = None
+def export_membership(
+    membership: Membership, environ: MutableMapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Sets every missing variable of section 3.1 and logs the placement's warnings.
+    """Sets every missing variable of section 3.1 and logs the membership's warnings.
 
     What is set stays, except when the torch variables counted hosts and were overruled: then the
     numbers are replaced, with a warning. A process without a job exports nothing. The warnings are
     shown by rank 0 and are debug messages elsewhere, as all ranks find the same.
 
     Args:
-        placement: what `discover` found.
+        membership: what `discover` found.
         environ: the environment to change; default: that of this process.
 
     Returns:
@@ -81,13 +81,13 @@ def export_placement(
     if environ is None:
         environ = os.environ
     logger = get_logger()
-    for warning in placement.warnings:
-        (logger.warning if placement.rank == 0 else logger.debug)(warning)
-    if placement.source == "none":
+    for warning in membership.warnings:
+        (logger.warning if membership.rank == 0 else logger.debug)(warning)
+    if membership.source == "none":
         return ()
     instance_type = read_text(environ, "SM_CURRENT_INSTANCE_TYPE") or "local"
     changed: list[str] = []
-    for name, value in sorted(placement_variables(placement, instance_type).items()):
+    for name, value in sorted(membership_variables(membership, instance_type).items()):
         old = read_text(environ, name)
         if old == value:
             continue
@@ -96,7 +96,7 @@ def export_placement(
         ):
             continue
         if old is not None:
-            if not (placement.overrules_torch and name in _REPLACED_WHEN_OVERRULED):
+            if not (membership.overrules_torch and name in _REPLACED_WHEN_OVERRULED):
                 continue
             logger.debug("%s=%s is replaced by %s", name, old, value)
         environ[name] = value

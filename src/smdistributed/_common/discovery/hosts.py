@@ -11,10 +11,10 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from smdistributed._common.discovery.placement import Placement
+from smdistributed._common.discovery.membership import Membership
 from smdistributed._common.discovery.variables import read_text
 
-__all__ = ["complete_placement", "host_identity"]
+__all__ = ["complete_membership", "host_identity"]
 
 _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,33 +35,33 @@ def host_identity(environ: Mapping[str, str]) -> str:
     return f"host:{socket.gethostname()}:{boot_id}"
 
 
-def complete_placement(placement: Placement, identities: Sequence[str]) -> Placement:
+def complete_membership(membership: Membership, identities: Sequence[str]) -> Membership:
     """Fills in local rank, local size, node rank and number of nodes where they are `None`.
 
     Args:
-        placement: what discovery found for this process.
+        membership: what discovery found for this process.
         identities: `host_identity` of every rank, indexed by rank; `world_size` of them.
 
     Returns:
-        The placement without `None` in these four fields. Ranks of a host are numbered by ascending
-        global rank, hosts by their lowest rank. What a launcher said stays.
+        The membership without `None` in these four fields. Ranks of a host are numbered by
+        ascending global rank, hosts by their lowest rank. What a launcher said stays.
     """
-    if len(identities) != placement.world_size:
+    if len(identities) != membership.world_size:
         raise ValueError(
-            f"got {len(identities)} host identities for world_size={placement.world_size}; "
+            f"got {len(identities)} host identities for world_size={membership.world_size}; "
             "expected one per rank"
         )
     hosts = list(dict.fromkeys(identities))
-    host = identities[placement.rank]
+    host = identities[membership.rank]
     local_ranks = [rank for rank, identity in enumerate(identities) if identity == host]
 
     def keep(given: int | None, computed: int) -> int:
         return computed if given is None else given
 
     return dataclasses.replace(
-        placement,
-        local_rank=keep(placement.local_rank, local_ranks.index(placement.rank)),
-        local_world_size=keep(placement.local_world_size, len(local_ranks)),
-        node_rank=keep(placement.node_rank, hosts.index(host)),
-        num_nodes=keep(placement.num_nodes, len(hosts)),
+        membership,
+        local_rank=keep(membership.local_rank, local_ranks.index(membership.rank)),
+        local_world_size=keep(membership.local_world_size, len(local_ranks)),
+        node_rank=keep(membership.node_rank, hosts.index(host)),
+        num_nodes=keep(membership.num_nodes, len(hosts)),
     )

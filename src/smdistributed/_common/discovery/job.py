@@ -30,7 +30,7 @@ def job_identity(environ: Mapping[str, str], source: str) -> str | None:
 
     Args:
         environ: the environment to read.
-        source: of this process's placement, see `Placement.source`.
+        source: of this process's membership, see `Membership.source`.
     """
     run = read_text(environ, RUN_ID)
     if run is not None:

@@ -9,7 +9,7 @@ Source: dataparallel specification, section 3.2, rows 1 to 4.
 from collections.abc import Mapping
 
 from smdistributed._common.discovery import slurm
-from smdistributed._common.discovery.placement import Claim
+from smdistributed._common.discovery.membership import Claim
 from smdistributed._common.discovery.variables import first_text, read_int
 
 __all__ = ["mvapich_claim", "openmpi_claim", "pmi_claim", "torch_claim"]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from smdistributed._common.discovery.placement import Claim
+from smdistributed._common.discovery.membership import Claim
 
 __all__ = ["RayContext", "RayContextFinder", "live_ray_context", "ray_claim"]
 

@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from smdistributed._common.discovery import address, launchers, ray, sagemaker, slurm
-from smdistributed._common.discovery.placement import Claim, Placement
+from smdistributed._common.discovery.membership import Claim, Membership
 from smdistributed._common.errors import ConfigurationError
 
 __all__ = ["discover"]
@@ -55,10 +55,10 @@ def discover(
     find_ray_context: ray.RayContextFinder = ray.live_ray_context,
     read_resource_config: sagemaker.ResourceConfigReader = sagemaker.read_resource_config,
     broadcast_host: address.HostBroadcast | None = None,
-) -> Placement:
+) -> Membership:
     """Finds the place of this process in its job.
 
-    Pure: everything it looks at is an argument, and it changes nothing. See `export_placement`.
+    Pure: everything it looks at is an argument, and it changes nothing. See `export_membership`.
 
     Args:
         environ: the environment; default: that of this process.
@@ -68,7 +68,7 @@ def discover(
             the host of rank 0, asked for through MPI. Collective over all ranks of the job.
 
     Returns:
-        The placement; its local and node fields may be `None`, see `complete_placement`.
+        The membership; its local and node fields may be `None`, see `complete_membership`.
 
     Raises:
         ConfigurationError: a variable of the winning source is not an integer or out of range; the
@@ -99,7 +99,7 @@ def discover(
     if filled.source != "sagemaker":
         filled = _fill_node_from_sagemaker(filled, environ, read_resource_config)
     by_source = {claim.source: claim for claim in claims}
-    return Placement(
+    return Membership(
         rank=filled.rank,
         world_size=filled.world_size,
         local_rank=filled.local_rank,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from smdistributed._common.discovery.placement import Claim
+from smdistributed._common.discovery.membership import Claim
 from smdistributed._common.discovery.variables import read_text
 from smdistributed._common.errors import ConfigurationError
 

@@ -15,7 +15,7 @@ Source: dataparallel specification, section 3.2, row 6, and section 3.3, row 5.
 import re
 from collections.abc import Iterator, Mapping
 
-from smdistributed._common.discovery.placement import Claim
+from smdistributed._common.discovery.membership import Claim
 from smdistributed._common.discovery.variables import read_int, read_text
 from smdistributed._common.errors import ConfigurationError
 

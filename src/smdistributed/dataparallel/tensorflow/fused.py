@@ -94,7 +94,7 @@ def all_reduce_fused(
     results: list[Any] = [None] * len(tensors)
     sequence = sequence or InSequence()
     for number, bucket in enumerate(buckets, start=1):
-        indices = [placement.index for placement in bucket.placements]
+        indices = [slot.index for slot in bucket.slots]
         with sequence:
             reduced = operations.all_reduce(
                 [tensors[index] for index in indices],

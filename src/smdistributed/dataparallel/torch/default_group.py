@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from smdistributed._common.discovery import Placement, discover
+from smdistributed._common.discovery import Membership, discover
 from smdistributed._common.discovery.variables import read_int
 from smdistributed.dataparallel.engine_errors import documented_errors
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPNotInitialized
@@ -73,22 +73,22 @@ def local_rank() -> int:
     Raises:
         SMDDPConfigInvalid: neither a launcher nor the group can tell.
     """
-    placement, ranks = _told_of_this_process(), _ranks_of_this_host()
-    if placement is not None and placement.local_rank is not None:
-        return placement.local_rank
+    membership, ranks = _told_of_this_process(), _ranks_of_this_host()
+    if membership is not None and membership.local_rank is not None:
+        return membership.local_rank
     return ranks.index(dist.get_rank()) if ranks else _set_by_hand("LOCAL_RANK")
 
 
 @keep_from_compiler
 def local_size() -> int:
     """Number of processes on this host, as `local_rank`."""
-    placement, ranks = _told_of_this_process(), _ranks_of_this_host()
-    if placement is not None and placement.local_world_size is not None:
-        return placement.local_world_size
+    membership, ranks = _told_of_this_process(), _ranks_of_this_host()
+    if membership is not None and membership.local_world_size is not None:
+        return membership.local_world_size
     return len(ranks) if ranks else _set_by_hand("LOCAL_WORLD_SIZE")
 
 
-def _told_of_this_process() -> Placement | None:
+def _told_of_this_process() -> Membership | None:
     """What the launcher says, if it means this process of this group."""
     with documented_errors():
         found = discover()

@@ -12,10 +12,10 @@ from torch.distributed import distributed_c10d
 
 from smdistributed._common import errors
 from smdistributed._common.discovery import (
-    Placement,
-    complete_placement,
+    Membership,
+    complete_membership,
     discover,
-    export_placement,
+    export_membership,
     host_identity,
 )
 from smdistributed._common.engine_options import EngineOptions
@@ -33,10 +33,10 @@ from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, Process
 from smdistributed.dataparallel.torch.torch_wrappers import request
 from smdistributed.dataparallel.torch.tracing import note_group
 
-__all__ = ["create_process_group", "discover_placement"]
+__all__ = ["create_process_group", "discover_membership"]
 
 
-def discover_placement() -> Placement:
+def discover_membership() -> Membership:
     """Returns which rank of which job this process is.
 
     Raises:
@@ -105,12 +105,12 @@ def _complete_discovery(options: Any) -> None:
     Source: specification, section 3.2. A collective step, so it must depend on nothing that may
     differ between ranks; whether a source gives local ranks is a property of the launcher.
     """
-    placement = discover_placement()
-    if placement.source == "none" or placement.local_rank is not None:
+    membership = discover_membership()
+    if membership.source == "none" or membership.local_rank is not None:
         return
-    if placement.world_size != options.group_size:
+    if membership.world_size != options.group_size:
         return  # the script has ranks of its own making
     timeout_s = options.timeout.total_seconds()
     exchange = store_exchange(options.store, options.group_rank, options.group_size, timeout_s)
     identities = exchange("hosts", host_identity(os.environ).encode())
-    export_placement(complete_placement(placement, [text.decode() for text in identities]))
+    export_membership(complete_membership(membership, [text.decode() for text in identities]))

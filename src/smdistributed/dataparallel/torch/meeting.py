@@ -66,8 +66,8 @@ def _check_address(url: str) -> None:
             host = read_text(os.environ, "MASTER_ADDR")
             if host is not None:
                 require_resolvable(host)
-            elif (placement := discover()).source != "none":
-                placement.require_master()
+            elif (membership := discover()).source != "none":
+                membership.require_master()
 
 
 def require_one_job(store: Store, rank: int, size: int, timeout: timedelta) -> None:

@@ -23,7 +23,7 @@ import threading
 
 import torch.distributed as dist
 
-from smdistributed._common.discovery import export_placement
+from smdistributed._common.discovery import export_membership
 from smdistributed.dataparallel.torch import (
     background,
     casts,  # noqa: F401 -- for its effect: Compression takes torch tensors
@@ -33,7 +33,10 @@ from smdistributed.dataparallel.torch import (
     torch_wrappers,
 )
 from smdistributed.dataparallel.torch.adoption import watch
-from smdistributed.dataparallel.torch.group_creation import create_process_group, discover_placement
+from smdistributed.dataparallel.torch.group_creation import (
+    create_process_group,
+    discover_membership,
+)
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME
 from smdistributed.dataparallel.trace.session import session as trace_session
 
@@ -51,7 +54,7 @@ def register() -> None:
         SMDDPConfigInvalid: an environment variable has a value that cannot work.
     """
     with _lock:
-        export_placement(discover_placement())
+        export_membership(discover_membership())
         shims.install()
         if dist.is_backend_available(BACKEND_NAME):
             return

@@ -56,7 +56,7 @@ class Session:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recording: _Recording | None = None
-        self._placement: tuple[int, int] | None = None
+        self._membership: tuple[int, int] | None = None
         self._job = ""
         self._groups: dict[str, list[int]] = {}
         self._ends_with_process = False
@@ -135,7 +135,7 @@ class Session:
             rank, world_size: in the job.
             job: equal on all ranks of one job and on no other; empty if unknown.
         """
-        self._placement = (rank, world_size)
+        self._membership = (rank, world_size)
         self._job = job
 
     def note_group(self, name: str, ranks: Sequence[int]) -> None:
@@ -182,13 +182,13 @@ class Session:
         return path
 
     def _where_am_i(self) -> tuple[int, int]:
-        if self._placement is not None:
-            return self._placement
+        if self._membership is not None:
+            return self._membership
         try:
-            placement = discover()
+            membership = discover()
         except ConfigurationError as error:
             raise SMDDPConfigInvalid(str(error)) from None
-        return placement.rank, placement.world_size
+        return membership.rank, membership.world_size
 
     def _end_with_process(self) -> None:
         """Arrange that the trace is written however the script ends, short of being killed."""

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from smdistributed._common.discovery import Placement, export_placement
+from smdistributed._common.discovery import Membership, export_membership
 
-ONE_HOST = Placement(
+ONE_HOST = Membership(
     rank=1,
     world_size=2,
     local_rank=1,
@@ -23,7 +23,7 @@ ONE_HOST = Placement(
 
 def test_everything_that_is_missing_is_set() -> None:
     environ: dict[str, str] = {}
-    changed = export_placement(ONE_HOST, environ)
+    changed = export_membership(ONE_HOST, environ)
     assert environ == {
         "RANK": "1",
         "WORLD_SIZE": "2",
@@ -45,43 +45,43 @@ def test_everything_that_is_missing_is_set() -> None:
 
 def test_a_second_time_changes_nothing() -> None:
     environ: dict[str, str] = {}
-    export_placement(ONE_HOST, environ)
-    assert export_placement(ONE_HOST, environ) == ()
+    export_membership(ONE_HOST, environ)
+    assert export_membership(ONE_HOST, environ) == ()
 
 
 def test_what_is_set_stays() -> None:
     environ = {"MASTER_PORT": "1", "RANK": "1", "SMDATAPARALLEL_USE_HOMOGENEOUS": "1"}
-    export_placement(ONE_HOST, environ)
+    export_membership(ONE_HOST, environ)
     assert environ["MASTER_PORT"] == "1"
     assert "SMDATAPARALLEL_USE_SINGLENODE" not in environ
 
 
 def test_several_hosts_and_unknown_local_numbers() -> None:
     environ = {"SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge"}
-    placement = Placement(0, 4, None, None, None, None, None, 9, "pmi")
-    export_placement(placement, environ)
+    membership = Membership(0, 4, None, None, None, None, None, 9, "pmi")
+    export_membership(membership, environ)
     assert "LOCAL_RANK" not in environ
     assert "MASTER_ADDR" not in environ
     assert not {name for name in environ if name.startswith("SMDATAPARALLEL_USE")}
     assert environ["SAGEMAKER_INSTANCE_TYPE"] == "ml.p4d.24xlarge"
-    known = Placement(0, 4, 0, 2, 0, 2, "m", 9, "pmi")
-    export_placement(known, environ)
+    known = Membership(0, 4, 0, 2, 0, 2, "m", 9, "pmi")
+    export_membership(known, environ)
     assert environ["SMDATAPARALLEL_USE_HOMOGENEOUS"] == "1"
 
 
 def test_a_process_without_a_job_exports_nothing() -> None:
     environ: dict[str, str] = {}
-    assert export_placement(Placement(0, 1, 0, 1, 0, 1, "127.0.0.1", None, "none"), environ) == ()
+    assert export_membership(Membership(0, 1, 0, 1, 0, 1, "127.0.0.1", None, "none"), environ) == ()
     assert environ == {}
 
 
 def test_numbers_per_host_are_replaced_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     environ = {"RANK": "0", "WORLD_SIZE": "1", "NODE_RANK": "7", "MASTER_PORT": "5"}
-    placement = Placement(
+    membership = Membership(
         0, 2, 0, 2, 0, 1, "m", 9, "openmpi", warnings=("counted hosts",), overrules_torch=True
     )
     with caplog.at_level(logging.WARNING):
-        export_placement(placement, environ)
+        export_membership(membership, environ)
     assert (environ["RANK"], environ["WORLD_SIZE"], environ["NODE_RANK"]) == ("0", "2", "0")
     assert environ["MASTER_PORT"] == "5"
     assert "counted hosts" in caplog.text

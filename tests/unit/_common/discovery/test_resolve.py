@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from smdistributed._common.discovery import Placement
+from smdistributed._common.discovery import Membership
 from smdistributed._common.discovery import discover as discover_anywhere
 from smdistributed._common.errors import ConfigurationError
 
 
-def discover(environ: Mapping[str, str], **injected: Any) -> Placement:
+def discover(environ: Mapping[str, str], **injected: Any) -> Membership:
     """Discovery that sees nothing but its arguments, whatever machine the test runs on."""
     injected.setdefault("find_ray_context", lambda: None)
     injected.setdefault("read_resource_config", lambda: None)

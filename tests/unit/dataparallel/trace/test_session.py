@@ -28,7 +28,7 @@ def rank_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("SMDDP_TRACE", raising=False)
     # What earlier tests of this process said about a job.
-    monkeypatch.setattr(session_module.session, "_placement", None)
+    monkeypatch.setattr(session_module.session, "_membership", None)
     yield
     sdp.stop_profiler()
 

@@ -84,8 +84,8 @@ class Bucket:
         self.index = index
         self.plan = plan
         self.slots = [
-            GradientSlot(placement.index, *parameters[placement.index], placement.offset, self)
-            for placement in plan.placements
+            GradientSlot(slot.index, *parameters[slot.index], slot.offset, self)
+            for slot in plan.slots
         ]
         self.missing = len(self.slots)
         self.buffer: Tensor | None = None

@@ -24,17 +24,17 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from smdistributed._common.discovery import (
-    Placement,
-    complete_placement,
+    Membership,
+    complete_membership,
     discover,
-    export_placement,
+    export_membership,
     host_identity,
 )
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.torch.exchange import store_exchange
-from smdistributed.dataparallel.torch.group_creation import discover_placement
+from smdistributed.dataparallel.torch.group_creation import discover_membership
 from smdistributed.dataparallel.torch.registration import register
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
@@ -96,23 +96,23 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         _keep_accelerate_apart()
         return
     parameters = Config.parse(config, os.environ)
-    placement = discover_placement()
+    membership = discover_membership()
     is_adopted = dist.is_initialized()
     if is_adopted:
-        check_adoptable(placement)
-    topology = parameters.topology(dist.get_world_size() if is_adopted else placement.world_size)
+        check_adoptable(membership)
+    topology = parameters.topology(dist.get_world_size() if is_adopted else membership.world_size)
     with contextlib.ExitStack() as leaving:
         if not is_adopted:
-            make_default_group(parameters, placement, leaving)
-        placement = _agree(parameters, placement)
+            make_default_group(parameters, membership, leaving)
+        membership = _agree(parameters, membership)
         groups = make_mesh_groups(topology, leaving)
         job = Job(
             config=parameters,
             topology=topology,
-            rank=placement.rank,
-            local_rank=placement.local_rank or 0,
-            local_size=placement.local_world_size or 1,
-            device=_device(placement.local_rank or 0),
+            rank=membership.rank,
+            local_rank=membership.local_rank or 0,
+            local_size=membership.local_world_size or 1,
+            device=_device(membership.local_rank or 0),
             groups=groups.by_kind,
             message_group=groups.message_group,
         )
@@ -147,7 +147,7 @@ def reset() -> None:
 shutdown = reset
 
 
-def _agree(config: Config, placement: Placement) -> Placement:
+def _agree(config: Config, membership: Membership) -> Membership:
     """Compare the parameters of all ranks, and find out who is on which host; a collective.
 
     Returns:
@@ -162,9 +162,9 @@ def _agree(config: Config, placement: Placement) -> Placement:
     mine = {"host": host_identity(os.environ), "parameters": _comparable(config)}
     everyone = [json.loads(each) for each in exchange("ranks", json.dumps(mine).encode())]
     _check_equal([each["parameters"] for each in everyone])
-    if (placement.rank, placement.world_size) != (rank, size):  # the script numbers its ranks
-        placement = dataclasses.replace(
-            placement,
+    if (membership.rank, membership.world_size) != (rank, size):  # the script numbers its ranks
+        membership = dataclasses.replace(
+            membership,
             rank=rank,
             world_size=size,
             local_rank=None,
@@ -173,9 +173,9 @@ def _agree(config: Config, placement: Placement) -> Placement:
             num_nodes=None,
             source="none",
         )
-    placement = complete_placement(placement, [each["host"] for each in everyone])
-    export_placement(dataclasses.replace(placement, warnings=()))  # told at the import
-    return placement
+    membership = complete_membership(membership, [each["host"] for each in everyone])
+    export_membership(dataclasses.replace(membership, warnings=()))  # told at the import
+    return membership
 
 
 def _keep_accelerate_apart() -> None:

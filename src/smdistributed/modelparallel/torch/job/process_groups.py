@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed import ProcessGroup
 
-from smdistributed._common.discovery import Placement
+from smdistributed._common.discovery import Membership
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.modelparallel.decide.config import Config
@@ -44,27 +44,29 @@ class MeshGroups:
     message_group: ProcessGroup
 
 
-def check_adoptable(placement: Placement) -> None:
+def check_adoptable(membership: Membership) -> None:
     """Whether torch's default group, which somebody else has made, is this job's.
 
     Raises:
         ConfigError: it holds another number of ranks than the launcher has started.
     """
     size = dist.get_world_size()
-    if placement.source not in _WITHOUT_A_COUNT and placement.world_size != size:
+    if membership.source not in _WITHOUT_A_COUNT and membership.world_size != size:
         raise ConfigError(
             f"torch's default process group has {size} ranks, and this job has"
-            f" {placement.world_size} processes; expected the same number. Make the group with all"
+            f" {membership.world_size} processes; expected the same number. Make the group with all"
             " processes of the job, or leave it to smp.init()."
         )
 
 
-def make_default_group(config: Config, placement: Placement, leaving: contextlib.ExitStack) -> None:
+def make_default_group(
+    config: Config, membership: Membership, leaving: contextlib.ExitStack
+) -> None:
     """Make torch's default group; blocks until all ranks have met.
 
     Args:
         config: chooses backend and port.
-        placement: which rank of which job this process is; its variables are in the environment.
+        membership: which rank of which job this process is; its variables are in the environment.
         leaving: is told how to end the group.
 
     Raises:
@@ -72,7 +74,7 @@ def make_default_group(config: Config, placement: Placement, leaving: contextlib
         SMDDPTimeoutError, SMDDPPeerLost: they did not all meet; torch's `DistStoreError` or
             `DistNetworkError` where they did not even reach rank 0's address.
     """
-    dist.init_process_group(_backend(config, placement), **_meeting(config, placement))
+    dist.init_process_group(_backend(config, membership), **_meeting(config, membership))
     leaving.callback(_end_default_group, dist.distributed_c10d._get_default_group())
 
 
@@ -104,12 +106,12 @@ def make_mesh_groups(topology: Topology, leaving: contextlib.ExitStack) -> MeshG
     return MeshGroups(by_kind, message_group)
 
 
-def _backend(config: Config, placement: Placement) -> str:
+def _backend(config: Config, membership: Membership) -> str:
     chosen = config.ddp_dist_backend
     if chosen == "nccl":
         if torch.cuda.is_available() and dist.is_nccl_available():
             return f"cpu:{_OURS},cuda:nccl"
-        if placement.rank == 0:
+        if membership.rank == 0:
             get_logger().warning(
                 "ddp_dist_backend is 'nccl', but there is no CUDA device here; expected one for"
                 " each rank. Goes on as with 'auto', which is what to set for both."
@@ -118,12 +120,12 @@ def _backend(config: Config, placement: Placement) -> str:
     return _OURS if chosen == "auto" else chosen
 
 
-def _meeting(config: Config, placement: Placement) -> dict[str, Any]:
+def _meeting(config: Config, membership: Membership) -> dict[str, Any]:
     """Where the ranks meet, as arguments of `init_process_group`."""
-    rank, size = placement.rank, placement.world_size
-    if placement.source == "none":
+    rank, size = membership.rank, membership.world_size
+    if membership.source == "none":
         return {"store": HashStore(), "rank": 0, "world_size": 1}
-    host, _ = placement.require_master()
+    host, _ = membership.require_master()
     if not config.ddp_port:
         return {}  # as the environment says
     # Not `tcp://`: torchrun makes torch look for a server of the launcher's at that address.

@@ -18,7 +18,7 @@ from machine_speed import scaled
 from torch._C._distributed_c10d import HashStore
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed._common.discovery import Placement
+from smdistributed._common.discovery import Membership
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ConfigError
@@ -164,17 +164,17 @@ def test_after_the_user_has_ended_the_groups_reset_still_works() -> None:
         assert not smp.is_initialized()
 
 
-def placement(world_size: int, source: str = "torch", rank: int = 0) -> Placement:
-    return Placement(rank, world_size, None, None, None, None, "127.0.0.1", 1, source)
+def membership(world_size: int, source: str = "torch", rank: int = 0) -> Membership:
+    return Membership(rank, world_size, None, None, None, None, "127.0.0.1", 1, source)
 
 
 def test_a_default_group_of_other_ranks_is_refused() -> None:
     alone_with("gloo")
     with pytest.raises(ConfigError, match=r"has 1 ranks, and this job has 4 processes; .*leave it"):
-        process_groups.check_adoptable(placement(4))
-    process_groups.check_adoptable(placement(1))
-    process_groups.check_adoptable(placement(4, "sagemaker"))  # counts hosts
-    process_groups.check_adoptable(placement(4, "none"))
+        process_groups.check_adoptable(membership(4))
+    process_groups.check_adoptable(membership(1))
+    process_groups.check_adoptable(membership(4, "sagemaker"))  # counts hosts
+    process_groups.check_adoptable(membership(4, "none"))
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_backends(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: has_cuda)
     config = Config.parse({"ddp": True, "ddp_dist_backend": asked}, {})
-    assert process_groups._backend(config, placement(4)) == expected
-    assert process_groups._backend(config, placement(4, rank=1)) == expected
+    assert process_groups._backend(config, membership(4)) == expected
+    assert process_groups._backend(config, membership(4, rank=1)) == expected
     warnings = lines(logging.WARNING)
     if asked == "nccl" and not has_cuda:
         [line] = warnings  # of rank 0 alone

@@ -6,7 +6,7 @@ import dataclasses
 
 from smdistributed._common.errors import ConfigurationError
 
-__all__ = ["Claim", "Placement"]
+__all__ = ["Claim", "Membership"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
+class Membership:
     """The place of this process in the job, and where its ranks meet.
 
     Attributes:
