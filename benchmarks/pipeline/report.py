@@ -76,7 +76,7 @@ def can_run_table(why_not: dict[str, dict[str, str]]) -> str:
             reasons = [reason for way, reason in ways.items() if way.startswith(kind)]
             cells.append(next((_brief(each) for each in reasons if each), "**yes**"))
         lines.append(cells)
-    return page_parts.table(["Architecture", "Traced", "By hand, as a chain"], lines)
+    return page_parts.table(["Architecture", "Observed", "By hand, as a chain"], lines)
 
 
 def _brief(reason: str) -> str:

@@ -73,7 +73,7 @@ def test_model_parallelism_loads_no_triton_of_its_own() -> None:
 
     assert triton("import smdistributed.modelparallel.torch") <= triton("import torch")
     traces = (
-        "import sys; import smdistributed.modelparallel.torch.partitioning.tracing as t;"
+        "import sys; import smdistributed.modelparallel.torch.partitioning.observation as t;"
         " sys.modules['tensorflow'] = sys; assert t._flop_registry()"
     )
     assert triton(traces) <= triton("import torch")

@@ -57,7 +57,7 @@ from smdistributed.modelparallel.torch.optimizer.sixteen_bit.casting import (
 )
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.optimizer import current_optimizer
-from smdistributed.modelparallel.torch.partitioning import tracing
+from smdistributed.modelparallel.torch.partitioning import observation
 from smdistributed.modelparallel.torch.partitioning.partition_report import partition_report
 from smdistributed.modelparallel.torch.partitioning.partitioner import (
     agree_on_partition,
@@ -77,14 +77,14 @@ from smdistributed.modelparallel.torch.saving.checkpoints.agreement import (
     united,
 )
 
-__all__ = ["DistributedModel", "Traced"]
+__all__ = ["DistributedModel", "Observed"]
 
 Hook = Callable[[Any, Any], Any]
 
 _TRACE_DEVICES = ("cpu", "gpu")
 
 
-class Traced(BaseException):
+class Observed(BaseException):
     """Leaves the step's body once the model's first call has been watched."""
 
 
@@ -166,7 +166,7 @@ class DistributedModel(Wrapper):
         self._inner = [module]  # in a list: it is registered below `module` already
         self._trace_device = trace_device
         self._is_measured = trace_execution_times
-        self._trace: tracing.Trace | None = None
+        self._observation: observation.Observation | None = None
         self._placement: Placement | None = None
         self._fixed: Decision | None = None
         self._model_device = ModelDevice(module, job)
@@ -257,11 +257,11 @@ class DistributedModel(Wrapper):
         pipeline = current_pipeline("the model's call")
         for casts in self._casts:
             args, kwargs = casts.cast_down((args, kwargs))
-        if pipeline.is_tracing:
+        if pipeline.is_observing:
             device = self._job.device if self._trace_device == "gpu" else torch.device("cpu")
             inner = self.get_module()
-            self._trace = tracing.trace(inner, args, kwargs, device, self._is_measured)
-            raise Traced
+            self._observation = observation.observe(inner, args, kwargs, device, self._is_measured)
+            raise Observed
         if (
             self._job.config.partitions > 1
             and not pipeline.is_in_step
@@ -293,7 +293,7 @@ class DistributedModel(Wrapper):
             RuntimeError: outside of a step, if there are several partitions.
         """
         pipeline = current_pipeline("model.backward()")
-        if pipeline.is_tracing:
+        if pipeline.is_observing:
             return
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         given: list[Tensor | None]
@@ -326,17 +326,17 @@ class DistributedModel(Wrapper):
             run_body: on a leader, runs the step's body on the first microbatch.
         """
 
-        def watch() -> tracing.Trace | None:
+        def watch() -> observation.Observation | None:
             assert run_body is not None
-            pipeline.is_tracing = True
+            pipeline.is_observing = True
             try:
                 with pipeline.in_body():
                     run_body()
-            except Traced:
-                return self._trace
+            except Observed:
+                return self._observation
             finally:
-                pipeline.is_tracing = False
-                self._trace = None
+                pipeline.is_observing = False
+                self._observation = None
             return None
 
         inner = self.get_module()

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which partition each module is in: by hand, or by the cost of what a trace has seen.
+"""Which partition each module is in: by hand, or by the costs of an observed run.
 
 By hand, an assignment is noted in the module itself, under a name of ours in its `__dict__`: so it
 is copied with the module, as `nn.TransformerEncoder` copies its layers.

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the model gets its partition: from a file, by hand, or by what a trace has seen.
+"""How the model gets its partition: from a file, by hand, or by what an observed run has shown.
 
 One rank, the leader of the first pipeline, finds the decision and tells all others; no rank finds
 one by itself. So the pipelines cannot differ, and a file is needed on one host only.
@@ -30,11 +30,11 @@ from smdistributed.modelparallel.torch.modules.assignment import (
     module_paths,
 )
 from smdistributed.modelparallel.torch.modules.placement import Placement
-from smdistributed.modelparallel.torch.partitioning import tracing
+from smdistributed.modelparallel.torch.partitioning import observation
 
 __all__ = ["agree_on_partition", "find_partition", "in_one_partition", "log_placement"]
 
-Watch = Callable[[], tracing.Trace | None]
+Watch = Callable[[], observation.Observation | None]
 """Runs the step's body on the first microbatch until the model's first call has been watched."""
 
 
@@ -159,9 +159,9 @@ def _by_cost(
 ) -> Decision:
     found = None if config.skip_tracing or watch is None else watch()
     if found is None:
-        found = tracing.untraced(model, device)
+        found = observation.unobserved(model, device)
     active = config.active_microbatches or config.microbatches
-    assignment = tracing.decide(
+    assignment = observation.decide(
         found, config.partitions, config.memory_weight, min(active, config.microbatches)
     )
     return Decision(

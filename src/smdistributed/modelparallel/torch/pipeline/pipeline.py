@@ -46,7 +46,7 @@ class Pipeline:
 
     Attributes:
         is_in_step: user code of a step runs.
-        is_tracing: it is the one that the partition is decided from.
+        is_observing: it is the one that the partition is decided from; `smp.is_tracing()` says so.
         helpers: by partition, the module that runs rows of modules there for other ranks.
         peak_microbatches: that were under way at the same time, in the last step; on the leader.
     """
@@ -56,7 +56,7 @@ class Pipeline:
         self.rank = job.rank_in(GroupKind.PP)
         self.size = job.size_of(GroupKind.PP)
         self.is_in_step = False
-        self.is_tracing = False
+        self.is_observing = False
         self.helpers: Sequence[nn.Module] = ()
         self.peak_microbatches = 0
         self._channel: _native.Communicator | None = None
@@ -298,7 +298,7 @@ def current_pipeline(what: str) -> Pipeline:
 
 def is_tracing() -> bool:
     """Whether the step's body runs only to be watched, before the model is partitioned."""
-    return _pipeline is not None and _pipeline.is_tracing
+    return _pipeline is not None and _pipeline.is_observing
 
 
 def _scaled(root: Tensor, gradient: Tensor | None, scale: float) -> Tensor | None:

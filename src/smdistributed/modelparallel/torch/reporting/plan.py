@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`smp.plan()`: what a pipeline would do, before there is one.
 
-The model is traced and partitioned as the first step would do it, and profiled; the schedule's
+The model is observed and partitioned as the first step would do it, and profiled; the schedule's
 rules do the rest. Needs no other process, no launcher and no `smp.init()`.
 
 Source: our choice; docs/pipeline_report.md.
@@ -26,7 +26,7 @@ from smdistributed.modelparallel.report.words import aligned, bytes_text, second
 from smdistributed.modelparallel.torch.modules.assignment import (
     Decision,
 )
-from smdistributed.modelparallel.torch.partitioning import tracing
+from smdistributed.modelparallel.torch.partitioning import observation
 from smdistributed.modelparallel.torch.partitioning.partitioner import find_partition
 from smdistributed.modelparallel.torch.pipeline.microbatches import ArgumentSplitter
 from smdistributed.modelparallel.torch.reporting.profile import Loss, profile
@@ -128,7 +128,7 @@ def plan(
     device = torch.device(device)
     splitter = ArgumentSplitter(module.forward, non_split_inputs=non_split_inputs or None)
     profiles: dict[int, Profile] = {}
-    traces: dict[int, tracing.Trace] = {}
+    observations: dict[int, observation.Observation] = {}
     reports = []
     several_ranks = _several("ranks", ranks)
     for count in _several("microbatches", microbatches):
@@ -144,10 +144,12 @@ def plan(
                 },
                 {},
             )
-            if count not in traces and parsed.auto_partition and not parsed.load_partition:
-                found = tracing.trace(module, call[0], call[1], device, is_measured=False)
-                traces[count] = found
-            decision = find_partition(parsed, module, device, functools.partial(traces.get, count))
+            if count not in observations and parsed.auto_partition and not parsed.load_partition:
+                found = observation.observe(module, call[0], call[1], device, is_measured=False)
+                observations[count] = found
+            decision = find_partition(
+                parsed, module, device, functools.partial(observations.get, count)
+            )
             reports.append(
                 _report(
                     module,

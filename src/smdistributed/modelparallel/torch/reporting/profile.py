@@ -28,7 +28,7 @@ from smdistributed.modelparallel.report.costs import (
 )
 from smdistributed.modelparallel.torch.containers.structures import flatten
 from smdistributed.modelparallel.torch.modules.assignment import ROOT, module_paths
-from smdistributed.modelparallel.torch.partitioning.tracing import unchanged
+from smdistributed.modelparallel.torch.partitioning.observation import unchanged
 from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 from smdistributed.modelparallel.torch.reporting.live_bytes import LiveBytes
 

@@ -10,9 +10,9 @@ from torch import nn
 from smdistributed.modelparallel.decide.partition import Share
 from smdistributed.modelparallel.torch.modules.assignment import Decision
 from smdistributed.modelparallel.torch.modules.placement import Placement
+from smdistributed.modelparallel.torch.partitioning.observation import decide, observe
 from smdistributed.modelparallel.torch.partitioning.partition_report import partition_report
 from smdistributed.modelparallel.torch.partitioning.partitioner import in_one_partition
-from smdistributed.modelparallel.torch.partitioning.tracing import decide, trace
 
 
 def _model() -> nn.Module:
@@ -106,7 +106,7 @@ def test_shared_parameters_count_once() -> None:
 
 def test_rows_of_a_decision_by_cost_add_up() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)))
-    found = trace(model, (torch.ones(2, 8),), {}, torch.device("cpu"), is_measured=False)
+    found = observe(model, (torch.ones(2, 8),), {}, torch.device("cpu"), is_measured=False)
     # By memory alone: so small a model would go nowhere else, messages cost more than they save.
     chosen = decide(found, 2, 1.0, 1)
     decision = Decision(chosen.partition_of, chosen.reasons, chosen.shares, chosen.loads)

@@ -43,7 +43,7 @@ from smdistributed.modelparallel.torch.modules.assignment import (
 from smdistributed.modelparallel.torch.modules.buffers import kept_buffers
 from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 
-__all__ = ["Trace", "trace", "unchanged", "untraced"]
+__all__ = ["Observation", "observe", "unchanged", "unobserved"]
 
 # A training step has so many numbers for one of a parameter: weight, gradient, two moments.
 _COPIES = 4
@@ -78,11 +78,11 @@ class _Cost:
     uses: set[int] = dataclasses.field(default_factory=set)  # parameters, by id
 
 
-class Trace:
+class Observation:
     """The costs of a model's modules.
 
     Args:
-        model: which was traced, or will not be.
+        model: which was observed, or will not be.
         is_measured: times were measured instead of estimated.
     """
 
@@ -171,9 +171,9 @@ class Trace:
         return _PASSES * (cost.flops / flops_per_s + cost.moved_bytes / bytes_per_s)
 
 
-def untraced(model: nn.Module, device: torch.device) -> Trace:
+def unobserved(model: nn.Module, device: torch.device) -> Observation:
     """What sizes of parameters alone tell (`skip_tracing`): called in the order of definition."""
-    found = Trace(model, device, is_measured=False)
+    found = Observation(model, device, is_measured=False)
     for module, cost in found.costs.items():
         for child in module.children():
             cost.called[child] = None
@@ -183,13 +183,13 @@ def untraced(model: nn.Module, device: torch.device) -> Trace:
     return found
 
 
-def trace(
+def observe(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     device: torch.device,
     is_measured: bool,
-) -> Trace:
+) -> Observation:
     """Runs `model(*args, **kwargs)` once and watches. Leaves model and random state as they were.
 
     If the model has delayed parameters, shapes alone are computed. Where that is not enough, as
@@ -200,7 +200,7 @@ def trace(
         is_measured: measure the times of modules, in a second run.
     """
     if has_delayed(model):
-        known = None if is_measured else _trace_shapes(model, args, kwargs, device)
+        known = None if is_measured else _observe_shapes(model, args, kwargs, device)
         if known is not None:
             return known
         num_bytes = sum(each.nbytes for each in model.parameters())
@@ -210,7 +210,7 @@ def trace(
             num_bytes / 1e6,
         )
         materialise(model)
-    found = Trace(model, device, is_measured)
+    found = Observation(model, device, is_measured)
     with unchanged(model), torch.no_grad():
         homes = {p: p.device for p in (*model.parameters(), *model.buffers())}
         is_elsewhere = any(home.type != device.type for home in homes.values())
@@ -229,11 +229,11 @@ def trace(
     return found
 
 
-def _trace_shapes(
+def _observe_shapes(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
-) -> Trace | None:
+) -> Observation | None:
     """What a run tells in which no parameter has a value; None if it needs any."""
-    found = Trace(model, device, is_measured=False)
+    found = Observation(model, device, is_measured=False)
     try:
         args, kwargs = arguments_on(device, args, kwargs)
         with unchanged(model), torch.no_grad(), Disguise(device), _Shapes(), _Watch(found):
@@ -276,7 +276,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 def _flop_registry() -> Mapping[Any, Callable[..., int]]:
     """By operation, what counts its floating-point operations.
 
-    Imported when a trace begins, as torch's module imports Triton where that is installed. Not
+    Imported when an observation begins: torch's module imports Triton where that is installed. Not
     beside TensorFlow: both carry LLVM, and the process would end.
     """
     hides = "tensorflow" in sys.modules and "triton" not in sys.modules
@@ -294,7 +294,7 @@ def _flop_registry() -> Mapping[Any, Callable[..., int]]:
 class _Watch(TorchDispatchMode):
     """Notes each operation with the module whose forward it is in."""
 
-    def __init__(self, found: Trace) -> None:
+    def __init__(self, found: Observation) -> None:
         super().__init__()
         self._flop_registry = _flop_registry()
         self._costs = found.costs
@@ -381,7 +381,7 @@ def _num_bytes(value: Any, parameters: set[int]) -> int:
     )
 
 
-def _measure(found: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _measure(found: Observation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Times each module, without those it calls."""
     stack: list[list[Any]] = []  # module, begin, seconds of those it has called
 
@@ -414,8 +414,8 @@ def _measure(found: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
             handle.remove()
 
 
-def decide(found: Trace, partitions: int, memory_weight: float, microbatches: int) -> Any:
-    """The automatic partition: `partition.assign` on what the trace has found.
+def decide(found: Observation, partitions: int, memory_weight: float, microbatches: int) -> Any:
+    """The automatic partition: `partition.assign` on what the observation has found.
 
     Returns:
         Its `Assignment`; names are paths.

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace sees (specification, sections 3.7 and 7)."""
+"""What an observed run shows (specification, sections 3.7 and 7)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from smdistributed.modelparallel.decide import partition
-from smdistributed.modelparallel.torch.partitioning import tracing
-from smdistributed.modelparallel.torch.partitioning.tracing import Trace, decide, trace, untraced
+from smdistributed.modelparallel.torch.partitioning import observation
+from smdistributed.modelparallel.torch.partitioning.observation import (
+    Observation,
+    decide,
+    observe,
+    unobserved,
+)
 
 CPU = torch.device("cpu")
 
@@ -34,8 +39,8 @@ class Net(nn.Module):
         return self.last(x)
 
 
-def _traced(model: nn.Module, *args: Tensor, is_measured: bool = False) -> Trace:
-    return trace(model, args, {}, CPU, is_measured)
+def _traced(model: nn.Module, *args: Tensor, is_measured: bool = False) -> Observation:
+    return observe(model, args, {}, CPU, is_measured)
 
 
 def _by_name(module: partition.Module) -> dict[str, partition.Module]:
@@ -58,7 +63,7 @@ def test_children_come_in_the_order_of_execution_below_who_calls_them() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_in_16_bits_training_keeps_two_weights_and_two_gradients(dtype: torch.dtype) -> None:
-    tree = untraced(nn.Linear(4, 8).to(dtype), CPU).tree(1)
+    tree = unobserved(nn.Linear(4, 8).to(dtype), CPU).tree(1)
     assert tree.memory_bytes == (4 * 8 + 8) * (2 + 2 + 4 * 4)
 
 
@@ -164,7 +169,7 @@ def test_measured_times_are_of_each_module_alone(monkeypatch: pytest.MonkeyPatch
             now_s += self.seconds
             return x if self.inner is None else self.inner(x)
 
-    monkeypatch.setattr(tracing, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    monkeypatch.setattr(observation, "time", SimpleNamespace(perf_counter=lambda: now_s))
     inner = Takes(4.0)
     model = nn.Sequential(Takes(1.0), Takes(2.0, inner))
     costs = _traced(model, torch.randn(3, 2), is_measured=True).costs
@@ -173,7 +178,7 @@ def test_measured_times_are_of_each_module_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_trace_sizes_decide() -> None:
-    tree = untraced(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 400)), CPU).tree(1)
+    tree = unobserved(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 400)), CPU).tree(1)
     small, large = tree.children
     assert large.memory_bytes > small.memory_bytes
     assert large.seconds > small.seconds
