@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers with Apex's names, signatures and arithmetic, without Apex: `smp.optimizers`.
 
-`batches` makes tensors fit for kernels, `kernels` is the arithmetic on lists of them, `base` what
-the optimizers have in common.
+`base` holds what the optimizers share; the arithmetic of each is in its `_update`. `batches`
+prepares tensors for torch's operations on lists of tensors.
 
 Source: modelparallel specification, section 4.10; Apex's documentation.
 """

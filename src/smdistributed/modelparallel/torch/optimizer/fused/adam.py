@@ -1,25 +1,25 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""`smp.optimizers.FusedAdam`."""
+"""`smp.optimizers.FusedAdam`, and the call of torch's fused kernel, which `FusedLAMB` makes too."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from torch import Tensor
+import torch
 
-from smdistributed.modelparallel.torch.optimizer.fused import kernels
-from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer
-from smdistributed.modelparallel.torch.optimizer.fused.batches import in_batches
+from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer, Tensors
 
-__all__ = ["FusedAdam"]
+__all__ = ["FusedAdam", "adam"]
 
 
 class FusedAdam(FusedOptimizer):
     """Adam or AdamW, with the signature of `apex.optimizers.FusedAdam`.
 
     Runs torch's fused kernels, on CPU and CUDA. Parameters and gradients may be 16-bit: arithmetic
-    and states are float32 then.
+    and states are float32 then. `torch.optim.Adam(fused=True)` would keep 16-bit states, has no
+    `bias_correction=False`, and counts steps by parameter, not by group.
 
     Args:
         params: parameters or groups of them.
@@ -63,22 +63,45 @@ class FusedAdam(FusedOptimizer):
         super().__init__(params, defaults, set_grad_none=set_grad_none, amsgrad=amsgrad)
         self.adam_w_mode = 1 if adam_w_mode else 0
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        columns = (
-            parameters,
-            [each.grad for each in parameters if each.grad is not None],
-            self._states(parameters, "exp_avg"),
-            self._states(parameters, "exp_avg_sq"),
+    def _update(self, group: dict[str, Any], states: list[dict[str, Any]], *work: Tensors) -> None:
+        adam(
+            *work,
+            group=group,
+            lr=float(group["lr"]),
+            weight_decay=group["weight_decay"],
+            decoupled=bool(self.adam_w_mode),
         )
-        step = kernels.step_tensor(group["step"], group["bias_correction"], parameters[0].device)
-        for _, (p, g, m, v) in in_batches(columns):
-            kernels.adam(
-                *(p, g, m, v),
-                step=step,
-                lr=float(group["lr"]),
-                b1=group["betas"][0],
-                b2=group["betas"][1],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                decoupled=bool(self.adam_w_mode),
-            )
+
+
+def adam(
+    p: Tensors,
+    g: Tensors,
+    m: Tensors,
+    v: Tensors,
+    *,
+    group: dict[str, Any],
+    lr: float,
+    weight_decay: float,
+    decoupled: bool,
+) -> None:
+    """Updates `p -= lr * (m / c1) / (sqrt(v / c2) + eps)`.
+
+    Args:
+        group: gives the step, the betas and eps.
+        decoupled: True: `p` decays, as in AdamW; False: the decay is added to `g`.
+    """
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    b1, b2 = group["betas"]
+    # The kernel always corrects; after infinitely many steps that is a division by 1.
+    count = group["step"] if group["bias_correction"] else math.inf
+    step = torch.full((), count, dtype=torch.float32, device=p[0].device)
+    kernel(
+        *(p, g, m, v, [], [step] * len(p)),
+        lr=lr,
+        beta1=b1,
+        beta2=b2,
+        weight_decay=weight_decay,
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+    )

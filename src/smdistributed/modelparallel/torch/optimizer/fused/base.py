@@ -1,10 +1,18 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the fused optimizers have in common: lists of what is to be updated, precision of states.
+"""What the fused optimizers share: lists of the tensors to update, and the precision of states.
 
-As in Apex, steps are counted by group, under the key `step`: schedulers and scripts of Apex's time
-read it there. Everything else of the state is of a parameter, so `smp.DistributedOptimizer` can
-gather it from the ranks.
+The formulas of the derived classes say:
+
+    g, p, m, v   gradient, parameter, first and second moment
+    b1, b2       betas; b3 = 1 - b1 with grad_averaging, else 1
+    c1, c2       bias corrections: 1 - b1^t and 1 - b2^t in step t, or 1
+
+Their source is Apex's documentation of the optimizers, and the papers that it names.
+
+As in Apex, steps are counted by group, under the key `step`: schedulers and scripts written for
+Apex read it there. All other state belongs to a parameter, so `smp.DistributedOptimizer` can gather
+it from the ranks.
 
 Unlike in Apex, states of 16-bit parameters are float32.
 """
@@ -12,8 +20,8 @@ Unlike in Apex, states of 16-bit parameters are float32.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,27 +29,32 @@ from torch import Tensor
 from smdistributed.modelparallel.torch.optimizer.fused.batches import (
     arithmetic_dtype,
     empty_like_work,
+    in_batches,
 )
 
-__all__ = ["FusedOptimizer"]
+__all__ = ["FusedOptimizer", "Tensors"]
+
+Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """Updates lists of parameters at a time; derived classes say how, in `_update`.
+    """Updates lists of parameters at a time, by the `_update` of the derived class.
 
     Args:
-        set_grad_none: False: `zero_grad` never lets go of gradients, it fills them with zeros.
+        set_grad_none: False: `zero_grad` fills gradients with zeros and never frees them.
         amsgrad: must be False.
 
     Attributes:
-        _attributes: names of those that a copy has too.
+        _attributes: names of the attributes that a copy keeps.
+        _moments: keys of the states that have the shape of their parameter.
 
     Raises:
         RuntimeError: `amsgrad`.
-        ValueError: an option that no update can be made with.
+        ValueError: an option is out of range.
     """
 
     _attributes: tuple[str, ...] = ("set_grad_none",)
+    _moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self, params: Any, defaults: dict[str, Any], *, set_grad_none: bool, amsgrad: bool
@@ -55,12 +68,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: also what torch's leaves out."""
+        """For copies and pickles: adds the attributes that torch leaves out."""
         own = {name: vars(self)[name] for name in self._attributes}
         return {**super().__getstate__(), **own}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, with a look at the options."""
+        """As torch's; it also checks the options."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for name, least, less_than in (
@@ -79,7 +92,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                     )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Lets go of gradients; fills them with zeros if this or `set_grad_none` is False."""
+        """Frees the gradients; fills them with zeros if this or `set_grad_none` is False."""
         super().zero_grad(set_to_none=set_to_none and self.set_grad_none)
 
     @torch.no_grad()
@@ -87,12 +100,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Updates the parameters that have a gradient.
 
         Args:
-            closure: computes the loss and gradients anew.
+            closure: computes the loss and the gradients again.
 
         Returns: what the closure returns, or None.
 
         Raises:
-            RuntimeError: parameters that are not real floats of 16 to 64 bits; sparse gradients.
+            RuntimeError: a parameter is no real float of 16 to 64 bits; a gradient is sparse.
         """
         loss = None
         if closure is not None:
@@ -103,18 +116,35 @@ class FusedOptimizer(torch.optim.Optimizer):
         for group, lists in zip(self.param_groups, of_groups, strict=True):
             group["step"] = group.get("step", 0) + 1
             for parameters in lists:
-                self._update(group, parameters)
+                self._update_list(group, parameters)
         return loss
 
     def _begin_step(self) -> None:
-        """Before the first update of a step."""
+        """Runs before the first update of a step."""
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        """Of one device and one dtype to compute with; all have elements and a gradient."""
+    def _update_list(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """Updates parameters of one device and one arithmetic dtype, all with a gradient."""
+        states = [self.state[parameter] for parameter in parameters]
+        columns = (
+            parameters,
+            [each.grad for each in parameters if each.grad is not None],
+            *([state[key] for state in states] for key in self._moments),
+        )
+        for places, work in in_batches(columns):
+            self._update(group, states[places.start : places.stop], *work)
+
+    def _update(self, group: dict[str, Any], states: list[dict[str, Any]], *work: Tensors) -> None:
+        """Updates a batch in place, by torch's operations on lists of tensors.
+
+        Args:
+            states: the state of each parameter of the batch.
+            work: the columns of `in_batches`: parameters; gradients, which are only read; one
+                column for each key of `_moments`.
+        """
         raise NotImplementedError
 
     def _with_gradients(self, group: dict[str, Any]) -> list[list[Tensor]]:
-        """What there is to update, by device and dtype."""
+        """The parameters to update, by device and arithmetic dtype."""
         lists: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -128,8 +158,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         return list(lists.values())
 
     def _initial_state(self, group: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-        """Of a parameter that is about to be updated for the first time."""
-        return {key: empty_like_work(parameter).zero_() for key in ("exp_avg", "exp_avg_sq")}
+        """The state of a parameter before its first update."""
+        return {key: empty_like_work(parameter).zero_() for key in self._moments}
 
     def _check(self, parameter: Tensor, gradient: Tensor) -> None:
         if gradient.layout is not torch.strided:
@@ -156,6 +186,3 @@ class FusedOptimizer(torch.optim.Optimizer):
             for key, value in state_dict["state"][index].items():
                 if isinstance(value, Tensor) and value.is_floating_point():
                     self.state[parameter][key] = value.to(parameter.device, dtype)
-
-    def _states(self, parameters: Sequence[Tensor], key: str) -> list[Tensor]:
-        return [self.state[parameter][key] for parameter in parameters]

@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.optimizer.fused import kernels
-from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer
-from smdistributed.modelparallel.torch.optimizer.fused.batches import Scratch, in_batches
+from smdistributed.modelparallel.torch.optimizer.fused.adam import adam
+from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer, Tensors
+from smdistributed.modelparallel.torch.optimizer.fused.batches import Scratch, in_pieces
 from smdistributed.modelparallel.torch.optimizer.gradient_norms import total_norm
 from smdistributed.modelparallel.torch.optimizer.sharding import parameters_of
 
@@ -91,26 +93,55 @@ class FusedLAMB(FusedOptimizer):
             norm = total_norm(parameters_of(self))
             self._clip = norm / longest if norm > longest else 1.0
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        columns = (
-            parameters,
-            [each.grad for each in parameters if each.grad is not None],
-            self._states(parameters, "exp_avg"),
-            self._states(parameters, "exp_avg_sq"),
-        )
-        step = kernels.step_tensor(group["step"], group["bias_correction"], parameters[0].device)
-        for _, (p, g, m, v) in in_batches(columns):
-            kernels.lamb(
-                *(p, g, m, v),
-                step=step,
-                lr=float(group["lr"]),
-                b1=group["betas"][0],
-                b2=group["betas"][1],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                decoupled=bool(self.adam_w_mode),
-                grad_averaging=group["grad_averaging"],
-                clip=self._clip,
-                is_adaptive=self.use_nvlamb or group["weight_decay"] != 0.0,
-                scratch=self._scratch,
-            )
+    def _update(self, group: dict[str, Any], states: list[dict[str, Any]], *work: Tensors) -> None:
+        """Updates `p -= lr * r * u`.
+
+        The update is `u = (m / c1) / (sqrt(v / c2) + eps) + decay * p`. The trust ratio
+        `r = |p| / |u|` is that of the whole tensor, and 1 where |p| or |u| is 0.
+
+        First u is computed for the whole batch, by torch's kernel of Adam, which subtracts from
+        zeros at a rate of -1. Then p is updated.
+        """
+        p, g, m, v = work
+        decay, is_decoupled = group["weight_decay"], bool(self.adam_w_mode)
+        is_adaptive = self.use_nvlamb or decay != 0.0
+        # Without averaging m is a sum, which the kernel does not know: the mean times 1 / (1 - b1).
+        share = 1.0 if group["grad_averaging"] else 1.0 - group["betas"][0]
+        pieces = list(in_pieces((p, g, m, v, self._scratch.like(p))))
+        owners: list[int] = []
+        norms: list[Tensor] = []
+        update_norms: list[Tensor] = []
+        for places, (p_, g_, m_, v_, u_) in pieces:
+            gradients: Tensors = torch._foreach_div(g_, self._clip) if self._clip != 1.0 else g_
+            if decay != 0.0 and not is_decoupled:
+                gradients = torch._foreach_add(gradients, p_, alpha=decay)
+            if share != 1.0:
+                torch._foreach_mul_(m_, share)
+            torch._foreach_zero_(u_)
+            rate = -1.0 / share
+            adam(u_, gradients, m_, v_, group=group, lr=rate, weight_decay=0.0, decoupled=True)
+            if share != 1.0:
+                torch._foreach_div_(m_, share)
+            if decay != 0.0 and is_decoupled:
+                torch._foreach_add_(u_, p_, alpha=decay)
+            if is_adaptive:
+                owners += places
+                norms += torch._foreach_norm(p_)
+                update_norms += torch._foreach_norm(u_)
+        lr = float(group["lr"])
+        rates = [-lr] * len(p)
+        if is_adaptive:
+            length, update_length = (_of_tensors(each, owners) for each in (norms, update_norms))
+            # NaN is not 0, and spreads.
+            is_known = (length != 0.0) & (update_length != 0.0)
+            rates = (torch.where(is_known, length / update_length, 1.0) * -lr).tolist()
+        for places, (p_, _, _, _, u_) in pieces:
+            torch._foreach_mul_(u_, [rates[place] for place in places])
+            torch._foreach_add_(p_, u_)
+
+
+def _of_tensors(norms: Tensors, owners: Sequence[int]) -> Tensor:
+    """Norms of tensors, from those of pieces and whose pieces they are, in ascending order."""
+    squares = torch.stack(norms).double().square()
+    total = torch.zeros(owners[-1] + 1, dtype=squares.dtype, device=squares.device)
+    return total.index_add_(0, torch.tensor(owners, device=squares.device), squares).sqrt()

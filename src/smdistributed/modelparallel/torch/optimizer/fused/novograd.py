@@ -10,13 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.optimizer.fused import kernels
-from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer
-from smdistributed.modelparallel.torch.optimizer.fused.batches import (
-    arithmetic_dtype,
-    empty_like_work,
-    in_batches,
-)
+from smdistributed.modelparallel.torch.optimizer.fused.base import FusedOptimizer, Tensors
+from smdistributed.modelparallel.torch.optimizer.fused.batches import arithmetic_dtype, in_pieces
 
 __all__ = ["FusedNovoGrad"]
 
@@ -54,6 +49,7 @@ class FusedNovoGrad(FusedOptimizer):
     """
 
     _attributes = (*FusedOptimizer._attributes, "moment_mode")
+    _moments = ("exp_avg",)
 
     def __init__(
         self,
@@ -84,7 +80,7 @@ class FusedNovoGrad(FusedOptimizer):
         self.moment_mode = 0 if reg_inside_moment else 1
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, with a look at the options."""
+        """As torch's; it also checks the options."""
         super().add_param_group(param_group)
         norm_type = self.param_groups[-1]["norm_type"]
         if norm_type not in _ORDERS:
@@ -94,33 +90,50 @@ class FusedNovoGrad(FusedOptimizer):
             )
 
     def _initial_state(self, group: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-        # Until it is known, the norm is less than any can be.
+        # No norm is negative: -1 stands for one that is not known yet.
         norm = 0.0 if group["init_zero"] else -1.0
         dtype = arithmetic_dtype(parameter.dtype)
         return {
-            "exp_avg": empty_like_work(parameter).zero_(),
+            **super()._initial_state(group, parameter),
             "exp_avg_sq": torch.full((), norm, dtype=dtype, device=parameter.device),
         }
 
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
-        norms = self._states(parameters, "exp_avg_sq")
-        columns = (
-            parameters,
-            [each.grad for each in parameters if each.grad is not None],
-            self._states(parameters, "exp_avg"),
-        )
-        for places, (p, g, m) in in_batches(columns):
-            kernels.novograd(
-                *(p, g, m),
-                norms[places.start : places.stop],
-                step=group["step"],
-                bias_correction=group["bias_correction"],
-                lr=float(group["lr"]),
-                b1=group["betas"][0],
-                b2=group["betas"][1],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                reg_inside_moment=self.moment_mode == 0,
-                grad_averaging=group["grad_averaging"],
-                order=_ORDERS[group["norm_type"]],
-            )
+    def _update(self, group: dict[str, Any], states: list[dict[str, Any]], *work: Tensors) -> None:
+        """Updates `p -= lr * (m / c1 / d + decay * p)`.
+
+        The denominator is `d = n / sqrt(c2) + eps`. The second moment n is a running mean of the
+        norm of the whole gradient: n becomes sqrt(b2 * n^2 + (1 - b2) * |g|^2), or
+        b2 * n + (1 - b2) * |g| if the norm is of order infinity, or |g| where n is negative.
+
+        With `reg_inside_moment`, m is a mean of g / d + decay * p, and p -= lr * m / c1.
+        """
+        p, g, m = work
+        lr, decay, (b1, b2) = float(group["lr"]), group["weight_decay"], group["betas"]
+        step = group["step"]
+        c1, c2 = (1.0 - b1**step, 1.0 - b2**step) if group["bias_correction"] else (1.0, 1.0)
+        b3 = 1.0 - b1 if group["grad_averaging"] else 1.0
+        order = _ORDERS[group["norm_type"]]
+        norms = [state["exp_avg_sq"] for state in states]
+        before = torch.stack(norms)
+        now = torch.stack(torch._foreach_norm(g, order))
+        if order == math.inf:
+            mean = b2 * before + (1.0 - b2) * now
+        else:
+            mean = (b2 * before.square() + (1.0 - b2) * now.square()).sqrt()
+        mean = torch.where(before < 0.0, now, mean)
+        torch._foreach_copy_(norms, mean.unbind())
+        inverses = (mean.double() / math.sqrt(c2) + group["eps"]).reciprocal().tolist()
+        for places, (p_, g_, m_) in in_pieces((p, g, m)):
+            scales = [inverses[place] for place in places]
+            torch._foreach_mul_(m_, b1)
+            if self.moment_mode == 0:
+                torch._foreach_add_(m_, torch._foreach_mul(g_, [b3 * each for each in scales]))
+                if decay != 0.0:
+                    torch._foreach_add_(m_, p_, alpha=b3 * decay)
+                torch._foreach_add_(p_, m_, alpha=-lr / c1)
+            else:
+                torch._foreach_add_(m_, g_, alpha=b3)
+                if decay != 0.0:
+                    torch._foreach_mul_(p_, 1.0 - lr * decay)
+                rates = [-lr / c1 * each for each in scales]
+                torch._foreach_add_(p_, torch._foreach_mul(m_, rates))
