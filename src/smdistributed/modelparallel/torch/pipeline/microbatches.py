@@ -11,7 +11,7 @@ these arguments:
 | tensor | a view of its part along the axis of the argument, 0 by default |
 | list, tuple, set, dict, other containers | the same container around what the rules give |
 | object with `smp_slice(num_mb, mb, axis)` | what that returns |
-| tensor without dimensions, number, text, None, dtype, device | the same object |
+| tensor without dimensions, number, text, None, `...`, dtype, device | the same object |
 | `nn.Module`, `GradScaler` | the same object |
 | optimizer, any other object | the same object, and a warning, once for each type |
 | `DataLoader`, iterator | refused |
@@ -56,6 +56,7 @@ from smdistributed.modelparallel.torch.containers.structures import (
     flatten,
     is_container,
 )
+from smdistributed.modelparallel.torch.pipeline.values.objects import IMMUTABLE
 
 __all__ = ["ArgumentSplitter", "Call", "weights_of"]
 
@@ -64,22 +65,8 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _Treatment = Literal["cut", "slice", "open", "whole", "optimizer", "other", "loader", "packed"]
 
-_WHOLE = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    np.generic,
-    torch.device,
-    torch.dtype,
-    torch.Size,
-    torch.amp.GradScaler,
-    nn.Module,
-)
-# Containers that are always made anew; others only if they hold something to cut.
+_WHOLE = (*IMMUTABLE, np.generic, torch.amp.GradScaler, nn.Module)
+# Containers that are always copied; others are copied only if they hold something to cut.
 _PLAIN = (list, tuple, dict, set, frozenset, OrderedDict, defaultdict, deque)
 
 _P = inspect.Parameter

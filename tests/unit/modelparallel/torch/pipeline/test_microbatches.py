@@ -382,6 +382,7 @@ class TestObjectsThatCutThemselves:
         1j,
         "text",
         b"bytes",
+        ...,
         torch.device("cpu"),
         torch.float16,
         torch.Size((8,)),
