@@ -4,20 +4,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 from cases import Case
+from common.rounds import percentile
 from core_state import COMPARABLE_TAGS
 
 Turn = dict[str, Any]
-
-
-def percentile(ordered: Sequence[float], fraction: float) -> float:
-    """Nearest-rank percentile of an ascending, non-empty sequence."""
-    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def summarise(case: Case, seconds: Iterable[float], turns: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cases import Case
-from child_processes import find_free_port, wait_for_all
+from common.child_processes import find_free_port, wait_for_all
 from libraries import Library, LibraryAbsent
 
 START_DEADLINE_S = 120.0

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import child_processes
+from common import child_processes
 
 ENVIRONMENTS_FOLDER = Path(__file__).resolve().parents[1] / ".venvs"
 _WORKER = Path(__file__).with_name("worker.py")

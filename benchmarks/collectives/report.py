@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 from cases import COLLECTIVES, ITEM_SIZES, size_name
+from common.page_parts import machine_words, number, package_words, table
+from common.result_files import read_for_report
 from core_state import COMPARABLE_TAGS, main_tag
 from figures import paired_ratios
 from libraries import LIBRARIES
-from page_parts import machine_words, number, package_words, table
-from result_files import read_for_report
 from target_page import target_page
 
 HERE = Path(__file__).resolve().parent

@@ -27,7 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import environment
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 from adapters.floor import FloorGroup, FloorProgram
 from cases import (
     COLLECTIVES,
@@ -39,14 +40,15 @@ from cases import (
     parse_size,
     size_name,
 )
+from common import environment
+from common.list_options import names, rank_counts
+from common.result_files import default_path, published_command, write
 from core_state import CoreProbe, CoreStates, ProbeSample
 from figures import summarise
 from groups import CaseUnsupported, GroupFailed, MeasuredGroup, WorkerGroup
 from libraries import FLOOR_VARIANTS, LIBRARIES, Library, LibraryAbsent, is_oversubscribed
-from list_options import names, rank_counts
 from native_programs import CannotBuild, build
 from plan import Block, table_blocks, table_cases, target_blocks
-from result_files import default_path, published_command, write
 
 SCHEMA_VERSION = 1
 BATCH_SECONDS = 200e-6  # short calls are timed in batches about this long, to hide the clock's cost

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cases import size_name
+from common.page_parts import machine_words, number, package_words, table
 from core_state import COMPARABLE_TAGS
-from page_parts import machine_words, number, package_words, table
 from targets import FAMILIES, GRANTED_US, CaseKey, Outcome, Record, Target, evaluate, key_of
 
 Found = tuple[Target, list[Outcome]]

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shared import child_processes
+from common import child_processes
 
 _START_DEADLINE_S = 180.0
 _COMMAND_DEADLINE_S = 120.0

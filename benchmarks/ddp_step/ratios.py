@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from shared import paired_turns, percentile
+from common.rounds import percentile
+from shared import paired_turns
 
 Turn = dict[str, Any]
 

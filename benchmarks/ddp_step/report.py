@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 from columns import COLUMNS, COMPUTE, column, reference_of
-from shared import COMPARABLE_TAGS, main_tag, page_parts, result_files
+from common import page_parts, result_files
+from shared import COMPARABLE_TAGS, main_tag
 
 HERE = Path(__file__).resolve().parent
 PICTURE = "ddp_step.png"

@@ -20,7 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 from columns import COLUMNS, reference_of
+from common import environment, list_options, result_files
 from machine import Floor, OtherLoad
 from ranks import Ranks, RanksFailed
 from ratios import lockstep, paired, summarise
@@ -31,9 +34,6 @@ from shared import (
     CoreStates,
     LibraryAbsent,
     ProbeSample,
-    environment,
-    list_options,
-    result_files,
 )
 
 SCHEMA_VERSION = 1

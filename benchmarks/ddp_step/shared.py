@@ -13,14 +13,9 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
 
-import child_processes
-import environment
-import list_options
-import page_parts
-import result_files
 from adapters.floor import SEGMENTS_KIB, FloorProgram
 from core_state import COMPARABLE_TAGS, CoreProbe, CoreStates, ProbeSample, main_tag
-from figures import paired_turns, percentile
+from figures import paired_turns
 from libraries import LibraryAbsent
 from native_programs import CannotBuild
 
@@ -33,12 +28,6 @@ __all__ = [
     "FloorProgram",
     "LibraryAbsent",
     "ProbeSample",
-    "child_processes",
-    "environment",
-    "list_options",
     "main_tag",
-    "page_parts",
     "paired_turns",
-    "percentile",
-    "result_files",
 ]

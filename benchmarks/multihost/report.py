@@ -15,8 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import page_parts, result_files
 from layouts import least_step_ms
-from shared import MIB, page_parts, result_files, size_name
+from shared import MIB, size_name
 
 HERE = Path(__file__).resolve().parent
 LARGE = 100 * MIB

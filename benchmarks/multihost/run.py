@@ -23,6 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import environment, list_options, result_files
+from common.rounds import percentile
 from host_libraries import MEASURED, HostGroup, HostLibrary, on_hosts
 from layouts import LAYOUTS, Layout, parse_layout
 from shared import (
@@ -35,12 +39,8 @@ from shared import (
     GroupFailed,
     LibraryAbsent,
     WorkerGroup,
-    environment,
-    list_options,
     network,
     parse_size,
-    percentile,
-    result_files,
     size_name,
     why_not,
 )

@@ -15,12 +15,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "multiprocess"))
 
-import environment
-import list_options
-import page_parts
-import result_files
 from cases import KIB, MIB, Case, parse_size, size_name
-from figures import percentile
 from groups import CaseUnsupported, GroupFailed, WorkerGroup
 from libraries import LIBRARIES, Library, LibraryAbsent, is_oversubscribed
 
@@ -41,14 +36,9 @@ __all__ = [
     "Library",
     "LibraryAbsent",
     "WorkerGroup",
-    "environment",
     "is_oversubscribed",
-    "list_options",
     "network",
-    "page_parts",
     "parse_size",
-    "percentile",
-    "result_files",
     "run_ranks_on",
     "size_name",
     "why_not",

@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import environment, list_options, result_files
 from layouts import Layout, least_step_ms, parse_layout
 from shared import (
     HEADER_CAP,
-    environment,
-    list_options,
     network,
-    result_files,
     run_ranks_on,
     why_not,
 )

@@ -18,10 +18,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 import torch
 from columns import FAMILIES, NORM_DTYPES, NORM_SHAPES, NORM_TRANSFERS, NORMS
+from common import environment, list_options, result_files
 from sets import SETS
-from shared import environment, list_options, result_files
 from torch import Tensor, nn
 
 SCHEMA_VERSION = 1

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "ddp_step"))
 
+from common import child_processes
 from models import WORKLOADS, batch_of, workload
-from shared import child_processes
 
 _SAMPLE_S = 0.01
 _KIB = 1024

@@ -17,7 +17,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from shared import environment, list_options, result_files
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import environment, list_options, result_files
 
 from smdistributed.modelparallel.decide.schedules import SCHEDULES
 

@@ -11,9 +11,13 @@ import argparse
 import gc
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import numpy as np
 from turns import Turns, ratios, slowest, summarise

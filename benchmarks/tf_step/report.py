@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shared import page_parts, result_files
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import page_parts, result_files
 
 HERE = Path(__file__).resolve().parent
 PAGE = "tf_step.md"

@@ -18,15 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shared import (
-    SEGMENTS_KIB,
-    FloorProgram,
-    LibraryAbsent,
-    child_processes,
-    environment,
-    list_options,
-    result_files,
-)
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
+
+from adapters.floor import SEGMENTS_KIB, FloorProgram
+from common import child_processes, environment, list_options, result_files
+from libraries import LibraryAbsent
 
 SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from shared import percentile
+from common.rounds import percentile
 
 # By column, one list for each turn: seconds of its calls.
 Turns = Mapping[str, Sequence[Sequence[float]]]

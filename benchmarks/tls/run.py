@@ -17,18 +17,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shared import (
-    TlsFiles,
-    environment,
-    list_options,
-    make_authority,
-    make_files,
-    network,
-    result_files,
-    run_ranks_on,
-    why_not,
-)
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests`
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "multiprocess"))
+
+from common import environment, list_options, result_files
+from job_certificates import TlsFiles, make_authority, make_files
 from tls_ranks import Samples, measure
+
+from tests.multihost.hosts import network
+from tests.multihost.namespaces import why_not
+from tests.multihost.placement import run_ranks_on
 
 SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent

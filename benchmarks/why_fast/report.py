@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
+
 import matplotlib as mpl
-from shared import COLLECTIVES_FOLDER, main_tag
+from core_state import main_tag
 from traffic import ALGORITHMS
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).resolve().parent
+COLLECTIVES_FOLDER = HERE.parent / "collectives"
 ASSETS = HERE.parents[1] / "docs" / "assets"
 # Distinct for colour-blind readers; the same as in the plots of the collectives.
 PART_COLOURS = {

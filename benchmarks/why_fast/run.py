@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
 import numpy as np
-from shared import environment, result_files
+from common import environment, result_files
 
 import smdistributed.dataparallel as sdp
 from smdistributed import collectives

@@ -12,16 +12,17 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "collectives"
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
     """Imports a module of `benchmarks/collectives`; its short name is free again afterwards."""
     before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
     yield importlib.import_module
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(FOLDER):
+        if file is not None and Path(file).is_relative_to(BENCHMARKS):
             del sys.modules[name]

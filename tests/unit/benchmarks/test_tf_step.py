@@ -22,6 +22,7 @@ Load = Callable[[str], ModuleType]
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Imports a module of `benchmarks/tf_step`; its short name is free again afterwards."""
     before, path = set(sys.modules), list(sys.path)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.syspath_prepend(str(BENCHMARKS / "tf_step"))
     yield importlib.import_module
     for name in set(sys.modules) - before:

@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import environment
+from common import environment
 
 DOCS_FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
