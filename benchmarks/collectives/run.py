@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,8 +40,9 @@ from cases import (
     size_name,
 )
 from common import environment
-from common.list_options import names, rank_counts
-from common.result_files import default_path, published_command, write
+from common.command_line import add_turns, names, rank_counts
+from common.result_files import ResultFile
+from common.rounds import in_turn
 from core_state import CoreProbe, CoreStates, ProbeSample
 from figures import summarise
 from groups import CaseUnsupported, GroupFailed, MeasuredGroup, WorkerGroup
@@ -50,7 +50,6 @@ from libraries import FLOOR_VARIANTS, LIBRARIES, Library, LibraryAbsent, is_over
 from native_programs import CannotBuild, build
 from plan import Block, table_blocks, table_cases, target_blocks
 
-SCHEMA_VERSION = 1
 BATCH_SECONDS = 200e-6  # short calls are timed in batches about this long, to hide the clock's cost
 TRIAL_BATCHES = 3  # not counted; they say how long calls take now, and so how many a turn has
 STARTS_PER_LIBRARY = 3  # a library that fails this often with one number of ranks is given up
@@ -138,6 +137,8 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        hidden = ("--out", "--reference-floor")
+        self.file = ResultFile(HERE, arguments.out, arguments.extent, hidden)
         self._probe = CoreProbe()
         self._probes: list[ProbeSample] = []
         self._measurements: dict[Column, Measurement] = {}
@@ -222,8 +223,7 @@ class Run:
                 release(column)
         for repetition in range(block.rounds):
             for columns in block.sets:
-                shift = repetition % len(columns)
-                for column in (*columns[shift:], *columns[:shift]):
+                for column in in_turn(columns, repetition):
                     if not keep_buffers:
                         prepare(column)
                     self._take_turn(entries[column.library], measured[column], block.turn_ms)
@@ -352,31 +352,19 @@ class Run:
                 }
                 for block in reference
             ]
-        content = {
-            "schema": SCHEMA_VERSION,
-            "date": date.today().isoformat(),
-            "command": self._arguments.command,
-            "extent": self._arguments.extent,
-            "rounds": self._arguments.rounds,
-            "environment": environment.describe(),
-            "core_states": states.to_json(),
-            "probes": len(self._probes),
-            "libraries": self._libraries,
-            "results": [found.to_json(states) for found in self._measurements.values()],
-            "reference_floor": reference,
-        }
-        write(self._arguments.out, _to_lines(content))
+        self.file.write(
+            extent=self._arguments.extent,
+            rounds=self._arguments.rounds,
+            core_states=states.to_json(),
+            probes=len(self._probes),
+            libraries=self._libraries,
+            reference_floor=reference,
+            results=[found.to_json(states) for found in self._measurements.values()],
+        )
 
     def stop(self) -> None:
         """End the probe."""
         self._probe.stop()
-
-
-def _to_lines(content: dict[str, Any]) -> str:
-    """JSON with one result per line: readable differences, and a fraction of an indented file."""
-    results = ",\n".join(json.dumps(record) for record in content.pop("results"))
-    head = json.dumps(content, indent=1)
-    return head.removesuffix("\n}") + ',\n "results": [\n' + results + "\n ]\n}\n"
 
 
 def _entry_of(library: Library, ranks: int) -> Entry:
@@ -450,8 +438,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="NAME,...",
         help=f"of {', '.join(library_names)}, floor",
     )
-    parser.add_argument("--rounds", type=int, help="rounds per case, or per target")
-    parser.add_argument("--turn-ms", type=float, help="time budget of one turn")
+    add_turns(parser)
     parser.add_argument(
         "--reference-floor",
         type=Path,
@@ -481,8 +468,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         for library in LIBRARIES
         if (library.is_default or arguments.targets if chosen is None else library.name in chosen)
     ]
-    arguments.out = arguments.out or default_path(HERE, arguments.extent)
-    arguments.command = published_command(HERE, argv, ("--out", "--reference-floor"))
     return arguments
 
 
@@ -506,7 +491,7 @@ def main() -> int:
         return 130
     finally:
         run.stop()
-    print(f"\nresults: {arguments.out.name} ({(time.monotonic() - begin) / 60:.1f} min)")
+    print(f"\nresults: {run.file.name} ({(time.monotonic() - begin) / 60:.1f} min)")
     return 0
 
 

@@ -1,14 +1,52 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What it takes to start processes that find each other, and to see them leave."""
+"""How processes are started that find each other, and how their end is awaited."""
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+_DEADLINE_S = 600.0
+
+
+def figures_of_ranks(
+    ranks: int, program: Path, *options: object, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Run a Python program on ranks of this host, by smddprun; what rank 0 prints as JSON.
+
+    Args:
+        program: prints one object, in a line.
+        variables: added to the environment.
+
+    Raises:
+        RuntimeError: there was no such line; with what the ranks printed.
+        subprocess.TimeoutExpired: they took longer than ten minutes.
+    """
+    launcher = Path(sys.executable).with_name("smddprun")
+    command = [launcher, "-np", ranks, sys.executable, "-W", "ignore", program, *options]
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+        env={**os.environ, **(variables or {})},
+    )
+    for line in reversed(done.stdout.splitlines()):
+        start = line.find('{"')
+        if start >= 0:
+            found: dict[str, Any] = json.loads(line[start:])
+            return found
+    words = " ".join(str(option) for option in options)
+    raise RuntimeError(f"{ranks} ranks printed no figures ({words}):\n{done.stderr[-3000:]}")
 
 
 def find_free_port() -> int:

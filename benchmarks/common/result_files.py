@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Result files: their names, the command line inside, how they are written and found again.
+"""Result files: their names, what all of them hold, how they are written and found again.
 
 A benchmark is a folder with a ``run.py``, which writes into ``results``, and a ``report.py``, which
 reads from there.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -18,25 +19,71 @@ from typing import Any
 
 from common import environment
 
+SCHEMA_VERSION = 1
 DOCS_FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 
-def default_path(benchmark: Path, extent: str) -> Path:
-    """Where the results of today on this machine go, for the benchmark in this folder.
+class ResultFile:
+    """The result file of one run. ``name`` is its name without the folder."""
 
-    ``extent`` says what is measured: ``full``, or a word that goes into the name.
-    """
+    def __init__(
+        self,
+        benchmark: Path,
+        out: Path | None,
+        extent: str = "full",
+        path_options: Collection[str] = ("--out",),
+    ) -> None:
+        """A file of the program that runs, in the folder ``benchmark``.
+
+        Args:
+            benchmark: the folder; its name is the benchmark's.
+            out: where the file goes; None: into ``results``, under the date and the machine.
+            extent: what is measured: ``full``, or a word that goes into the name.
+            path_options: left out of the command that the file names: paths tell where somebody
+                works.
+        """
+        self._path = out or _default_path(benchmark, extent)
+        self.name = self._path.name
+        self._head = {
+            "schema": SCHEMA_VERSION,
+            "benchmark": benchmark.name,
+            "date": date.today().isoformat(),
+            "command": _published_command(benchmark, path_options),
+        }
+
+    def write(self, **content: Any) -> None:
+        """Write or replace the file.
+
+        Args:
+            content: what this benchmark has to say. A list ``results`` comes last, with a record in
+                each line: readable differences, and a fraction of an indented file.
+        """
+        content = {**self._head, "environment": environment.describe(), **content}
+        records = content.pop("results", None)
+        text = json.dumps(content, indent=1)
+        if records is not None:
+            lines = ",\n".join(json.dumps(record) for record in records)
+            text = text.removesuffix("\n}") + f',\n "results": [\n{lines}\n ]\n}}'
+        write(self._path, text + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write or replace a file; an interrupted program leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _default_path(benchmark: Path, extent: str) -> Path:
     suffix = "" if extent == "full" else f"_{extent}"
     name = f"{date.today().isoformat()}_{environment.machine_class()}{suffix}.json"
     return benchmark / "results" / name
 
 
-def published_command(
-    benchmark: Path, argv: Sequence[str], path_options: Collection[str] = ("--out",)
-) -> str:
-    """The command of this run without ``path_options``: paths tell where somebody works."""
-    command = f"python benchmarks/{benchmark.name}/run.py"
-    return f"{command} {shlex.join(_without(argv, path_options))}".strip()
+def _published_command(benchmark: Path, path_options: Collection[str]) -> str:
+    command = f"python benchmarks/{benchmark.name}/{Path(sys.argv[0]).name}"
+    return f"{command} {shlex.join(_without(sys.argv[1:], path_options))}".strip()
 
 
 def _without(argv: Sequence[str], options: Collection[str]) -> Iterator[str]:
@@ -47,14 +94,6 @@ def _without(argv: Sequence[str], options: Collection[str]) -> Iterator[str]:
             yield word
         elif not equals:
             next(words, None)
-
-
-def write(path: Path, text: str) -> None:
-    """Write or replace the file; an interrupted run leaves the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def read_for_report(benchmark: Path, description: str) -> tuple[dict[str, Any], Path]:

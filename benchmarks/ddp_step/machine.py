@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from statistics import median
 
-from shared import SEGMENTS_KIB, FloorProgram
+from shared import FloorProgram
 
 
 class OtherLoad:
@@ -48,10 +47,7 @@ class Floor:
 
     def seconds(self) -> float:
         """One sum of all gradients in one piece, with the best segment size."""
-        return min(
-            median(self._program.ask(f"run staged {kib} {self._bytes} 1 3")["seconds"])
-            for kib in SEGMENTS_KIB
-        )
+        return self._program.staged_seconds(self._bytes, 3)
 
     def stop(self) -> None:
         """End the program."""

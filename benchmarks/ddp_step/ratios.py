@@ -8,19 +8,10 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from common.rounds import percentile
+from common.rounds import percentile, ratio_figures
 from shared import paired_turns
 
 Turn = dict[str, Any]
-
-
-def lockstep(seconds_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Seconds of each step, as long as its slowest rank: training goes in step.
-
-    The rule is the same for columns that do not communicate, so that a disturbance of one rank
-    touches them as it touches the others.
-    """
-    return [max(times) for times in zip(*seconds_by_rank, strict=True)]
 
 
 def summarise(turns: Sequence[Turn]) -> dict[str, float]:
@@ -51,7 +42,6 @@ def paired(turns: Iterable[Turn], references: Iterable[Turn]) -> dict[str, dict[
     """
     found = {}
     for tag, rounds in paired_turns(turns, references).items():
-        ratios = sorted(turn["median_ms"] / other["median_ms"] for turn, other in rounds)
         found[tag] = {
             "pairs": len(rounds),
             "best": round(
@@ -59,9 +49,7 @@ def paired(turns: Iterable[Turn], references: Iterable[Turn]) -> dict[str, dict[
                 / min(other["best_ms"] for _, other in rounds),
                 4,
             ),
-            "median": round(median(ratios), 4),
-            "p10": round(percentile(ratios, 0.10), 4),
-            "p90": round(percentile(ratios, 0.90), 4),
+            **ratio_figures(turn["median_ms"] / other["median_ms"] for turn, other in rounds),
             "cpu": round(median(turn["cpu_ms"] / other["cpu_ms"] for turn, other in rounds), 4),
         }
     return found

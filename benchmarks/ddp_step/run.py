@@ -10,12 +10,10 @@ Loop:  for ranks: start the ranks, with one process group per backend
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,10 +21,12 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 from columns import COLUMNS, reference_of
-from common import environment, list_options, result_files
+from common.command_line import add_names, add_turns, rank_counts
+from common.result_files import ResultFile
+from common.rounds import in_turn, slowest
 from machine import Floor, OtherLoad
 from ranks import Ranks, RanksFailed
-from ratios import lockstep, paired, summarise
+from ratios import paired, summarise
 from shared import (
     COMPARABLE_TAGS,
     CannotBuild,
@@ -36,7 +36,6 @@ from shared import (
     ProbeSample,
 )
 
-SCHEMA_VERSION = 1
 MODELS = ("gpt", "resnet18", "mlp")
 MAX_STEPS_PER_TURN = 400
 # Above this share of the processors' time in other programs' hands a turn counts as disturbed.
@@ -118,6 +117,7 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        self.file = ResultFile(HERE, arguments.out, "quick" if arguments.quick else "full")
         self._probe = _make_probe()
         self._probes: list[ProbeSample] = []
         self._cases: list[Case] = []
@@ -148,8 +148,7 @@ class Run:
         floor = self._make_floor(case)
         for round_number in range(self._arguments.rounds):
             names = list(case.step_seconds)
-            shift = round_number % len(names)
-            for name in [*names[shift:], *names[:shift]]:
+            for name in in_turn(names, round_number):
                 steps = self._steps(case.step_seconds[name])
                 self._take_turn(
                     case,
@@ -232,20 +231,14 @@ class Run:
         """Write the result file."""
         arguments = self._arguments
         states = CoreStates(self._probes)
-        content = {
-            "schema": SCHEMA_VERSION,
-            "benchmark": "ddp_step",
-            "date": date.today().isoformat(),
-            "command": arguments.command,
-            "rounds": arguments.rounds,
-            "turn_ms": arguments.turn_ms,
-            "noise_share": NOISE_SHARE,
-            "environment": environment.describe(),
-            "probes": len(self._probes),
-            "core_states": states.to_json(),
-            "results": [case.to_json(states) for case in self._cases],
-        }
-        result_files.write(arguments.out, json.dumps(content, indent=1) + "\n")
+        self.file.write(
+            rounds=arguments.rounds,
+            turn_ms=arguments.turn_ms,
+            noise_share=NOISE_SHARE,
+            probes=len(self._probes),
+            core_states=states.to_json(),
+            results=[case.to_json(states) for case in self._cases],
+        )
 
     def stop(self) -> None:
         """End the probe."""
@@ -257,7 +250,7 @@ def _steps_of(ranks: Ranks, name: str, steps: int) -> _Measured:
     warm_up = max(1, min(20, steps // 4))
     answers = ranks.ask("run", name=name, warm_up=warm_up, steps=steps)
     return _Measured(
-        lockstep([answer["seconds"] for answer in answers]),
+        slowest([answer["seconds"] for answer in answers]),
         sum(answer["cpu_seconds"] for answer in answers) / steps / ranks.size,
         sum(answer["turn_cpu_seconds"] for answer in answers),
     )
@@ -283,31 +276,20 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     columns = tuple(column.name for column in COLUMNS)
     parser.add_argument("--quick", action="store_true", help="5 short rounds, some 3 minutes")
-    for option, allowed in (("--models", MODELS), ("--columns", columns)):
-        parser.add_argument(
-            option,
-            type=list_options.names(allowed),
-            default=list(allowed),
-            metavar="NAME,...",
-            help=f"of {', '.join(allowed)}",
-        )
+    add_names(parser, "--models", MODELS)
+    add_names(parser, "--columns", columns)
     parser.add_argument(
         "--ranks",
-        type=list_options.rank_counts(2),
+        type=rank_counts(2),
         default=[2],
         metavar="N,...",
         help="such as 2,4; default 2",
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each column per model")
-    parser.add_argument("--turn-ms", type=float, metavar="MS", help="time of one turn, about")
+    add_turns(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     arguments = parser.parse_args(argv)
     arguments.rounds = arguments.rounds or (5 if arguments.quick else 21)
     arguments.turn_ms = arguments.turn_ms or (200.0 if arguments.quick else 400.0)
-    arguments.out = arguments.out or result_files.default_path(
-        HERE, "quick" if arguments.quick else "full"
-    )
-    arguments.command = result_files.published_command(HERE, argv)
     return arguments
 
 
@@ -326,7 +308,7 @@ def main() -> int:
         return 130
     finally:
         run.stop()
-    print(f"\nresults: {arguments.out.name}")
+    print(f"\nresults: {run.file.name}")
     return 0
 
 

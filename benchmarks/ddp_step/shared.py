@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
 
-from adapters.floor import SEGMENTS_KIB, FloorProgram
+from adapters.floor import FloorProgram
 from core_state import COMPARABLE_TAGS, CoreProbe, CoreStates, ProbeSample, main_tag
 from figures import paired_turns
 from libraries import LibraryAbsent
@@ -21,7 +21,6 @@ from native_programs import CannotBuild
 
 __all__ = [
     "COMPARABLE_TAGS",
-    "SEGMENTS_KIB",
     "CannotBuild",
     "CoreProbe",
     "CoreStates",

@@ -11,22 +11,21 @@ Loop:  for layout, for rate: make the hosts, start the ranks of all libraries on
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common import environment, list_options, result_files
-from common.rounds import percentile
+from common.command_line import add_turns, names
+from common.result_files import ResultFile
+from common.rounds import in_turn, percentile
 from host_libraries import MEASURED, HostGroup, HostLibrary, on_hosts
 from layouts import LAYOUTS, Layout, parse_layout
 from shared import (
@@ -45,7 +44,6 @@ from shared import (
     why_not,
 )
 
-SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
 SIZES = (8, 4 * KIB, 64 * KIB, MIB, 25 * MIB, 100 * MIB)
 RATES_GBIT = (1.0, 5.0)
@@ -83,6 +81,7 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        self.file = ResultFile(HERE, arguments.out, "quick" if arguments.quick else "full")
         self._libraries: dict[str, dict[str, str]] = {}
         self._results: list[dict[str, Any]] = []
 
@@ -120,8 +119,7 @@ class Run:
         for each in measurements:
             self._attempt(each, groups, lambda group, each=each: _prepare(group, each))
         for number in range(self._arguments.rounds):
-            shift = number % max(1, len(measurements))
-            for each in (*measurements[shift:], *measurements[:shift]):
+            for each in in_turn(measurements, number):
                 self._attempt(each, groups, lambda group, each=each: self._take_turn(group, each))
         for each in measurements:
             self._attempt(each, groups, lambda group: group.verify(case))
@@ -187,24 +185,18 @@ class Run:
 
     def save(self) -> None:
         """Write the result file: complete after every case, so an interrupted run is not lost."""
-        content = {
-            "schema": SCHEMA_VERSION,
-            "date": date.today().isoformat(),
-            "command": self._arguments.command,
-            "rounds": self._arguments.rounds,
-            "environment": environment.describe(),
-            "network": {
+        self.file.write(
+            rounds=self._arguments.rounds,
+            network={
                 "mtu": MTU,
                 "header_cap": round(HEADER_CAP, 4),
                 "congestion_control": _kernel_setting("net/ipv4/tcp_congestion_control"),
                 "tcp_wmem": _kernel_setting("net/ipv4/tcp_wmem"),
                 "tcp_rmem": _kernel_setting("net/ipv4/tcp_rmem"),
             },
-            "libraries": self._libraries,
-        }
-        results = ",\n".join(json.dumps(record) for record in self._results)
-        head = json.dumps(content, indent=1).removesuffix("\n}")
-        result_files.write(self._arguments.out, f'{head},\n "results": [\n{results}\n ]\n}}\n')
+            libraries=self._libraries,
+            results=self._results,
+        )
 
 
 def _prepare(group: WorkerGroup, measurement: Measurement) -> None:
@@ -240,12 +232,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", type=listed(parse_size), metavar="SIZE,...", help="4K,100M")
     parser.add_argument(
         "--libraries",
-        type=list_options.names(MEASURED),
+        type=names(MEASURED),
         metavar="NAME,...",
         help=f"of {', '.join(MEASURED)}",
     )
-    parser.add_argument("--rounds", type=int, help="turns per library")
-    parser.add_argument("--turn-ms", type=float, default=100.0, help="time budget of one turn")
+    add_turns(parser, turn_ms=100.0)
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
@@ -254,8 +245,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.sizes = arguments.sizes or ([100 * MIB] if quick else list(SIZES))
     arguments.libraries = arguments.libraries or list(QUICK_LIBRARIES if quick else MEASURED)
     arguments.rounds = arguments.rounds or (3 if quick else 7)
-    arguments.out = arguments.out or result_files.default_path(HERE, "quick" if quick else "full")
-    arguments.command = result_files.published_command(HERE, argv)
     return arguments
 
 
@@ -276,7 +265,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted; the cases that were complete are in the result file")
         return 130
-    print(f"\nresults: {arguments.out.name} ({(time.monotonic() - begin) / 60:.1f} min)")
+    print(f"\nresults: {run.file.name} ({(time.monotonic() - begin) / 60:.1f} min)")
     return 0
 
 

@@ -10,17 +10,16 @@ forward.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common import environment, list_options, result_files
+from common.command_line import add_names
+from common.result_files import ResultFile
 from layouts import Layout, least_step_ms, parse_layout
 from shared import (
     HEADER_CAP,
@@ -30,7 +29,6 @@ from shared import (
 )
 from step_ranks import FREE, GRADIENT_BYTES, Plan, measure
 
-SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
 BACKENDS = ("smddp", "gloo")
 DEADLINE_S = 900.0
@@ -106,14 +104,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="computing of one step; below, at and above the time on the link by default",
     )
     parser.add_argument("--bucket-mb", type=float, default=4.0, help="DDP's bucket_cap_mb")
-    parser.add_argument("--columns", type=list_options.names(BACKENDS), default=list(BACKENDS))
+    add_names(parser, "--columns", BACKENDS)
     parser.add_argument("--steps", type=int, default=4, help="steps of one turn")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each column")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args(argv)
-    arguments.out = arguments.out or result_files.default_path(HERE, "step")
-    arguments.command = result_files.published_command(HERE, argv).replace("run.py", "step.py")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main() -> int:
@@ -122,20 +117,14 @@ def main() -> int:
     if reason := why_not():
         print(f"nothing was measured: {reason}", file=sys.stderr)
         return 1
+    file = ResultFile(HERE, arguments.out, "step")
     results = [
         _measure(arguments, gbit, compute_ms)
         for gbit in arguments.gbit
         for compute_ms in arguments.compute_ms
     ]
-    content = {
-        "schema": SCHEMA_VERSION,
-        "date": date.today().isoformat(),
-        "command": arguments.command,
-        "environment": environment.describe(),
-        "results": results,
-    }
-    result_files.write(arguments.out, json.dumps(content, indent=1) + "\n")
-    print(f"\nresults: {arguments.out.name}")
+    file.write(results=results)
+    print(f"\nresults: {file.name}")
     return 0
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from common.rounds import in_turn
 from layouts import FORWARD_SHARE, LAYERS
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -88,8 +89,7 @@ def measure(rank: int, world_size: int, plan: Plan) -> dict[str, list[list[float
         _verify(models[name], rank, world_size)
     seconds: dict[str, list[list[float]]] = {name: [] for name in plan.columns}
     for number in range(plan.rounds):
-        shift = number % len(plan.columns)
-        for name in (*plan.columns[shift:], *plan.columns[:shift]):
+        for name in in_turn(plan.columns, number):
             model = models["smddp" if name == FREE else name]
             turn = _turn(model, plan.steps, synchronise=name != FREE)
             slowest = torch.tensor(turn, dtype=torch.float64)

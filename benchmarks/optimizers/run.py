@@ -9,24 +9,23 @@ Loop:  for case (set and family, or shape and dtype): make the columns
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import torch
 from columns import FAMILIES, NORM_DTYPES, NORM_SHAPES, NORM_TRANSFERS, NORMS
-from common import environment, list_options, result_files
+from common.command_line import add_names, add_turns
+from common.result_files import ResultFile
+from common.rounds import in_turn, ratio_figures
 from sets import SETS
 from torch import Tensor, nn
 
-SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
 WARM_UP = 2
 LARGE_ELEMENTS = 1 << 26
@@ -82,8 +81,7 @@ def take_turns(
     turns: dict[str, list[float]] = {name: [] for name in names}
     speeds = []
     for number in range(options.rounds):
-        shift = number % len(names)
-        for name in (*names[shift:], *names[:shift]):
+        for name in in_turn(names, number):
             turns[name].append(seconds_of(acts[name], repeats, device))
         speeds.append(bandwidth.sample())
     ours = names[0]
@@ -98,13 +96,9 @@ def take_turns(
 
 def _spread(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """How many times as long theirs take: the ratio of medians, and p10 and p90 of the rounds'."""
-    ratios = [other / mine for mine, other in zip(ours, theirs, strict=True)]
-    cuts = quantiles(ratios, n=10) if len(ratios) > 1 else ratios * 9
-    return {
-        "ratio": round(median(theirs) / median(ours), 3),
-        "p10": round(cuts[0], 3),
-        "p90": round(cuts[-1], 3),
-    }
+    found = ratio_figures(other / mine for mine, other in zip(ours, theirs, strict=True))
+    ratio = round(median(theirs) / median(ours), 4)
+    return {"ratio": ratio, "p10": found["p10"], "p90": found["p90"]}
 
 
 def steps_of(
@@ -192,23 +186,14 @@ def _print(title: str, record: dict[str, Any]) -> None:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
-    for option, allowed in (("--sets", tuple(SETS)), ("--families", tuple(FAMILIES))):
-        parser.add_argument(
-            option,
-            type=list_options.names(allowed),
-            default=list(allowed),
-            metavar="NAME,...",
-            help=f"of {', '.join(allowed)}",
-        )
+    add_names(parser, "--sets", tuple(SETS))
+    add_names(parser, "--families", tuple(FAMILIES))
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each column")
-    parser.add_argument("--turn-ms", type=float, default=300, help="time of one turn, about")
+    add_turns(parser, 15, 300)
     parser.add_argument("--threads", type=int, metavar="N", help="of torch; default: its own")
     parser.add_argument("--no-norms", action="store_true", help="optimizers only")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args(argv)
-    arguments.out = arguments.out or result_files.default_path(HERE, "full")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main() -> int:
@@ -216,14 +201,10 @@ def main() -> int:
     options = _parse(sys.argv[1:])
     if options.threads:
         torch.set_num_threads(options.threads)
+    file = ResultFile(HERE, options.out)
     content: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
-        "benchmark": "optimizers",
-        "date": date.today().isoformat(),
-        "command": result_files.published_command(HERE, sys.argv[1:]),
         "rounds": options.rounds,
         "turn_ms": options.turn_ms,
-        "environment": environment.describe(),
         "device": _device_name(options.device),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -242,8 +223,8 @@ def main() -> int:
                 record = norm_of(shape, dtype, options, bandwidth)
                 content["norms"].append(record)
                 _print(f"layer norm, {shape[0]} x {shape[1]}, {dtype}", record)
-    result_files.write(options.out, json.dumps(content, indent=1) + "\n")
-    print(f"results: {options.out.name}")
+    file.write(**content)
+    print(f"results: {file.name}")
     return 0
 
 

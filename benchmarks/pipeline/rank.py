@@ -11,12 +11,17 @@ import argparse
 import json
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import torch
 import torch.distributed as dist
+from common.rounds import in_turn
 from models import SHAPES, Gpt, Shape, Stage, batch_of, loss_of
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -136,8 +141,7 @@ def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
     turns: dict[str, list[float]] = {name: [] for name in (*steps, "ideal", "stage")}
     names = list(steps)
     for number in range(arguments.rounds):
-        shift = number % len(names)
-        for name in (*names[shift:], *names[:shift]):
+        for name in in_turn(names, number):
             turns[name].append(max(_seconds_by_rank(steps[name], repeats)))
         seconds = _seconds_by_rank(stage, max(1, repeats * microbatches // 2))
         turns["ideal"].append(sum(seconds) + (microbatches - 1) * max(seconds))

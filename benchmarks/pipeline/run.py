@@ -9,23 +9,21 @@ Loop:  for case (shape, ranks, microbatches): start the ranks
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
-from datetime import date
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common import environment, list_options, result_files
+from common.child_processes import figures_of_ranks
+from common.command_line import add_names, add_turns, rank_counts
+from common.result_files import ResultFile
+from common.rounds import ratio_figures
 
 from smdistributed.modelparallel.decide.schedules import SCHEDULES
 
-SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
-DEADLINE_S = 600.0
 # By shape: on how many ranks, with how many microbatches; 1F1B wants one for each rank at least.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "gpt-4": ((2, 4), (2, 4, 8, 16)),
@@ -40,34 +38,7 @@ ACTIVE = (2, 4, 8, 16)
 
 
 def _run(ranks: int, *options: object) -> dict[str, Any]:
-    """What the ranks of one case have found.
-
-    Raises:
-        RuntimeError: they failed; with what they printed.
-    """
-    command = ["smddprun", "-np", ranks, sys.executable, "-W", "ignore", HERE / "rank.py", *options]
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "smddprun"), *map(str, command[1:])],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    for line in done.stdout.splitlines():
-        start = line.find("{")
-        if start >= 0:
-            found: dict[str, Any] = json.loads(line[start:])
-            return found
-    raise RuntimeError(f"no figures came of {' '.join(map(str, options))}:\n{done.stderr[-2000:]}")
-
-
-def _spread(ratios: list[float]) -> dict[str, float]:
-    cuts = quantiles(ratios, n=10) if len(ratios) > 1 else ratios * 9
-    return {
-        "median": round(median(ratios), 3),
-        "p10": round(cuts[0], 3),
-        "p90": round(cuts[-1], 3),
-    }
+    return figures_of_ranks(ranks, HERE / "rank.py", *options)
 
 
 def steps_of(shape: str, ranks: int, microbatches: int, options: argparse.Namespace) -> Any:
@@ -80,8 +51,8 @@ def steps_of(shape: str, ranks: int, microbatches: int, options: argparse.Namesp
     )
     turns = found["turns"]
     ratios = {
-        peer: _spread(
-            [theirs / ours for ours, theirs in zip(turns["smp"], turns[peer], strict=True)]
+        peer: ratio_figures(
+            theirs / ours for ours, theirs in zip(turns["smp"], turns[peer], strict=True)
         )
         for peer in PEERS
     }
@@ -115,46 +86,27 @@ def _print_steps(record: dict[str, Any]) -> None:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
+    add_names(parser, "--shapes", tuple(CASES))
     parser.add_argument(
-        "--shapes",
-        type=list_options.names(tuple(CASES)),
-        default=list(CASES),
-        metavar="NAME,...",
-        help=f"of {', '.join(CASES)}",
-    )
-    parser.add_argument(
-        "--ranks", type=list_options.rank_counts(2), default=[2, 4], metavar="N,...", help="of 2, 4"
+        "--ranks", type=rank_counts(2), default=[2, 4], metavar="N,...", help="of 2, 4"
     )
     parser.add_argument(
         "--pipeline", choices=tuple(SCHEDULES), default="interleaved", help="our schedule of steps"
     )
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each column")
-    parser.add_argument("--turn-ms", type=float, default=400, help="time of one turn, about")
-    parser.add_argument(
-        "--parts",
-        type=list_options.names(PARTS),
-        default=list(PARTS),
-        metavar="NAME,...",
-        help=f"of {', '.join(PARTS)}",
-    )
+    add_turns(parser, 15, 400)
+    add_names(parser, "--parts", PARTS)
     parser.add_argument("--out", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args(argv)
-    arguments.out = arguments.out or result_files.default_path(HERE, "full")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main() -> int:
     """Measure what the command line asks for; the exit status is 0 if all of it was measured."""
     options = _parse(sys.argv[1:])
+    file = ResultFile(HERE, options.out)
     content: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
-        "benchmark": "pipeline",
-        "date": date.today().isoformat(),
-        "command": result_files.published_command(HERE, sys.argv[1:]),
         "rounds": options.rounds,
         "turn_ms": options.turn_ms,
         "pipeline": options.pipeline,
-        "environment": environment.describe(),
         "steps": [],
         "memory": [],
     }
@@ -180,8 +132,8 @@ def main() -> int:
             for size, found in calls.items()
         }
         print(f"a call there and back, us, by bytes each way: {content['call_us']}")
-    result_files.write(options.out, json.dumps(content, indent=1) + "\n")
-    print(f"results: {options.out.name}")
+    file.write(**content)
+    print(f"results: {file.name}")
     return 0
 
 

@@ -20,7 +20,8 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import numpy as np
-from turns import Turns, ratios, slowest, summarise
+from common.rounds import in_turn, slowest
+from turns import Turns, ratios, summarise
 
 SIZES = (4, 4 << 10, 256 << 10, 4 << 20, 25 << 20)
 WARM_UP = 3
@@ -66,8 +67,7 @@ class Clock:
         turns: dict[str, list[list[float]]] = {name: [] for name in columns}
         names = list(columns)
         for number in range(rounds):
-            shift = number % len(names)
-            for name in (*names[shift:], *names[:shift]):
+            for name in in_turn(names, number):
                 self._turn(columns[name], 1)  # the caches hold another column's memory
                 turns[name].append(self._turn(columns[name], calls[name]))
         return turns

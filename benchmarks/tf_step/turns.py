@@ -7,15 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from common.rounds import percentile
+from common.rounds import percentile, ratio_figures
 
 # By column, one list for each turn: seconds of its calls.
 Turns = Mapping[str, Sequence[Sequence[float]]]
-
-
-def slowest(seconds_by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Seconds of each call, as long as it takes its slowest rank: training goes in step."""
-    return [max(times) for times in zip(*seconds_by_rank, strict=True)]
 
 
 def summarise(turns: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -33,9 +28,6 @@ def summarise(turns: Sequence[Sequence[float]]) -> dict[str, float]:
 
 def ratios(turns: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> dict[str, float]:
     """How many times as long as the others', from the medians of the turns of one round."""
-    found = sorted(median(turn) / median(other) for turn, other in zip(turns, others, strict=True))
-    return {
-        "median": round(median(found), 4),
-        "p10": round(percentile(found, 0.10), 4),
-        "p90": round(percentile(found, 0.90), 4),
-    }
+    return ratio_figures(
+        median(turn) / median(other) for turn, other in zip(turns, others, strict=True)
+    )

@@ -9,10 +9,8 @@ Loop:  for rate: make the hosts, start a rank on each
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +19,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for `tests`
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "multiprocess"))
 
-from common import environment, list_options, result_files
+from common.command_line import names
+from common.result_files import ResultFile
+from common.rounds import slowest
 from job_certificates import TlsFiles, make_authority, make_files
 from tls_ranks import Samples, measure
 
@@ -29,7 +29,6 @@ from tests.multihost.hosts import network
 from tests.multihost.namespaces import why_not
 from tests.multihost.placement import run_ranks_on
 
-SCHEMA_VERSION = 1
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 HOSTS = 2
@@ -40,7 +39,7 @@ DEADLINE_S = 600.0
 
 def _figures(ranks: list[dict[str, Samples]], name: str) -> dict[str, float]:
     """Of one kind of connection. A call takes as long as on its slowest rank."""
-    calls = [max(times) for times in zip(*(rank[name].wall_s for rank in ranks), strict=True)]
+    calls = slowest([rank[name].wall_s for rank in ranks])
     cpu = [sum(times) for times in zip(*(rank[name].cpu_s for rank in ranks), strict=True)]
     return {
         "best_ms": round(min(calls) * 1e3, 2),
@@ -78,7 +77,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--gbit",
-        type=list_options.names(("1", "5", "10", "25", UNLIMITED)),
+        type=names(("1", "5", "10", "25", UNLIMITED)),
         default=list(RATES),
         metavar="G,...",
         help=f"rate of the links, or {UNLIMITED}: as fast as the processor",
@@ -86,9 +85,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--mib", type=int, default=100, help="size of the array")
     parser.add_argument("--rounds", type=int, default=15, help="calls of each kind")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
-    arguments = parser.parse_args(argv)
-    arguments.out = arguments.out or result_files.default_path(HERE, "full")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def main() -> int:
@@ -98,22 +95,15 @@ def main() -> int:
         print(f"nothing was measured: {reason}", file=sys.stderr)
         return 1
     print(f"all_reduce f32 {arguments.mib} MiB, {HOSTS} hosts with a rank each, medians")
+    file = ResultFile(HERE, arguments.out)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(make_authority(Path(folder)))
         for rate in arguments.gbit:
             results.append(_measure_at(rate, files, arguments.mib * MIB, arguments.rounds))
             _print(rate, results[-1])
-    content = {
-        "schema": SCHEMA_VERSION,
-        "date": date.today().isoformat(),
-        "command": result_files.published_command(HERE, sys.argv[1:]),
-        "rounds": arguments.rounds,
-        "environment": environment.describe(),
-        "results": results,
-    }
-    result_files.write(arguments.out, json.dumps(content, indent=1) + "\n")
-    print(f"results: {arguments.out.name}")
+    file.write(rounds=arguments.rounds, results=results)
+    print(f"results: {file.name}")
     return 0
 
 

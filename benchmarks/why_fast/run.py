@@ -11,23 +11,20 @@ each kind is written into `results/`.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import numpy as np
-from common import environment, result_files
+from common.result_files import ResultFile
 
 import smdistributed.dataparallel as sdp
 from smdistributed import collectives
 from smdistributed.dataparallel.trace.files import read_rank_trace
 
-SCHEMA_VERSION = 1
 BUFFER_BYTES = 25 << 20
 WARM_UP_CALLS = 10
 CALLS = 21
@@ -101,20 +98,15 @@ def main() -> None:
             calls[name] = _median_call(gathered)
         if communicator.rank != 0:
             return
-    content = {
-        "schema": SCHEMA_VERSION,
-        "benchmark": "why_fast",
-        "date": date.today().isoformat(),
-        "command": f"smddprun -np {len(calls['shared'])} python benchmarks/why_fast/run.py",
-        "environment": environment.describe(),
-        "buffer_bytes": BUFFER_BYTES,
-        "calls_us": calls,
-    }
-    out = arguments.out or result_files.default_path(HERE, "full")
-    result_files.write(out, json.dumps(content, indent=1) + "\n")
+    file = ResultFile(HERE, arguments.out)
+    file.write(
+        command=f"smddprun -np {len(calls['shared'])} python benchmarks/why_fast/run.py",
+        buffer_bytes=BUFFER_BYTES,
+        calls_us=calls,
+    )
     for name, ranks in calls.items():
         print(f"{name}: {max(end for _, _, end in ranks):.0f} us")
-    print(f"results: {out.name}")
+    print(f"results: {file.name}")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,13 @@ class FloorProgram:
             raise GroupFailed(f"{answer['error']} (command {command!r})")
         return answer
 
+    def staged_seconds(self, num_bytes: int, batches: int) -> float:
+        """Seconds of one sum by ``staged`` in one piece, with the best segment size."""
+        return min(
+            median(self.ask(f"run staged {kib} {num_bytes} 1 {batches}")["seconds"])
+            for kib in SEGMENTS_KIB
+        )
+
     def stop(self) -> None:
         """Let both processes end."""
         try:

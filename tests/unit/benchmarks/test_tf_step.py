@@ -33,7 +33,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def test_a_call_takes_as_long_as_its_slowest_rank(load: Load) -> None:
-    assert load("turns").slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
+    assert load("common.rounds").slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
 
 
 def test_ratios_are_of_turns_of_one_round(load: Load) -> None:
