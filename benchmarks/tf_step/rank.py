@@ -137,7 +137,7 @@ def main() -> None:
     import tensorflow as tf
 
     import smdistributed.dataparallel.tensorflow as sdp
-    from smdistributed.dataparallel.tensorflow import operations
+    from smdistributed.dataparallel.tensorflow.operations import backend
 
     clock = Clock()
     gc.collect()
@@ -146,7 +146,7 @@ def main() -> None:
     found = {
         "found": measure(strategy, clock, arguments),
         "versions": {"tensorflow": tf.__version__, "keras": keras.__version__},
-        "operations": operations._backend.__name__.rpartition(".")[2],
+        "operations": backend.current().__name__.rpartition(".")[2],
     }
     if sdp.rank() == 0:
         print(json.dumps(found), flush=True)
