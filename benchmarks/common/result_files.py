@@ -12,7 +12,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -99,22 +99,41 @@ def _without(argv: Sequence[str], options: Collection[str]) -> Iterator[str]:
 def read_for_report(benchmark: Path, description: str) -> tuple[dict[str, Any], Path]:
     """Content of the file that the command line of ``report.py`` names, and where pages go.
 
-    Without a name it is the newest file in ``results``. Raises ``SystemExit`` if there is none.
+    Without a name it is the newest file in ``results``. Raises ``SystemExit`` if there is none. The
+    folder for the pages is there.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("result", nargs="?", type=Path, metavar="RESULT.json")
     parser.add_argument("--docs", type=Path, default=DOCS_FOLDER, metavar="FOLDER")
     arguments = parser.parse_args()
-    path: Path = arguments.result or _newest(benchmark)
-    return json.loads(path.read_text()), arguments.docs
-
-
-def _newest(benchmark: Path) -> Path:
-    found = sorted((benchmark / "results").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    path: Path | None = arguments.result or newest(benchmark)
+    if path is None:
         here = f"benchmarks/{benchmark.name}"
         raise SystemExit(
             f"no result file in {here}/results; expected one from run.py. "
             f"Run `python {here}/run.py --quick` first."
         )
-    return found[-1]
+    arguments.docs.mkdir(parents=True, exist_ok=True)
+    return json.loads(path.read_text()), arguments.docs
+
+
+def write_page(
+    benchmark: Path, description: str, name: str, page: Callable[[dict[str, Any]], str]
+) -> None:
+    """The whole of a ``report.py`` that writes one page from one result file."""
+    content, folder = read_for_report(benchmark, description)
+    (folder / name).write_text(page(content))
+    print(f"wrote {name}")
+
+
+def newest(
+    benchmark: Path,
+    pattern: str = "*.json",
+    is_fit: Callable[[dict[str, Any]], bool] = lambda content: True,
+) -> Path | None:
+    """The newest of the benchmark's result files with such a name and such a content."""
+    paths = (benchmark / "results").glob(pattern)
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        if is_fit(json.loads(path.read_text())):
+            return path
+    return None

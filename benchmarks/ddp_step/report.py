@@ -249,7 +249,6 @@ floor is and when a turn counts: [benchmarks/ddp_step](../../benchmarks/ddp_step
 def main() -> int:
     """Write the page from the result file named on the command line, by default the newest."""
     content, folder = result_files.read_for_report(HERE, __doc__.splitlines()[0])
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "ddp_step.md").write_text(page(content))
     plot(content["results"], folder / PICTURE)
     print("wrote ddp_step.md and its plot")

@@ -184,16 +184,15 @@ def library_table(run: Record) -> str:
     return page_parts.table(["Library", "Version", "Settings"], lines, text_columns=3)
 
 
-def _newest(pattern: str) -> Path | None:
-    found = sorted((HERE / "results").glob(pattern), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None
-
-
 def main() -> int:
     """Write the page; the exit status is 0 unless there is no result file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path, default=_newest("*cpu.json"), metavar="RESULT.json")
-    parser.add_argument("--step", type=Path, default=_newest("*_step.json"), metavar="RESULT.json")
+    parser.add_argument(
+        "--run", type=Path, default=result_files.newest(HERE, "*cpu.json"), metavar="RESULT.json"
+    )
+    parser.add_argument(
+        "--step", type=Path, default=result_files.newest(HERE, "*_step.json"), metavar="RESULT.json"
+    )
     parser.add_argument("--docs", type=Path, default=result_files.DOCS_FOLDER, metavar="FOLDER")
     arguments = parser.parse_args()
     if arguments.run is None:

@@ -13,7 +13,8 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common import page_parts, result_files
+from common import page_parts
+from common.result_files import write_page
 
 HERE = Path(__file__).resolve().parent
 PAGE = "optimizers.md"
@@ -103,14 +104,5 @@ optimizers have not run on one yet.
 """
 
 
-def main() -> int:
-    """Write the page of the newest result, or of the one that is named."""
-    content, folder = result_files.read_for_report(HERE, __doc__.splitlines()[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PAGE).write_text(page(content))
-    print(f"wrote {PAGE}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_page(HERE, __doc__.splitlines()[0], PAGE, page)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "collectives"))
 
 import matplotlib as mpl
+from common.result_files import newest
 from core_state import main_tag
 from traffic import ALGORITHMS
 
@@ -174,15 +175,6 @@ def _has_times(content: dict[str, Any]) -> bool:
     return {"smddp-torch", "gloo", "floor-ideal"} <= found
 
 
-def _newest(folder: Path, is_fit: Callable[[dict[str, Any]], bool]) -> Path | None:
-    """The newest result file that has what is drawn."""
-    paths = (folder / "results").glob("*.json")
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
-        if is_fit(json.loads(path.read_text())):
-            return path
-    return None
-
-
 def main() -> None:
     """Draw what there are figures for; say what is left out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -191,8 +183,8 @@ def main() -> None:
     parser.add_argument("--assets", type=Path, default=ASSETS, metavar="FOLDER")
     arguments = parser.parse_args()
     draw_traffic(arguments.assets / "why_fast_bytes.png")
-    timeline = arguments.timeline or _newest(HERE, lambda content: "calls_us" in content)
-    times = arguments.collectives or _newest(COLLECTIVES_FOLDER, _has_times)
+    timeline = arguments.timeline or newest(HERE, is_fit=lambda content: "calls_us" in content)
+    times = arguments.collectives or newest(COLLECTIVES_FOLDER, is_fit=_has_times)
     for path, draw, name, source in (
         (timeline, draw_timeline, "timeline", "smddprun -np 2 python benchmarks/why_fast/run.py"),
         (times, draw_times, "times", "python benchmarks/collectives/run.py --targets"),
