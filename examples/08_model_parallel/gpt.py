@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 import smdistributed.modelparallel.torch as smp
 
 # The network and the text of example 03.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "03_gpt"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "03_gpt"))
 import text
 from model import GPT, GPTConfig
 

