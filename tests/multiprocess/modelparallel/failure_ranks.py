@@ -475,7 +475,9 @@ def check_forward_replaced_in_a_step(job: Job) -> None:
 
     for which in ("b", "b.inner"):
         job.net.way = functools.partial(replaced, which)
-        job.fails("SMPError", "the forward() of Part", "was replaced in a step", "runs on rank 1")
+        where = f"the forward() of Part at 'main/{which.replace('.', '/')}' was replaced in a step"
+        rank = 1 if which == "b" else int(job.smp.pp_size()) - 1
+        job.fails("SMPError", where, f"runs on rank {rank} of the pipeline")
 
     def put_back(net: Net, x: Tensor, tag: Tensor) -> Tensor:
         own, net.b.forward = net.b.forward, lambda *args: x

@@ -136,16 +136,16 @@ def _call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 def _require_own_forward(module: nn.Module, owner: int) -> None:
     number = microbatch()
-    for name, each in module.named_modules():
+    for each in module.modules():
         if number in _replaced.get(each, ()):
-            what = f"{type(each).__name__} {name!r} inside {type(module).__name__}"
+            what = f"{type(each).__name__} at {_caller.path_of(each)!r}"
             raise SMPError(
-                f"the forward() of {what if name else type(module).__name__} was replaced in a step"
-                f" (by {_replacement(each)}), but that module runs on rank {owner}, which would"
+                f"the forward() of {what} was replaced in a step (by {_replacement(each)}), but"
+                f" that module runs on rank {_owners.get(each, owner)} of the pipeline, which would"
                 " call its own; expected forward() to stay as it is. Transformers replaces it to"
                 " collect what output_hidden_states, output_attentions or output_router_logits ask"
                 " for: leave them off, or put the module on the rank that calls it:"
-                " smp.set_partition(module, 0)."
+                ' smp.set_partition(module, 0), with "auto_partition": False.'
             )
 
 

@@ -412,7 +412,7 @@ class Callee:
             f" arguments: now {_shown(template)}, before {_shown(told)}. Its caller had been given"
             " placeholders already; expected the same structure every time. Return the same"
             " structure always, or put the module on the rank that calls it:"
-            " smp.set_partition(module, 0)."
+            ' smp.set_partition(module, 0), with "auto_partition": False.'
         )
 
     def _push(self, frame: Frame, push: messages.Push) -> None:

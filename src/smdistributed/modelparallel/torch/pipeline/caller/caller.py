@@ -217,6 +217,10 @@ class Caller:
         require_same_reach(changes, reach, where)
         return template.fill(tensors, reach.known)
 
+    def path_of(self, module: nn.Module) -> str:
+        """Of a module of the model, for messages to people."""
+        return self._names[self._number_of[module]] if module in self._number_of else "?"
+
     def _set_attribute(self, number: int, name: str, value: Any) -> None:
         """Of a module here; a call of it on another rank has set that attribute there."""
         setattr(self._modules[number], name, value)

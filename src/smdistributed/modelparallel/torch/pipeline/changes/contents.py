@@ -37,7 +37,7 @@ __all__ = [
 
 ADVICE = (
     "The module runs on another rank than its caller. Return what is new instead, or put both on"
-    " one rank: smp.set_partition(module, 0)."
+    ' one rank: smp.set_partition(module, 0), with "auto_partition": False.'
 )
 
 DEQUE = collections.deque
