@@ -17,9 +17,9 @@ from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report import advice
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Profile, Row, Settings
 from smdistributed.modelparallel.report.expectation import Expected, expect, with_memory
+from smdistributed.modelparallel.report.measured import Measured
 from smdistributed.modelparallel.report.perfetto import clocks_of, write_perfetto
 from smdistributed.modelparallel.report.records import (
-    Memory,
     RankRecord,
     read_json,
     record_of,
@@ -42,33 +42,6 @@ _VERSION = 2
 _FORWARD = "F"
 _MOST_ROWS = 40
 _WIDTH = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What the ranks did.
-
-    Attributes:
-        num_steps: that tell of times.
-        num_others: that do something else, such as validations.
-        step_s: median, from the leader's beginning to its end.
-        busy_s, bubble: by partition, medians.
-        memory: by partition; None where none was looked at.
-        sent: by `(source, dest)` as "0-1" and kind of message: how many, and their bytes, of the
-            step of median length.
-        timeline: of that step.
-        leader_pieces: of a microbatch's forward on partition 0, most often.
-    """
-
-    num_steps: int
-    num_others: int
-    step_s: float
-    busy_s: tuple[float, ...]
-    bubble: tuple[float, ...]
-    memory: tuple[Memory | None, ...]
-    sent: Mapping[str, Mapping[str, tuple[int, int]]]
-    timeline: Timeline
-    leader_pieces: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +121,8 @@ class Report:
         """
         from smdistributed.modelparallel.report.drawing import draw
 
-        draw(self, Path(path))
+        ranks = self.ranks or tuple(range(self.settings.partitions))
+        draw(self.settings, self.expected, self.measured, ranks, Path(path))
 
     def to_perfetto(self, path: str | Path) -> None:
         """Writes all steps that were recorded for https://ui.perfetto.dev; as smddptrace does.

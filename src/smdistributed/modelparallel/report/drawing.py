@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smdistributed.modelparallel.decide.schedules.simulation import predict
+from smdistributed.modelparallel.report.costs import Settings
+from smdistributed.modelparallel.report.expectation import Expected
+from smdistributed.modelparallel.report.measured import Measured
 from smdistributed.modelparallel.report.timeline import Span
 from smdistributed.modelparallel.report.words import seconds_text
-
-if TYPE_CHECKING:
-    from smdistributed.modelparallel.report.document import Report
 
 __all__ = ["draw"]
 
@@ -25,8 +25,14 @@ _OTHER = "#999999"
 _LEAST_LABELLED = 0.012
 
 
-def draw(report: Report, path: Path) -> None:
-    """Draws a report to a file.
+def draw(
+    settings: Settings,
+    expected: Expected,
+    measured: Measured | None,
+    ranks: Sequence[int],
+    path: Path,
+) -> None:
+    """Draws what a report says to a file; the arguments are those of `document.Report`.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -40,16 +46,13 @@ def draw(report: Report, path: Path) -> None:
             " extra `plot`. pip install smdistributed-open[plot], or save() the report and draw it"
             " elsewhere with smpreport."
         ) from error
-    expected = _expected_spans(report)
-    partitions = report.settings.partitions
-    measured = report.measured
+    partitions = settings.partitions
     height = 0.9 + 0.5 * partitions * (2 if measured is not None else 1)
     figure = Figure(figsize=(9.0, height + 0.8), layout="constrained")
     panels: list[Any] = list(
         figure.subplots(1 if measured is None else 2, 1, sharex=True, squeeze=False)[:, 0]
     )
-    width_s = report.expected.step_s
-    ranks = report.ranks or tuple(range(partitions))
+    width_s = expected.step_s
     if measured is not None:
         width_s = max(width_s, measured.timeline.seconds)
         _panel(
@@ -62,9 +65,9 @@ def draw(report: Report, path: Path) -> None:
     title = "computing and schedule alone" if measured is not None else "as planned"
     _panel(
         panels[-1],
-        f"{title}: {seconds_text(report.expected.step_s)}",
-        expected,
-        _names(ranks, report.expected.bubble),
+        f"{title}: {seconds_text(expected.step_s)}",
+        _expected_spans(settings, expected),
+        _names(ranks, expected.bubble),
         width_s,
     )
     panels[-1].set_xlabel("ms since the step began; numbers are microbatches")
@@ -83,14 +86,14 @@ def draw(report: Report, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _expected_spans(report: Report) -> list[list[Span]]:
-    runs = predict(report.settings.schedule(), report.expected.way).runs
+def _expected_spans(settings: Settings, expected: Expected) -> list[list[Span]]:
+    runs = predict(settings.schedule(), expected.way).runs
     return [
         [
             Span(run.task.phase.value, run.task.microbatch, run.begin_s, run.end_s)
             for run in runs.get(partition, ())
         ]
-        for partition in range(report.settings.partitions)
+        for partition in range(settings.partitions)
     ]
 
 
