@@ -21,9 +21,9 @@ NATIVE = ROOT / "native"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 ADD_ROOM = re.compile(r"smd_add_room\(\s*(\S+?)\s*(?:\)|\s(.*?)\))", re.DOTALL)
-# Only bindings/ (and adapters/, for frameworks' C interfaces) may know what is above the engine.
+# Only bindings/, and tensorflow_ops/ for TensorFlow's C interface, know what is above the engine.
 FOREIGN = re.compile(r"^(Python\.h|nanobind/|torch/|ATen/|c10/|tensorflow/)")
-ROOMS_WITH_FOREIGN = ("bindings", "adapters")
+ROOMS_WITH_FOREIGN = ("bindings", "tensorflow_ops")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 // when. What is done with a block is the algorithm's (staged.cc, hierarchical_*.cc). Words:
 //   block   what passes through one rank's staging buffer at a time
 //   round   block k of every rank; a rank's staging buffer holds kBlocks of them, used in turn
-//   share   the part of a block that one rank reduces (cut by patterns::shareOf)
+//   share   the part of a block that one rank reduces (cut by step_tables::shareOf)
 //
 // Each rank goes through its stages for every round and tells how far it is with three counters
 // (RankCells): contributed (copied into its staging buffer), reduced (the result of its share is

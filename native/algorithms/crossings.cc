@@ -7,14 +7,14 @@
 
 #include "algorithms/exchange.h"
 #include "algorithms/parts.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::Move;
-using patterns::Range;
-using patterns::Step;
+using step_tables::Move;
+using step_tables::Range;
+using step_tables::Step;
 
 // One buffer and where its segments are.
 class Segments {
@@ -54,7 +54,7 @@ class Segments {
   static constexpr std::uint64_t kCacheLine = 64;
 
   Range segment(int index) const {
-    return patterns::shareOf(crossing_.count, crossing_.segments, index, unit_);
+    return step_tables::shareOf(crossing_.count, crossing_.segments, index, unit_);
   }
 
   Crossing crossing_;
@@ -65,7 +65,7 @@ class Segments {
 };
 
 // What is received to be combined; the receives of a step are all of the same segments.
-std::uint64_t scratchBytes(const Segments& segments, const patterns::Table& table) {
+std::uint64_t scratchBytes(const Segments& segments, const step_tables::Table& table) {
   std::uint64_t bytes = 0;
   for (const Step& step : table) {
     if (!step.isReducing || step.receives.empty()) continue;
@@ -93,7 +93,7 @@ void combine(const Context& context, Segments& segments, const Step& step, int s
 
 }  // namespace
 
-Lane::Lane(const topology::Hosts& hosts, int width, int position, int first)
+Lane::Lane(const hosts::Hosts& hosts, int width, int position, int first)
     : hosts_(&hosts), width_(width), place_(position) {
   if (first < 0) return;
   for (int host = 0; host < hosts.count(); ++host) {
@@ -128,7 +128,7 @@ struct UnderWay {
   std::deque<Exchange> exchanges;
 };
 
-Task carryOut(const Context& context, const Lane& lane, const patterns::Table& table,
+Task carryOut(const Context& context, const Lane& lane, const step_tables::Table& table,
               const Crossing& crossing, Reached turn, UnderWay& underWay) {
   Segments segments(context, crossing);
   const std::uint64_t needed = scratchBytes(segments, table);
@@ -172,7 +172,7 @@ Task carryOut(const Context& context, const Lane& lane, const patterns::Table& t
 
 }  // namespace
 
-Task cross(const Context& context, Lane lane, const patterns::Table& table, Crossing crossing,
+Task cross(const Context& context, Lane lane, const step_tables::Table& table, Crossing crossing,
            Reached turn) {
   // An error (no memory, say) ends the frame that it leaves, and messages may still be on their way
   // then. What they use is in this frame, which only waits and so stays (common/task.h).

@@ -3,7 +3,7 @@
 //
 // Buffers on their way between hosts. Words:
 //   lane       ranks, one or more on each host, that pass data to each other between hosts
-//   crossing   what a lane does with one buffer: the steps of a table of patterns/between_hosts.h
+//   crossing   what a lane does with one buffer: the steps of one of step_tables/between_hosts.h
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "algorithms/request.h"
-#include "patterns/between_hosts.h"
+#include "step_tables/between_hosts.h"
 
 namespace smd::algorithms {
 
@@ -22,8 +22,8 @@ class Lane {
  public:
   // As the rank at `position` of this host sees it; `first`: a rank that its host begins with here,
   // the others following in turn.
-  Lane(const topology::Hosts& hosts, int width, int position, int first = -1);
-  Lane(const topology::Hosts& hosts, int width) : Lane(hosts, width, hosts.position) {}
+  Lane(const hosts::Hosts& hosts, int width, int position, int first = -1);
+  Lane(const hosts::Hosts& hosts, int width) : Lane(hosts, width, hosts.position) {}
 
   int numHosts() const { return hosts_->count(); }
   int self() const { return hosts_->self; }
@@ -36,7 +36,7 @@ class Lane {
   int widthAt(int host) const { return std::min(width_, hosts_->sizeOf(host)); }
   int rankAt(int host, int place) const;
 
-  const topology::Hosts* hosts_;
+  const hosts::Hosts* hosts_;
   int width_;
   int turnedHost_ = -1;  // begins at
   int turnedBy_ = 0;     // this position
@@ -68,7 +68,7 @@ class Reached final : public Condition {
 // Ready to receive from the start: what comes from a host that is ahead goes straight to its place.
 // Reads the source, and sends, from `turn` on. `table` and what is in `crossing` and `turn` must
 // outlive the task.
-Task cross(const Context& context, Lane lane, const patterns::Table& table, Crossing crossing,
+Task cross(const Context& context, Lane lane, const step_tables::Table& table, Crossing crossing,
            Reached turn);
 
 // Messages to and from other hosts that do not make up one buffer.

@@ -3,7 +3,7 @@
 #include "algorithms/hierarchical.h"
 
 #include "algorithms/exchange.h"
-#include "patterns/dissemination.h"
+#include "step_tables/dissemination.h"
 
 namespace smd::algorithms {
 namespace {
@@ -19,7 +19,7 @@ Task barrier(Context& context) {
   const Lane lane(*context.hosts, context.hosts->mostRanks());
   const int hosts = lane.numHosts();
   std::uint64_t step = 0;
-  for (const int distance : patterns::disseminationDistances(hosts)) {
+  for (const int distance : step_tables::disseminationDistances(hosts)) {
     Exchange exchange(context, step++);
     exchange.receive(lane.heardFrom((lane.self() - distance + hosts) % hosts), nullptr, 0);
     for (const int peer : lane.toldAt((lane.self() + distance) % hosts)) {
@@ -31,7 +31,7 @@ Task barrier(Context& context) {
 
 }  // namespace
 
-int hostOf(const topology::Hosts& hosts, int rank) {
+int hostOf(const hosts::Hosts& hosts, int rank) {
   for (int host = 0; host < hosts.count(); ++host) {
     if (std::ranges::binary_search(hosts.ranksOf(host), rank)) return host;
   }

@@ -37,7 +37,7 @@ inline std::uint64_t roundsOf(std::uint64_t count, std::uint64_t perRound) {
   return std::max<std::uint64_t>(1, (count + perRound - 1) / perRound);
 }
 
-int hostOf(const topology::Hosts& hosts, int rank);
+int hostOf(const hosts::Hosts& hosts, int rank);
 
 // Met when no more than `limit` crossings are under way.
 class FewCrossings final : public Condition {

@@ -12,24 +12,24 @@
 // send from there; on the others the lanes receive into theirs, for all to take.
 #include "algorithms/hierarchical.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
-using patterns::shareOf;
-using patterns::Table;
+using step_tables::pieceOf;
+using step_tables::Range;
+using step_tables::shareOf;
+using step_tables::Table;
 
 // What all ranks agree on, and this one's part in it.
 struct Plan {
   explicit Plan(const Context& context)
       : rootHost(hostOf(*context.hosts, context.request.root)),
-        table(patterns::broadcastTable(context.pattern, context.hosts->count(), context.hosts->self,
-                                       rootHost)),
-        segments(patterns::broadcastSegments(context.hosts->count())),
-        lanes(context.pattern == patterns::Pattern::kDirect ? context.hosts->fewestRanks() : 1),
+        table(step_tables::broadcastTable(context.pattern, context.hosts->count(),
+                                          context.hosts->self, rootHost)),
+        segments(step_tables::broadcastSegments(context.hosts->count())),
+        lanes(context.pattern == step_tables::Pattern::kDirect ? context.hosts->fewestRanks() : 1),
         lane(*context.hosts, lanes, context.hosts->position, context.request.root),
         element(elementSize(context.request.dtype)),
         perRound(kRoundBytes / element),

@@ -13,17 +13,17 @@
 
 #include "algorithms/hierarchical.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
+using step_tables::pieceOf;
+using step_tables::Range;
 
 // Slots of a staging block: as many as the fullest needs, the same on all hosts, as the ranks of
 // one send what those of another receive.
-std::uint64_t numSlots(const topology::Hosts& hosts) {
+std::uint64_t numSlots(const hosts::Hosts& hosts) {
   int fewest = 0;  // ranks of a host that has more than one
   for (const std::vector<int>& ranks : hosts.ranks) {
     const int size = static_cast<int>(ranks.size());
@@ -32,7 +32,7 @@ std::uint64_t numSlots(const topology::Hosts& hosts) {
   if (fewest == 0) return 1;
   std::uint64_t slots = 0;
   for (const std::vector<int>& ranks : hosts.ranks) {
-    slots += patterns::numPieces(ranks.size(), static_cast<std::uint64_t>(fewest));
+    slots += step_tables::numPieces(ranks.size(), static_cast<std::uint64_t>(fewest));
   }
   return slots;
 }

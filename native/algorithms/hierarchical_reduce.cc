@@ -9,22 +9,22 @@
 //                                as many lanes as the smallest host has ranks
 //
 // A host's part is combined in rank order, the hosts' parts in an order that depends on the pattern
-// (patterns/between_hosts.h), which is chosen by size. So the bits are the same on every rank and
-// in every run, and for exchange and direct also for every size.
+// (step_tables/between_hosts.h), which is chosen by size. So the bits are the same on every rank
+// and in every run, and for exchange and direct also for every size.
 #include <algorithm>
 
 #include "algorithms/hierarchical.h"
 #include "algorithms/parts.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
-using patterns::shareOf;
-using patterns::Table;
+using step_tables::pieceOf;
+using step_tables::Range;
+using step_tables::shareOf;
+using step_tables::Table;
 
 bool hasOutput(const Context& context) {
   return context.request.kind == OpKind::kAllReduce || context.rank == context.request.root;
@@ -32,13 +32,13 @@ bool hasOutput(const Context& context) {
 
 // Of all_reduce, or reduce to a rank of one host.
 Table reductionTable(const Context& context) {
-  const topology::Hosts& hosts = *context.hosts;
+  const hosts::Hosts& hosts = *context.hosts;
   if (context.request.kind == OpKind::kAllReduce) {
-    return patterns::allReduceTable(context.pattern, hosts.count(), hosts.self);
+    return step_tables::allReduceTable(context.pattern, hosts.count(), hosts.self);
   }
-  Table table = patterns::reduceScatterTable(context.pattern, hosts.count(), hosts.self);
+  Table table = step_tables::reduceScatterTable(context.pattern, hosts.count(), hosts.self);
   const int root = hostOf(hosts, context.request.root);
-  for (auto& step : patterns::gatherTable(hosts.count(), hosts.self, root)) {
+  for (auto& step : step_tables::gatherTable(hosts.count(), hosts.self, root)) {
     table.push_back(std::move(step));
   }
   return table;
@@ -72,7 +72,7 @@ Task reduceAlone(Context& context, Held& held) {
                  {source, target, block.size, lane.numHosts(), round * table.size()}, turn);
   };
   Task body =
-      crossInRounds(held.crossings, patterns::numPieces(request.count, perRound), makeCrossing);
+      crossInRounds(held.crossings, step_tables::numPieces(request.count, perRound), makeCrossing);
   Nested nested(body);
   co_await nested;
 }
@@ -94,7 +94,7 @@ Task reduceByLanes(Context& context, Held& held) {
   Stages stages;
   stages.blockBytes = kRoundBytes;
   stages.copyAhead = kBlocks;
-  stages.rounds = patterns::numPieces(request.count, perRound);
+  stages.rounds = step_tables::numPieces(request.count, perRound);
   stages.reduces = lane.isIn();
   stages.consumes = hasOutput(context);
   stages.consumesResults = true;
@@ -187,7 +187,7 @@ Task reduceAtOnce(Context& context, Held& held) {
   }
   std::byte* target = hasOutput(context) ? request.output : held.take(bytes);
   const Lane lane(*context.hosts, context.hosts->mostRanks());
-  const Table table = patterns::allReduceTable(context.pattern, lane.numHosts(), lane.self());
+  const Table table = step_tables::allReduceTable(context.pattern, lane.numHosts(), lane.self());
   held.crossings.start(cross(context, lane, table,
                              {source, target, request.count, lane.numHosts(), 0},
                              Reached(held.crossings.numDone(), 0)));
@@ -196,8 +196,8 @@ Task reduceAtOnce(Context& context, Held& held) {
 }
 
 Task reduction(Context& context, Held& held) {
-  const bool isAtOnce = context.pattern == patterns::Pattern::kExchange ||
-                        context.pattern == patterns::Pattern::kDoubling;
+  const bool isAtOnce = context.pattern == step_tables::Pattern::kExchange ||
+                        context.pattern == step_tables::Pattern::kDoubling;
   return isAtOnce                    ? reduceAtOnce(context, held)
          : context.memory == nullptr ? reduceAlone(context, held)
                                      : reduceByLanes(context, held);

@@ -15,13 +15,13 @@
 #include "algorithms/hierarchical.h"
 #include "algorithms/parts.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
+using step_tables::pieceOf;
+using step_tables::Range;
 
 struct Plan {
   explicit Plan(const Context& each)

@@ -14,8 +14,8 @@
 #include "common/fragment.h"
 #include "common/signature.h"
 #include "common/task.h"
-#include "patterns/between_hosts.h"
-#include "topology/hosts.h"
+#include "hosts/hosts.h"
+#include "step_tables/between_hosts.h"
 #include "transport/mailbox.h"
 #include "transport/peer_memory.h"
 
@@ -97,15 +97,15 @@ struct Context {
   // Of this rank's host; null if no other rank is there. Positions in it are not ranks if there are
   // several hosts.
   const transport::PeerMemory* memory = nullptr;
-  const topology::Hosts* hosts = nullptr;  // null if size is 1
-  patterns::Pattern pattern{};             // between hosts, if there are several
-  Scratch* scratch = nullptr;              // of the communicator
-  transport::Mailbox* mailbox = nullptr;   // null if size is 1
-  std::uint64_t copyAhead = 1;             // see copyAheadFor(); set by whoever drives
-  std::uint64_t* blocksDone = nullptr;     // of the communicator's staged operations so far
-  ExposedBuffer* exposed = nullptr;        // of the communicator; null: nobody asks
-  std::int64_t* arrivedNs = nullptr;  // where to note when all ranks had arrived; null: nowhere
-  bool isInPlace = false;             // without staging; set by runShared() once it knows
+  const hosts::Hosts* hosts = nullptr;    // null if size is 1
+  step_tables::Pattern pattern{};         // between hosts, if there are several
+  Scratch* scratch = nullptr;             // of the communicator
+  transport::Mailbox* mailbox = nullptr;  // null if size is 1
+  std::uint64_t copyAhead = 1;            // see copyAheadFor(); set by whoever drives
+  std::uint64_t* blocksDone = nullptr;    // of the communicator's staged operations so far
+  ExposedBuffer* exposed = nullptr;       // of the communicator; null: nobody asks
+  std::int64_t* arrivedNs = nullptr;      // where to note when all ranks had arrived; null: nowhere
+  bool isInPlace = false;                 // without staging; set by runShared() once it knows
 
   int rankAt(int position) const {
     return hosts == nullptr ? position

@@ -3,7 +3,7 @@
 //
 // Operations on buffers that all ranks can reach. Words:
 //   place   where in its owner's arena a buffer begins, published with the arrival
-//   share   the part of a buffer that one rank reduces (patterns::shareOf)
+//   share   the part of a buffer that one rank reduces (step_tables::shareOf)
 //   piece   what a rank moves at a time (kPieceBytes)
 //
 // A rank contributes if peers read a buffer of its own. Every contributor publishes the place of

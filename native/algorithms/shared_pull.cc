@@ -20,7 +20,7 @@
 #include "algorithms/shared.h"
 #include "kernels/kernels.h"
 #include "kernels/stream.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
@@ -38,8 +38,8 @@ std::vector<Transfer> transfersOfBroadcast(const Context& context, const SharedB
   const Request& request = context.request;
   const std::uint64_t bytes = request.count * elementSize(request.dtype);
   // The root's part comes last.
-  const patterns::Range pushed =
-      patterns::shareOf(bytes, context.size, context.size - 1, kCacheLine);
+  const step_tables::Range pushed =
+      step_tables::shareOf(bytes, context.size, context.size - 1, kCacheLine);
   const auto isShared = [&buffers](int rank) {
     return buffers[static_cast<std::size_t>(rank)] != nullptr;
   };
@@ -93,9 +93,9 @@ bool copyParts(const Context& context, const std::vector<Transfer>& transfers,
                kernels::CopyFn copy) {
   const transport::PeerMemory& memory = *context.memory;
   for (const Transfer& transfer : transfers) {
-    const std::uint64_t pieces = patterns::numPieces(transfer.bytes, kPieceBytes);
+    const std::uint64_t pieces = step_tables::numPieces(transfer.bytes, kPieceBytes);
     for (std::uint64_t round = 0; round < pieces; ++round) {
-      const patterns::Range piece = patterns::pieceOf(transfer.bytes, kPieceBytes, round);
+      const step_tables::Range piece = step_tables::pieceOf(transfer.bytes, kPieceBytes, round);
       if (!memory.beginUsingPeers(transfer.peer)) return false;
       copy(transfer.target + piece.begin, transfer.source + piece.begin, piece.size);
       memory.endUsingPeers();
@@ -163,8 +163,8 @@ bool reduceFromAll(const Context& context, const SharedBuffers& inputs) {
     scratch.resize(kPieceBytes);
   }
   std::vector<const void*> sources(inputs.size());
-  for (std::uint64_t round = 0; round < patterns::numPieces(request.count, perPiece); ++round) {
-    const patterns::Range piece = patterns::pieceOf(request.count, perPiece, round);
+  for (std::uint64_t round = 0; round < step_tables::numPieces(request.count, perPiece); ++round) {
+    const step_tables::Range piece = step_tables::pieceOf(request.count, perPiece, round);
     const std::uint64_t at = (before + piece.begin) * element;
     std::ranges::transform(inputs, sources.begin(),
                            [at](const std::byte* input) { return input + at; });

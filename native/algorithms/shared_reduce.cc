@@ -16,7 +16,7 @@
 #include "algorithms/fragments.h"
 #include "algorithms/shared.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
@@ -32,10 +32,10 @@ SharedBuffers targetsOf(const Context& context, const SharedBuffers& buffers) {
 }
 
 // The elements that this rank reduces.
-patterns::Range shareOf(const Context& context) {
+step_tables::Range shareOf(const Context& context) {
   const std::uint64_t element = elementSize(context.request.dtype);
   const std::uint64_t unit = std::max<std::uint64_t>(1, kCacheLine / element);
-  return patterns::shareOf(context.request.count, context.size, context.rank, unit);
+  return step_tables::shareOf(context.request.count, context.size, context.rank, unit);
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ patterns::Range shareOf(const Context& context) {
 void bringFragments(const Context& context) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
-  const patterns::Range share = shareOf(context);
+  const step_tables::Range share = shareOf(context);
   const std::uint64_t after = (share.begin + share.size) * element;
   const Input input(request);
   input.copy(request.output, 0, share.begin * element);
@@ -55,13 +55,13 @@ bool reduceInPlace(const Context& context, const SharedBuffers& buffers) {
   const transport::PeerMemory& memory = *context.memory;
   const std::uint64_t element = elementSize(request.dtype);
   const kernels::ReduceFn kernel = kernels::reduceOrThrow(request.op, request.dtype);
-  const patterns::Range share = shareOf(context);
+  const step_tables::Range share = shareOf(context);
   const std::uint64_t perPiece = kPieceBytes / element;
   const SharedBuffers targets = targetsOf(context, buffers);
   const auto own = static_cast<std::size_t>(context.rank);
   std::vector<const void*> sources(buffers.size());
-  for (std::uint64_t round = 0; round < patterns::numPieces(share.size, perPiece); ++round) {
-    const patterns::Range piece = patterns::pieceOf(share.size, perPiece, round);
+  for (std::uint64_t round = 0; round < step_tables::numPieces(share.size, perPiece); ++round) {
+    const step_tables::Range piece = step_tables::pieceOf(share.size, perPiece, round);
     const std::uint64_t at = (share.begin + piece.begin) * element;
     std::ranges::transform(buffers, sources.begin(),
                            [at](const std::byte* buffer) { return buffer + at; });

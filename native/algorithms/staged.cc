@@ -19,14 +19,14 @@
 #include "algorithms/block_pipeline.h"
 #include "algorithms/fragments.h"
 #include "kernels/kernels.h"
-#include "patterns/shares.h"
+#include "step_tables/shares.h"
 
 namespace smd::algorithms {
 namespace {
 
-using patterns::pieceOf;
-using patterns::Range;
-using patterns::shareOf;
+using step_tables::pieceOf;
+using step_tables::Range;
+using step_tables::shareOf;
 
 // Trials on two cores (Zen 3, 512 KiB of cache each, 32 MiB shared), 2 ranks, 1 and 25 MiB: blocks
 // of 128 KiB 62 us and 2.1 ms, 64 KiB 66 us and 2.2 ms, 32 KiB 78 us and 2.3 ms. Fewer blocks are
@@ -55,7 +55,7 @@ Task reduceInBlocks(Context& context) {
   const std::uint64_t unit = std::max<std::uint64_t>(1, kCacheLine / element);
   const bool hasOutput = request.kind == OpKind::kAllReduce || context.rank == request.root;
   Stages stages = kInBlocks;
-  stages.rounds = patterns::numPieces(request.count, perBlock);
+  stages.rounds = step_tables::numPieces(request.count, perBlock);
   stages.reduces = true;
   stages.consumes = hasOutput;
   stages.consumesResults = true;
@@ -149,7 +149,7 @@ Task reduceScatterInPieces(Context& context) {
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perPiece = elementsPerPiece(context, element);
   Stages stages = kInBlocks;
-  stages.rounds = patterns::numPieces(maxOf(request.inputCounts), perPiece);
+  stages.rounds = step_tables::numPieces(maxOf(request.inputCounts), perPiece);
   stages.reduces = true;
   stages.consumes = false;
   const kernels::ReduceFn kernel = kernels::reduceOrThrow(request.op, request.dtype);
@@ -181,7 +181,7 @@ Task gatherInBlocks(Context& context, Stages stages, std::vector<std::uint64_t> 
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perBlock = kBlockBytes / element;
-  stages.rounds = patterns::numPieces(maxOf(counts), perBlock);
+  stages.rounds = step_tables::numPieces(maxOf(counts), perBlock);
   const std::uint64_t ownCount = counts[static_cast<std::size_t>(context.rank)];
   return runPipeline(
       context, stages,
@@ -219,7 +219,7 @@ Task exchangePieces(Context& context, Stages stages, std::uint64_t longest) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perPiece = elementsPerPiece(context, element);
-  stages.rounds = patterns::numPieces(longest, perPiece);
+  stages.rounds = step_tables::numPieces(longest, perPiece);
   const bool isScatter = request.kind == OpKind::kScatter;
   return runPipeline(
       context, stages, contributePieces(context, perPiece), kSkip,

@@ -9,9 +9,9 @@
 
 #include "bindings/communicator_methods.h"
 #include "engine/drive.h"
+#include "engine/plugin_group.h"
 #include "engine/progress.h"
 #include "engine/registry.h"
-#include "engine/seam_group.h"
 
 namespace smd::bindings {
 namespace {
@@ -58,13 +58,13 @@ PyCommunicator::PyCommunicator(int rank, int worldSize, nb::object exchange,
 
 PyCommunicator::~PyCommunicator() {
   nb::gil_scoped_release release;
-  seam_.group.reset();
+  pluginHandle_.group.reset();
   communicator_.reset();
 }
 
-std::uintptr_t PyCommunicator::seamHandle() {
-  if (seam_.group == nullptr) seam_.group = engine::makeSeamGroup(communicator_);
-  return reinterpret_cast<std::uintptr_t>(&seam_);
+std::uintptr_t PyCommunicator::pluginHandle() {
+  if (pluginHandle_.group == nullptr) pluginHandle_.group = engine::makePluginGroup(communicator_);
+  return reinterpret_cast<std::uintptr_t>(&pluginHandle_);
 }
 
 void PyCommunicator::abort(const std::string& reason) const {
@@ -127,7 +127,7 @@ void registerCommunicator(nb::module_& module) {
       .def_prop_ro("rank", [](const PyCommunicator& self) { return self.engine().rank(); })
       .def_prop_ro("world_size", [](const PyCommunicator& self) { return self.engine().size(); })
       .def_prop_ro("name", [](const PyCommunicator& self) { return self.engine().name(); })
-      .def("seam_handle", &PyCommunicator::seamHandle,
+      .def("plugin_handle", &PyCommunicator::pluginHandle,
            "For other native libraries of this package: an address that is valid while this object "
            "is.")
       .def("abort", &PyCommunicator::abort, nb::arg("reason"),

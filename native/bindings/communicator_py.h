@@ -17,7 +17,7 @@
 #include "bindings/request_py.h"
 #include "bindings/work_py.h"
 #include "engine/communicator.h"
-#include "seam/group.h"
+#include "plugin_api/group.h"
 
 namespace smd::bindings {
 
@@ -58,7 +58,7 @@ class PyCommunicator {
   engine::Communicator& engine() const { return *communicator_; }
   const ErrorClasses& errors() const { return *errors_; }
 
-  std::uintptr_t seamHandle();
+  std::uintptr_t pluginHandle();
   void abort(const std::string& reason) const;
   void close() const;
 
@@ -108,7 +108,7 @@ class PyCommunicator {
  private:
   std::shared_ptr<ErrorClasses> errors_;
   std::shared_ptr<engine::Communicator> communicator_;
-  seam::Handle seam_;
+  plugin_api::Handle pluginHandle_;
 };
 
 void registerCommunicator(nanobind::module_& module);

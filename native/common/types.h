@@ -5,7 +5,7 @@
 //
 // Each is written once, in a table below. From its lines come the enum, the names in errors and
 // traces, the constants and the ReduceOp of `_native`, and with them the stub and the tables of the
-// Python front ends. The number of a line crosses the wire and the Python seam: only append.
+// Python front ends. The number of a line crosses the wire and is known to Python: only append.
 #pragma once
 
 #include <cstddef>

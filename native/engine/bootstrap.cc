@@ -6,12 +6,12 @@
 #include <cstring>
 #include <span>
 
+#include "auth/crypto.h"
 #include "common/error.h"
 #include "engine/link_measure.h"
-#include "engine/trust_agreement.h"
+#include "engine/token_agreement.h"
 #include "transport/shm/arena_size.h"
 #include "transport/shm/attach.h"
-#include "trust/crypto.h"
 
 namespace smd::engine {
 namespace {
@@ -19,14 +19,14 @@ namespace {
 constexpr milliseconds kAttachPatience{10'000};
 
 std::string randomSecret() {
-  std::string secret(sizeof(trust::SessionId), '\0');
-  trust::fillRandom(std::as_writable_bytes(std::span(secret)));
+  std::string secret(sizeof(auth::SessionId), '\0');
+  auth::fillRandom(std::as_writable_bytes(std::span(secret)));
   return secret;
 }
 
 // Rank 0's random bits are the group's.
-trust::SessionId sessionOf(const topology::Identity& first) {
-  trust::SessionId session{};
+auth::SessionId sessionOf(const hosts::Identity& first) {
+  auth::SessionId session{};
   std::memcpy(session.data(), first.secret.data(), std::min(session.size(), first.secret.size()));
   return session;
 }
@@ -34,7 +34,7 @@ trust::SessionId sessionOf(const topology::Identity& first) {
 // Of those that can be reached over TCP only.
 void requireEndpoints(const Membership& membership, int rank, TransportChoice choice) {
   for (int peer = 0; peer < static_cast<int>(membership.identities.size()); ++peer) {
-    const topology::Identity& identity = membership.identities[static_cast<std::size_t>(peer)];
+    const hosts::Identity& identity = membership.identities[static_cast<std::size_t>(peer)];
     const bool isLocal = std::ranges::binary_search(membership.localRanks, peer);
     if (isLocal || !identity.endpoint.empty()) continue;
     throw Error(ErrorKind::kConfiguration,
@@ -48,7 +48,7 @@ void requireEndpoints(const Membership& membership, int rank, TransportChoice ch
   }
 }
 
-transport::shm::AttachSecret attachSecret(const topology::Identity& leader) {
+transport::shm::AttachSecret attachSecret(const hosts::Identity& leader) {
   transport::shm::AttachSecret secret{};
   std::memcpy(secret.data(), leader.secret.data(), std::min(secret.size(), leader.secret.size()));
   return secret;
@@ -71,7 +71,7 @@ std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::stri
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
                      const EngineOptions& options) {
   Membership membership;
-  topology::Identity self = topology::describeThisProcess();
+  hosts::Identity self = hosts::describeThisProcess();
   self.machine += options.machineSuffix;
   if (worldSize == 1) {
     membership.identities = {self};
@@ -98,19 +98,19 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
     self.link = serializeLink(knownLink());
   }
   for (const std::string& bytes :
-       exchangeAll(exchange, "identity", topology::serialize(self), worldSize)) {
-    membership.identities.push_back(topology::parse(bytes));
+       exchangeAll(exchange, "identity", hosts::serialize(self), worldSize)) {
+    membership.identities.push_back(hosts::parse(bytes));
   }
-  membership.key = trust::deriveSessionKey(options.token, sessionOf(membership.identities[0]));
+  membership.key = auth::deriveSessionKey(options.token, sessionOf(membership.identities[0]));
 
-  const std::vector<int> leaders = topology::leadersByMachine(membership.identities);
+  const std::vector<int> leaders = hosts::leadersByMachine(membership.identities);
   const int leader = leaders[static_cast<std::size_t>(rank)];
   const auto sharers = std::count(leaders.begin(), leaders.end(), leader);
   // How far a rank got with its leader's region.
   constexpr const char *kAlone = "A", *kSharesRegion = "S", *kSharesArenasToo = "B";
   std::string status = kAlone;
   if (server != nullptr && sharers > 1) {
-    const topology::Identity& leading = membership.identities[static_cast<std::size_t>(leader)];
+    const hosts::Identity& leading = membership.identities[static_cast<std::size_t>(leader)];
     if (leader == rank) {
       const int size = static_cast<int>(sharers);
       const std::size_t stagingBytes =
@@ -137,19 +137,19 @@ Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
   std::vector<std::string> statuses;
   std::vector<std::string> marks;
   for (std::string& answer :
-       exchangeAll(exchange, "attached", status + trustMark(membership.key, options.tls.areGiven()),
+       exchangeAll(exchange, "attached", status + tokenMark(membership.key, options.tls.areGiven()),
                    worldSize)) {
     marks.push_back(answer.substr(std::min(status.size(), answer.size())));
     answer.resize(std::min(status.size(), answer.size()));
     statuses.push_back(std::move(answer));
   }
-  requireOneTrust(marks, membership.identities);
+  requireOneToken(marks, membership.identities);
   std::vector<bool> canShare;
   for (const std::string& each : statuses) canShare.push_back(each != kAlone);
 
   // A region is laid out for everyone who might attach; its positions are given in rank order. If
   // somebody could not, the whole machine's group falls back to TCP rather than leave holes.
-  membership.hosts = topology::makeHosts(rank, leaders, canShare);
+  membership.hosts = hosts::makeHosts(rank, leaders, canShare);
   membership.localRanks = membership.hosts.ranksOf(membership.hosts.self);
   const bool everyoneShares = membership.localRanks.size() > 1;
   membership.hasArenas =

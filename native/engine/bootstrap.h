@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "auth/session_key.h"
 #include "engine/options.h"
-#include "topology/hosts.h"
-#include "topology/identity.h"
+#include "hosts/hosts.h"
+#include "hosts/identity.h"
 #include "transport/shm/region.h"
 #include "transport/tcp/factory.h"
-#include "trust/session_key.h"
 
 namespace smd::engine {
 
@@ -29,15 +29,15 @@ using ExchangeFn =
     std::function<std::vector<std::string>(const std::string& key, const std::string& value)>;
 
 struct Membership {
-  std::vector<topology::Identity> identities;  // by rank
-  topology::Hosts hosts;
+  std::vector<hosts::Identity> identities;  // by rank
+  hosts::Hosts hosts;
   // Ranks whose memory is shared with this one's, in order, this one included; and their region
   // (null if there is no other).
   std::vector<int> localRanks;
   std::shared_ptr<transport::shm::Region> region;
   // Whether all ranks of this host map the region's arenas: then memory may be allocated there.
   bool hasArenas = false;
-  trust::SessionKey key;
+  auth::SessionKey key;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
 };
 

@@ -91,7 +91,7 @@ void Communicator::join(const ExchangeFn& exchange) {
   topology_.ranksPerHost = membership_.hosts.mostRanks();
   topology_.isFixedOrder = options_.isDeterministic;
   const auto& locals = membership_.localRanks;
-  const int cores = topology::coresOf(membership_.identities, locals);
+  const int cores = hosts::coresOf(membership_.identities, locals);
   noteHostLoad(static_cast<int>(locals.size()), cores);
   copyAhead_ = algorithms::copyAheadFor(static_cast<int>(locals.size()), cores);
   // As progressSpinBudget(): each rank's application is likely to compute meanwhile.
@@ -156,7 +156,7 @@ void Communicator::join(const ExchangeFn& exchange) {
     tcp.start(std::move(endpoints), membership_.key, *mailbox_);
     // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
     // ring of hosts for each position there. Within a host the region is the way.
-    const topology::Hosts& hosts = membership_.hosts;
+    const hosts::Hosts& hosts = membership_.hosts;
     const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
     tcp.expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
   }
@@ -169,7 +169,7 @@ void Communicator::join(const ExchangeFn& exchange) {
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
   std::vector<std::string> links;
-  for (const topology::Identity& each : membership_.identities) links.push_back(each.link);
+  for (const hosts::Identity& each : membership_.identities) links.push_back(each.link);
   if (std::ranges::find(links, std::string()) != links.end()) {
     const std::optional<Link> measured =
         measureLink(membership_.hosts, *mailbox_, *liveness_,

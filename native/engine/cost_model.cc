@@ -7,7 +7,7 @@
 namespace smd::engine {
 namespace {
 
-using patterns::Pattern;
+using step_tables::Pattern;
 
 // Many senders at one receiver overrun the queues of its switch port; a message from each of a few
 // fits (Phanishayee et al., "Measurement and Analysis of TCP Throughput Collapse in Cluster-based
@@ -23,9 +23,9 @@ bool isAtOnce(Pattern pattern) {
 constexpr double kHandOverSeconds = 5e-6;
 
 // For what a party sends in a step to be received, of `bytes` in as many segments.
-double sendSeconds(const patterns::Step& step, int segments, double bytes, const Link& link) {
+double sendSeconds(const step_tables::Step& step, int segments, double bytes, const Link& link) {
   double sent = 0;
-  for (const patterns::Move& move : step.sends) sent += move.count;
+  for (const step_tables::Move& move : step.sends) sent += move.count;
   const auto messages = static_cast<double>(step.sends.size());
   const bool isCrowded = static_cast<int>(step.sends.size()) > kSendersThatFit;
   return link.latencySeconds + 2 * messages * link.overheadSeconds +
@@ -39,7 +39,7 @@ double allReduceSeconds(Pattern pattern, std::uint64_t bytes, int hosts, int ran
   const int senders = isAtOnce(pattern) ? ranksPerHost : 1;
   double total = isAtOnce(pattern) || ranksPerHost == 1 ? 0 : 2 * kHandOverSeconds;
   // The tables are alike for all parties.
-  for (const patterns::Step& step : patterns::allReduceTable(pattern, hosts, 0)) {
+  for (const step_tables::Step& step : step_tables::allReduceTable(pattern, hosts, 0)) {
     total += sendSeconds(step, hosts, static_cast<double>(bytes) * senders, link);
   }
   return total;
@@ -49,9 +49,9 @@ Pattern quickestPattern(std::uint64_t bytes, int hosts, int ranksPerHost, const 
                         std::uint64_t mostAtOnce, bool isFixedOrder) {
   Pattern best = Pattern::kDirect;
   double least = allReduceSeconds(best, bytes, hosts, ranksPerHost, link);
-  for (const Pattern pattern : patterns::kPatterns) {
+  for (const Pattern pattern : step_tables::kPatterns) {
     const bool isAllowed =
-        patterns::isPossible(pattern, hosts) && (!isAtOnce(pattern) || bytes <= mostAtOnce) &&
+        step_tables::isPossible(pattern, hosts) && (!isAtOnce(pattern) || bytes <= mostAtOnce) &&
         (!isFixedOrder || pattern == Pattern::kExchange || pattern == Pattern::kDirect);
     if (!isAllowed) continue;
     const double seconds = allReduceSeconds(pattern, bytes, hosts, ranksPerHost, link);
@@ -69,9 +69,9 @@ double broadcastSeconds(Pattern pattern, std::uint64_t bytes, int hosts, int ran
   const int handOvers = ranksPerHost == 1 ? 0 : isAtOnce(pattern) ? 1 : 2;
   double total = handOvers * kHandOverSeconds;
   // In each step the root sends most, or the others all the same.
-  const patterns::Table root = patterns::broadcastTable(pattern, hosts, 0, 0);
-  const patterns::Table other = patterns::broadcastTable(pattern, hosts, 1, 0);
-  const int segments = patterns::broadcastSegments(hosts);
+  const step_tables::Table root = step_tables::broadcastTable(pattern, hosts, 0, 0);
+  const step_tables::Table other = step_tables::broadcastTable(pattern, hosts, 1, 0);
+  const int segments = step_tables::broadcastSegments(hosts);
   for (std::size_t i = 0; i < root.size(); ++i) {
     const auto whole = static_cast<double>(bytes);
     total += std::max(sendSeconds(root[i], segments, whole, link),

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How long a collective over several hosts is expected to take, pattern by pattern: the tables of
-// patterns/between_hosts.h, run over a modelled network. Pure arithmetic, the same on every rank.
+// step_tables/between_hosts.h, run over a modelled network. Pure arithmetic, the same on every
+// rank.
 #pragma once
 
 #include <cstdint>
 
-#include "patterns/between_hosts.h"
+#include "step_tables/between_hosts.h"
 
 namespace smd::engine {
 
@@ -20,20 +21,20 @@ struct Link {
 
 // Of an all_reduce of `bytes` on each of `hosts` hosts. In exchange and doubling each of
 // `ranksPerHost` ranks sends everything for itself; the other patterns divide it among them.
-double allReduceSeconds(patterns::Pattern pattern, std::uint64_t bytes, int hosts, int ranksPerHost,
-                        const Link& link);
+double allReduceSeconds(step_tables::Pattern pattern, std::uint64_t bytes, int hosts,
+                        int ranksPerHost, const Link& link);
 
 // The quickest. `isFixedOrder`: of those that combine the hosts' parts in the same order whatever
 // the size. `mostAtOnce`: bytes up to which exchange and doubling are possible.
-patterns::Pattern quickestPattern(std::uint64_t bytes, int hosts, int ranksPerHost,
-                                  const Link& link, std::uint64_t mostAtOnce, bool isFixedOrder);
+step_tables::Pattern quickestPattern(std::uint64_t bytes, int hosts, int ranksPerHost,
+                                     const Link& link, std::uint64_t mostAtOnce, bool isFixedOrder);
 
-// Of a broadcast of `bytes`, as by patterns::broadcastTable(). In exchange and doubling the root
+// Of a broadcast of `bytes`, as by step_tables::broadcastTable(). In exchange and doubling the root
 // alone sends for its host.
-double broadcastSeconds(patterns::Pattern pattern, std::uint64_t bytes, int hosts, int ranksPerHost,
-                        const Link& link);
+double broadcastSeconds(step_tables::Pattern pattern, std::uint64_t bytes, int hosts,
+                        int ranksPerHost, const Link& link);
 // The quickest of exchange and doubling, for up to `mostAtOnce` bytes, and direct.
-patterns::Pattern quickestBroadcast(std::uint64_t bytes, int hosts, int ranksPerHost,
-                                    const Link& link, std::uint64_t mostAtOnce);
+step_tables::Pattern quickestBroadcast(std::uint64_t bytes, int hosts, int ranksPerHost,
+                                       const Link& link, std::uint64_t mostAtOnce);
 
 }  // namespace smd::engine

@@ -41,7 +41,7 @@ void GroupPositions::join(const Membership& membership, const transport::PeerMem
 }
 
 std::string GroupPositions::describePeer(int peer) const {
-  const topology::Identity& identity = membership_->identities[static_cast<std::size_t>(peer)];
+  const hosts::Identity& identity = membership_->identities[static_cast<std::size_t>(peer)];
   return "rank " + std::to_string(peer) + " (host " + identity.host + ", pid " +
          std::to_string(identity.pid) + ")";
 }

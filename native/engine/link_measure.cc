@@ -142,7 +142,7 @@ Link slowestOf(const std::vector<std::string>& links) {
   return link;
 }
 
-std::optional<Link> measureLink(const topology::Hosts& hosts, transport::Mailbox& mailbox,
+std::optional<Link> measureLink(const hosts::Hosts& hosts, transport::Mailbox& mailbox,
                                 const Liveness& liveness, std::chrono::nanoseconds limit) {
   if (hosts.position != 0 || hosts.count() < 2) return std::nullopt;
   const int next = hosts.ranksOf((hosts.self + 1) % hosts.count())[0];

@@ -12,7 +12,7 @@
 
 #include "engine/cost_model.h"
 #include "engine/liveness.h"
-#include "topology/hosts.h"
+#include "hosts/hosts.h"
 #include "transport/mailbox.h"
 
 namespace smd::engine {
@@ -30,7 +30,7 @@ Link slowestOf(const std::vector<std::string>& links);
 // The first rank of each host sends to that of the next one, all at the same time: small messages
 // one by one, then some large ones. Nothing on other ranks, and where it is not over in time or a
 // peer is lost; whoever needs the peer will say so.
-std::optional<Link> measureLink(const topology::Hosts& hosts, transport::Mailbox& mailbox,
+std::optional<Link> measureLink(const hosts::Hosts& hosts, transport::Mailbox& mailbox,
                                 const Liveness& liveness, std::chrono::nanoseconds limit);
 
 // What this process has measured, or was told, when it was in such a group before: for the next.

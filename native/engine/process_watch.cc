@@ -167,7 +167,7 @@ bool ProcessWatch::takeDescriptor(Processes::iterator process) {
   FileDescriptor descriptor = openProcess(entry.pid);
   if (!descriptor.isOpen()) return false;
   try {
-    std::shared_ptr<executor::EventLoop> loop = executor::EventLoop::process();
+    std::shared_ptr<event_loop::EventLoop> loop = event_loop::EventLoop::process();
     loop->watch(descriptor.get(), EPOLLIN,
                 [this, key = process->first](std::uint32_t) { ended(key); });
     entry.loop = std::move(loop);

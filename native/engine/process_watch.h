@@ -15,7 +15,7 @@
 #include <mutex>
 
 #include "common/file_descriptor.h"
-#include "executor/event_loop.h"
+#include "event_loop/event_loop.h"
 
 namespace smd::engine {
 
@@ -37,9 +37,9 @@ class ProcessWatch {
  private:
   struct Process {
     std::int64_t pid = 0;
-    FileDescriptor descriptor;                  // none: it is looked at
-    std::shared_ptr<executor::EventLoop> loop;  // which watches the descriptor
-    std::uint64_t began = 0;                    // as /proc says; 0: not known
+    FileDescriptor descriptor;                    // none: it is looked at
+    std::shared_ptr<event_loop::EventLoop> loop;  // which watches the descriptor
+    std::uint64_t began = 0;                      // as /proc says; 0: not known
     std::map<std::uint64_t, std::function<void()>> watchers;
   };
   using Processes = std::map<std::uint64_t, Process>;  // by a number: that of a process is reused

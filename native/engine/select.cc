@@ -47,8 +47,8 @@ bool canBeHierarchical(OpKind kind, const Topology& topology) {
 constexpr int kFewHosts = 16;
 
 Choice selectBroadcast(std::uint64_t bytes, const Topology& topology,
-                       std::optional<patterns::Pattern> forced) {
-  using patterns::Pattern;
+                       std::optional<step_tables::Pattern> forced) {
+  using step_tables::Pattern;
   const bool isSmall = bytes <= transport::kSlotBytes;
   if (forced == Pattern::kDirect ||
       (isSmall && (forced == Pattern::kExchange || forced == Pattern::kDoubling))) {
@@ -66,7 +66,7 @@ Choice selectBroadcast(std::uint64_t bytes, const Topology& topology,
 
 // What all hosts together take for it is decided by what passes between them.
 Choice selectBetweenHosts(OpKind kind, std::uint64_t payloadBytes, const Topology& topology,
-                          std::optional<patterns::Pattern> forced) {
+                          std::optional<step_tables::Pattern> forced) {
   if (kind == OpKind::kBarrier) {
     return {Algorithm::kHierarchical, "several hosts: each host first, then between them"};
   }
@@ -79,12 +79,12 @@ Choice selectBetweenHosts(OpKind kind, std::uint64_t payloadBytes, const Topolog
   }
   if (kind == OpKind::kBroadcast) return selectBroadcast(payloadBytes, topology, forced);
   const bool isAtOnce =
-      forced == patterns::Pattern::kExchange || forced == patterns::Pattern::kDoubling;
-  if (forced && patterns::isPossible(*forced, topology.hosts) &&
+      forced == step_tables::Pattern::kExchange || forced == step_tables::Pattern::kDoubling;
+  if (forced && step_tables::isPossible(*forced, topology.hosts) &&
       (!isAtOnce || payloadBytes <= transport::kSlotBytes)) {
     return {Algorithm::kHierarchical, "set by SMDDP_ALGORITHM", *forced};
   }
-  const patterns::Pattern pattern =
+  const step_tables::Pattern pattern =
       quickestPattern(payloadBytes, topology.hosts, topology.ranksPerHost, topology.link,
                       transport::kSlotBytes, topology.isFixedOrder || topology.hosts <= kFewHosts);
   constexpr std::array<const char*, 5> kReasons = {
@@ -113,8 +113,8 @@ Override overrideOf(const std::string& text) {
   for (std::size_t i = 1; i < kNames.size(); ++i) {
     if (kNames[i] == text) return {static_cast<Algorithm>(i), std::nullopt};
   }
-  for (const patterns::Pattern pattern : patterns::kPatterns) {
-    if (text == "hierarchical/" + std::string(patterns::name(pattern))) {
+  for (const step_tables::Pattern pattern : step_tables::kPatterns) {
+    if (text == "hierarchical/" + std::string(step_tables::name(pattern))) {
       return {Algorithm::kHierarchical, pattern};
     }
   }

@@ -40,7 +40,7 @@ struct Topology {
 // "all_reduce=hierarchical/ring" sets the pattern between hosts too.
 struct Override {
   Algorithm algorithm;
-  std::optional<patterns::Pattern> pattern;
+  std::optional<step_tables::Pattern> pattern;
 };
 using Overrides = std::map<OpKind, Override>;
 // Throws Error(kConfiguration) that lists what there is.
@@ -49,7 +49,7 @@ Overrides parseOverrides(const std::string& text);
 struct Choice {
   Algorithm algorithm;
   const char* reason;
-  patterns::Pattern pattern{};  // between hosts, of kHierarchical
+  step_tables::Pattern pattern{};  // between hosts, of kHierarchical
 };
 
 // `payloadBytes`: what one rank would publish in a single exchange (algorithms::oneShotBytes).

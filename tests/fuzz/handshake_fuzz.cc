@@ -26,7 +26,7 @@ void require(bool isTrue) {
 
 Identity makeIdentity(int rank) {
   Identity identity;
-  identity.key = smd::trust::deriveSessionKey("token", smd::trust::SessionId{});
+  identity.key = smd::auth::deriveSessionKey("token", smd::auth::SessionId{});
   identity.rank = rank;
   identity.worldSize = 4;
   return identity;
@@ -78,7 +78,7 @@ void asOpener(std::span<const std::byte> bytes) {
   }
   OpenerHandshake opener(self, 1);
   smd::transport::tcp::Nonce challenge;
-  smd::trust::Digest welcome;
+  smd::auth::Digest welcome;
   std::copy_n(bytes.begin(), kAnswer, challenge.begin());
   std::copy_n(bytes.begin() + kAnswer, kAnswer, welcome.begin());
   opener.answerChallenge(self, challenge);

@@ -63,7 +63,7 @@ TEST(Link, ThatCannotBeMeasuredForWantOfMemoryKeepsWhatWasPosted) {
                                  [](int, const transport::Refusal&) {}});
   mailbox.setTransport(1, &transport);
   const Liveness liveness(2);
-  const topology::Hosts hosts{.ranks = {{0}, {1}}};
+  const hosts::Hosts hosts{.ranks = {{0}, {1}}};
   EXPECT_THROW(measureLink(hosts, mailbox, liveness, std::chrono::seconds(1)), std::bad_alloc);
   transport::FrameHeader header;
   header.length = 8;

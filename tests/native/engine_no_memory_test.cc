@@ -29,10 +29,10 @@
 #include "engine/link_measure.h"
 #include "engine/liveness.h"
 #include "engine/process_watch.h"
-#include "engine/trust_agreement.h"
+#include "engine/token_agreement.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
-#include "topology/identity.h"
+#include "hosts/identity.h"
 #include "transport/tcp/factory.h"
 
 namespace {
@@ -423,15 +423,15 @@ class NoMemoryToJoin : public ::testing::Test {
 
     std::vector<std::string> answer(const std::string& key, const std::string& value) {
       if (key == "identity") {
-        peer_ = topology::parse(value);
-        return {value, topology::serialize(self_)};
+        peer_ = hosts::parse(value);
+        return {value, hosts::serialize(self_)};
       }
-      trust::SessionId session{};
+      auth::SessionId session{};
       std::memcpy(session.data(), peer_.secret.data(), session.size());
-      const trust::SessionKey secret = trust::deriveSessionKey("", session);
+      const auth::SessionKey secret = auth::deriveSessionKey("", session);
       transport_->start({peer_.endpoint, self_.endpoint}, secret, sink_);
       thread_ = std::thread([this] { send(); });
-      return {value, "A" + trustMark(secret, false)};
+      return {value, "A" + tokenMark(secret, false)};
     }
 
    private:
@@ -458,8 +458,8 @@ class NoMemoryToJoin : public ::testing::Test {
 
     Deaf sink_;
     std::unique_ptr<transport::tcp::TcpTransport> transport_ = transport::tcp::create(options());
-    topology::Identity self_ = topology::describeThisProcess();
-    topology::Identity peer_;
+    hosts::Identity self_ = hosts::describeThisProcess();
+    hosts::Identity peer_;
     std::atomic<bool> isOver_{false};
     std::thread thread_;
   };

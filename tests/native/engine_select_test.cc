@@ -107,7 +107,7 @@ TEST(Select, WhatIsRoundedOnceIsCombinedInOneStep) {
   Topology topology = topologyOf(4, false);
   Choice choice = select(OpKind::kAllReduce, 1 << 20, topology, {}, true);
   EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
-  EXPECT_EQ(choice.pattern, patterns::Pattern::kDirect);
+  EXPECT_EQ(choice.pattern, step_tables::Pattern::kDirect);
   EXPECT_EQ(select(OpKind::kReduceScatter, 1 << 20, topology, {}, true).algorithm,
             Algorithm::kDirect);
   topology.hosts = 2;
@@ -116,13 +116,13 @@ TEST(Select, WhatIsRoundedOnceIsCombinedInOneStep) {
             Algorithm::kHierarchical);
   topology.hosts = 1024;
   EXPECT_EQ(select(OpKind::kAllReduce, 64 << 20, topology, {}, false).pattern,
-            patterns::Pattern::kHalvingDoubling);
+            step_tables::Pattern::kHalvingDoubling);
   EXPECT_EQ(select(OpKind::kAllReduce, 64 << 20, topology, {}, true).pattern,
-            patterns::Pattern::kDirect);
+            step_tables::Pattern::kDirect);
   EXPECT_EQ(select(OpKind::kAllReduce, 64 << 20, topology,
                    parseOverrides("all_reduce=hierarchical/ring"), true)
                 .pattern,
-            patterns::Pattern::kDirect)
+            step_tables::Pattern::kDirect)
       << "would round parts";
   topology.hosts = 2;
   EXPECT_EQ(select(OpKind::kAllReduce, 1 << 20, topology, {}, false).algorithm,
@@ -131,7 +131,7 @@ TEST(Select, WhatIsRoundedOnceIsCombinedInOneStep) {
 
 // The figures are those of the cost model's default link.
 TEST(Select, PatternsBetweenHosts) {
-  using patterns::Pattern;
+  using step_tables::Pattern;
   const auto patternOf = [](std::uint64_t bytes, int hosts, int ranksPerHost,
                             const char* overrides = "", bool isFixedOrder = false) {
     Topology topology = topologyOf(hosts * ranksPerHost, false);
@@ -175,7 +175,7 @@ TEST(Select, SeveralRanksOnSeveralHosts) {
 }
 
 TEST(Select, BroadcastsBetweenHosts) {
-  using patterns::Pattern;
+  using step_tables::Pattern;
   const auto patternOf = [](std::uint64_t bytes, int hosts, const char* overrides = "") {
     Topology topology = topologyOf(2 * hosts, false);
     topology.hosts = hosts;

@@ -1,6 +1,6 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/event_loop.h"
+#include "event_loop/event_loop.h"
 
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
@@ -22,7 +22,7 @@
 #include "common/file_descriptor.h"
 #include "sanitizers.h"
 
-namespace smd::executor {
+namespace smd::event_loop {
 namespace {
 
 using std::chrono::milliseconds;
@@ -298,4 +298,4 @@ TEST(EventLoop, ForkWhileTheLoopIsBusyIsHarmless) {
 }
 
 }  // namespace
-}  // namespace smd::executor
+}  // namespace smd::event_loop

@@ -17,7 +17,7 @@ namespace {
 using Step = AcceptorHandshake::Step;
 
 Identity rankOf(int rank, std::string_view token = "token") {
-  return {trust::deriveSessionKey(token, trust::SessionId{std::byte{7}}), rank, 4};
+  return {auth::deriveSessionKey(token, auth::SessionId{std::byte{7}}), rank, 4};
 }
 
 // Gives all of `bytes`, as much as is asked for at a time.
@@ -82,7 +82,7 @@ TEST(Handshake, WithoutATokenRefusesWhoHasNotReadTheStore) {
   const Identity self = rankOf(1, "");
   Identity stranger = self;
   stranger.rank = 3;
-  stranger.key = trust::deriveSessionKey("", trust::SessionId{std::byte{8}});
+  stranger.key = auth::deriveSessionKey("", auth::SessionId{std::byte{8}});
   AcceptorHandshake acceptor(self);
   OpenerHandshake opener(stranger, 1);
   ASSERT_EQ(give(acceptor, opener.hello()), Step::kSendChallenge);
@@ -95,7 +95,7 @@ TEST(Handshake, RefusesWhatWasRecorded) {
   OpenerHandshake opener(peer, 1);
   AcceptorHandshake first(self);
   ASSERT_EQ(give(first, opener.hello()), Step::kSendChallenge);
-  const trust::Digest recorded = opener.answerChallenge(peer, first.challenge());
+  const auth::Digest recorded = opener.answerChallenge(peer, first.challenge());
   ASSERT_EQ(give(first, recorded), Step::kProved);
   AcceptorHandshake second(self);
   ASSERT_EQ(give(second, opener.hello()), Step::kSendChallenge);
@@ -108,7 +108,7 @@ TEST(Handshake, RefusesItsOwnWords) {
   OpenerHandshake opener(self, 3);
   AcceptorHandshake own(self);
   EXPECT_EQ(give(own, opener.hello()), Step::kRefused);  // rank 1 is not a peer of rank 1
-  const trust::Digest proof = opener.answerChallenge(self, makeNonce());
+  const auth::Digest proof = opener.answerChallenge(self, makeNonce());
   EXPECT_FALSE(opener.isWelcome(proof));
 }
 
@@ -146,15 +146,15 @@ TEST(Handshake, RefusesWhatWasSaidOverAnotherTlsConnection) {
 }
 
 TEST(SessionKey, DiffersByTokenSessionAndLevel) {
-  const trust::SessionId session{std::byte{7}};
-  const trust::SessionId other{std::byte{8}};
-  const trust::Digest key = trust::deriveSessionKey("token", session).bytes;
-  EXPECT_EQ(trust::deriveSessionKey("token", session).bytes, key);
-  EXPECT_NE(trust::deriveSessionKey("token", other).bytes, key);
-  EXPECT_NE(trust::deriveSessionKey("tokem", session).bytes, key);
-  EXPECT_NE(trust::deriveSessionKey("", session).bytes, key);
-  EXPECT_EQ(trust::deriveSessionKey("token", session).level, trust::Level::kToken);
-  EXPECT_EQ(trust::deriveSessionKey("", session).level, trust::Level::kStore);
+  const auth::SessionId session{std::byte{7}};
+  const auth::SessionId other{std::byte{8}};
+  const auth::Digest key = auth::deriveSessionKey("token", session).bytes;
+  EXPECT_EQ(auth::deriveSessionKey("token", session).bytes, key);
+  EXPECT_NE(auth::deriveSessionKey("token", other).bytes, key);
+  EXPECT_NE(auth::deriveSessionKey("tokem", session).bytes, key);
+  EXPECT_NE(auth::deriveSessionKey("", session).bytes, key);
+  EXPECT_EQ(auth::deriveSessionKey("token", session).level, auth::Level::kToken);
+  EXPECT_EQ(auth::deriveSessionKey("", session).level, auth::Level::kStore);
 }
 
 // Test case 1 of RFC 5869, appendix A, shortened to the 32 bytes that we take.
@@ -165,7 +165,7 @@ TEST(Hkdf, AgreesWithTheStandard) {
   for (std::size_t i = 0; i < salt.size(); ++i) salt[i] = static_cast<std::byte>(i);
   for (std::size_t i = 0; i < info.size(); ++i) info[i] = static_cast<std::byte>(0xf0 + i);
   std::string hex;
-  for (const std::byte each : trust::hkdfSha256(secret, salt, info)) {
+  for (const std::byte each : auth::hkdfSha256(secret, salt, info)) {
     constexpr char kDigits[] = "0123456789abcdef";
     hex += kDigits[std::to_integer<int>(each) >> 4];
     hex += kDigits[std::to_integer<int>(each) & 15];
@@ -176,8 +176,8 @@ TEST(Hkdf, AgreesWithTheStandard) {
 // Test case 2 of RFC 4231.
 TEST(Hmac, AgreesWithTheStandard) {
   const auto bytesOf = [](std::string_view text) { return std::as_bytes(std::span(text)); };
-  const trust::Digest digest =
-      trust::hmacSha256(bytesOf("Jefe"), {bytesOf("what do ya want "), bytesOf("for nothing?")});
+  const auth::Digest digest =
+      auth::hmacSha256(bytesOf("Jefe"), {bytesOf("what do ya want "), bytesOf("for nothing?")});
   EXPECT_EQ(digest[0], std::byte{0x5b});
   EXPECT_EQ(digest[1], std::byte{0xdc});
   EXPECT_EQ(digest[31], std::byte{0x43});

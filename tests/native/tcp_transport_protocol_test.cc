@@ -70,13 +70,13 @@ TEST(Proofs, DependOnTheKeyAndOnEveryByteOfBothNonces) {
   const HelloBytes hello = helloOf(rankOf(1), 2);
   const Nonce challenge = makeNonce();
   const Proofs proofs = proofsOf(rankOf(2).key, hello, challenge);
-  EXPECT_TRUE(trust::isEqual(proofs.proof, proofsOf(rankOf(1).key, hello, challenge).proof));
+  EXPECT_TRUE(auth::isEqual(proofs.proof, proofsOf(rankOf(1).key, hello, challenge).proof));
   const auto expectOther = [&](const Proofs& other, const std::string& what) {
-    EXPECT_FALSE(trust::isEqual(other.proof, proofs.proof)) << what;
-    EXPECT_FALSE(trust::isEqual(other.welcome, proofs.welcome)) << what;
-    EXPECT_FALSE(trust::isEqual(other.farewell, proofs.farewell)) << what;
+    EXPECT_FALSE(auth::isEqual(other.proof, proofs.proof)) << what;
+    EXPECT_FALSE(auth::isEqual(other.welcome, proofs.welcome)) << what;
+    EXPECT_FALSE(auth::isEqual(other.farewell, proofs.farewell)) << what;
   };
-  trust::SessionKey otherKey = rankOf(2).key;
+  auth::SessionKey otherKey = rankOf(2).key;
   otherKey.bytes.back() ^= std::byte{1};
   expectOther(proofsOf(otherKey, hello, challenge), "another key");
   for (std::size_t i = 0; i < hello.size(); ++i) {
@@ -93,9 +93,9 @@ TEST(Proofs, DependOnTheKeyAndOnEveryByteOfBothNonces) {
 
 TEST(Proofs, OfOneRoleStandForNoOther) {
   const Proofs proofs = proofsOf(rankOf(2).key, helloOf(rankOf(1), 2), makeNonce());
-  EXPECT_FALSE(trust::isEqual(proofs.proof, proofs.welcome));
-  EXPECT_FALSE(trust::isEqual(proofs.proof, proofs.farewell));
-  EXPECT_FALSE(trust::isEqual(proofs.welcome, proofs.farewell));
+  EXPECT_FALSE(auth::isEqual(proofs.proof, proofs.welcome));
+  EXPECT_FALSE(auth::isEqual(proofs.proof, proofs.farewell));
+  EXPECT_FALSE(auth::isEqual(proofs.welcome, proofs.farewell));
 }
 
 }  // namespace

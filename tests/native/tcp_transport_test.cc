@@ -34,8 +34,8 @@ using test::frameHeader;
 using test::payload;
 using test::RecordingSink;
 
-trust::SessionKey keyOf(std::string_view token) {
-  return trust::deriveSessionKey(token, trust::SessionId{std::byte{1}});
+auth::SessionKey keyOf(std::string_view token) {
+  return auth::deriveSessionKey(token, auth::SessionId{std::byte{1}});
 }
 
 Options onLoopback(int rank, int worldSize) {
@@ -161,7 +161,7 @@ class RawPeer : public ::testing::Test {
   // What rank 1 says, and what it hears.
   struct Words {
     HelloBytes hello;
-    trust::Digest proof;
+    auth::Digest proof;
   };
 
   // Opens as `self` would, up to its proof, and notes the words.
@@ -171,7 +171,7 @@ class RawPeer : public ::testing::Test {
     write(socket, opener->hello().data(), kHelloBytes);
     Nonce challenge;
     EXPECT_TRUE(readExactly(socket, challenge.data(), challenge.size()));
-    const trust::Digest proof = opener->answerChallenge(self, challenge);
+    const auth::Digest proof = opener->answerChallenge(self, challenge);
     write(socket, proof.data(), proof.size());
     return {opener->hello(), proof};
   }
@@ -180,7 +180,7 @@ class RawPeer : public ::testing::Test {
   FileDescriptor connectAsPeer() {
     FileDescriptor socket = connect();
     words_ = prove(socket, peerIdentity(), opener_);
-    trust::Digest welcome;
+    auth::Digest welcome;
     EXPECT_TRUE(readExactly(socket, welcome.data(), welcome.size()));
     EXPECT_TRUE(opener_->isWelcome(welcome));
     return socket;
@@ -226,7 +226,7 @@ class RawPeer : public ::testing::Test {
 
   // The same, over the last connection that the peer has opened.
   std::string readLastWords(const FileDescriptor& socket) const {
-    trust::Digest mark;
+    auth::Digest mark;
     const bool isMarked = readExactly(socket, mark.data(), mark.size()) && opener_->isFailure(mark);
     return isMarked ? readFrame(socket) : "";
   }
@@ -412,7 +412,7 @@ TEST_F(RawPeer, WhoListensWithoutTheTokenGetsNoFrames) {
     ASSERT_TRUE(readExactly(socket, hello.data(), hello.size()));
     const std::array<std::byte, 2 * kAnswerBytes> nonsense{};  // for challenge and welcome
     write(socket, nonsense.data(), nonsense.size());
-    trust::Digest proof;
+    auth::Digest proof;
     ASSERT_TRUE(readExactly(socket, proof.data(), proof.size()));
     EXPECT_TRUE(isClosedQuietly(socket));
   }
@@ -449,7 +449,7 @@ TEST_F(RawPeer, HandshakeMayArriveByteByByte) {
   for (const std::byte each : opener.answerChallenge(peerIdentity(), challenge)) {
     write(socket, &each, 1);
   }
-  trust::Digest welcome;
+  auth::Digest welcome;
   ASSERT_TRUE(readExactly(socket, welcome.data(), welcome.size()));
   EXPECT_TRUE(opener.isWelcome(welcome));
 }
@@ -487,7 +487,7 @@ TEST_F(RawPeer, FloodsPushOutTheirOwn) {
   EXPECT_TRUE(wait([&] { return transport_->rejectedConnections() >= 2 * room; }));
   std::optional<OpenerHandshake> opener;
   prove(honest, peerIdentity(), opener);
-  trust::Digest welcome;
+  auth::Digest welcome;
   ASSERT_TRUE(readExactly(honest, welcome.data(), welcome.size()));
   EXPECT_TRUE(opener->isWelcome(welcome));
 }
@@ -505,9 +505,9 @@ TEST_F(RawPeer, FloodsFromTheSameHostPushOutThoseThatSayNothing) {
     strangers.push_back(connect());
   }
   EXPECT_TRUE(wait([&] { return transport_->rejectedConnections() >= room; }));
-  const trust::Digest proof = opener.answerChallenge(peerIdentity(), challenge);
+  const auth::Digest proof = opener.answerChallenge(peerIdentity(), challenge);
   write(honest, proof.data(), proof.size());
-  trust::Digest welcome;
+  auth::Digest welcome;
   ASSERT_TRUE(readExactly(honest, welcome.data(), welcome.size()));
   EXPECT_TRUE(opener.isWelcome(welcome));
 }
@@ -734,7 +734,7 @@ TEST_F(RawPeer, WhoConnectsToARankThatHasFailedHearsWhy) {
 TEST_F(RawPeer, WhoFailsSaysNoFarewell) {
   const FileDescriptor socket = connectAsPeer();
   transport_->close(milliseconds(0), Transport::Ending::kFailure);
-  trust::Digest last;
+  auth::Digest last;
   ASSERT_TRUE(readExactly(socket, last.data(), last.size()));
   EXPECT_TRUE(opener_->isFailure(last));
   EXPECT_FALSE(opener_->isFarewell(last));
@@ -836,7 +836,7 @@ TEST_F(RawPeer, ForkedChildHoldsNoSocketAndItsCopyDoesNothing) {
     ::_exit(isInert ? 0 : 1);
   }
   transport_->close(milliseconds(0));
-  trust::Digest farewell;
+  auth::Digest farewell;
   EXPECT_TRUE(readExactly(socket, farewell.data(), farewell.size()));
   EXPECT_TRUE(opener_->isFarewell(farewell));
   EXPECT_TRUE(isClosedQuietly(socket));

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The digest by which ranks notice that their buckets hold other shapes.
-#include "adapters/tensorflow/bucket.h"
+#include "tensorflow_ops/bucket.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace smd::tensorflow {
+namespace smd::tensorflow_ops {
 namespace {
 
 std::uint64_t digestOf(const std::vector<Dims>& shapes) {
@@ -39,4 +39,4 @@ TEST(Bucket, DigestsDifferWhereShapesOrTheirOrderDo) {
 }
 
 }  // namespace
-}  // namespace smd::tensorflow
+}  // namespace smd::tensorflow_ops

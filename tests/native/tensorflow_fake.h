@@ -23,12 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "adapters/tensorflow/api.h"
-#include "adapters/tensorflow/dtypes.h"
-#include "adapters/tensorflow/registration.h"
 #include "engine_harness.h"
+#include "tensorflow_ops/api.h"
+#include "tensorflow_ops/dtypes.h"
+#include "tensorflow_ops/registration.h"
 
-namespace smd::tensorflow {
+namespace smd::tensorflow_ops {
 
 struct TfStatus {
   TfCode code = TfCode::kOk;
@@ -441,4 +441,4 @@ class OpRun {
 };
 
 }  // namespace test
-}  // namespace smd::tensorflow
+}  // namespace smd::tensorflow_ops

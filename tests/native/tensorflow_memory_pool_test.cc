@@ -16,13 +16,13 @@
 #include <string>
 #include <thread>
 
-#include "adapters/tensorflow/groups.h"
-#include "adapters/tensorflow/memory_pool.h"
-#include "adapters/tensorflow/probe_group.h"
-#include "engine/seam_group.h"
+#include "engine/plugin_group.h"
 #include "engine_harness.h"
+#include "tensorflow_ops/groups.h"
+#include "tensorflow_ops/memory_pool.h"
+#include "tensorflow_ops/probe_group.h"
 
-namespace smd::tensorflow::test {
+namespace smd::tensorflow_ops::test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -116,7 +116,7 @@ TEST(MemoryPool, SharedMemoryIsTakenWhereThereIsSome) {
   world.run([&](int rank) {
     auto& communicator = world.of(rank);
     const auto pool =
-        std::make_shared<MemoryPool>(engine::makeSeamGroup(communicator.shared_from_this()));
+        std::make_shared<MemoryPool>(engine::makePluginGroup(communicator.shared_from_this()));
     const auto probe = communicator.allocateShared(4096);
     SMD_REQUIRE(probe != nullptr);
     // Memory of one arena lies close together.
@@ -127,17 +127,17 @@ TEST(MemoryPool, SharedMemoryIsTakenWhereThereIsSome) {
 }
 
 // Has so many bytes of shared memory.
-class SmallArena final : public seam::Group {
+class SmallArena final : public plugin_api::Group {
  public:
   explicit SmallArena(std::size_t bytes) : left_(std::make_shared<std::size_t>(bytes)) {}
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 2; }
-  void allReduce(Fragments, std::byte*, std::uint64_t, DType, ReduceOp, seam::Agreement,
-                 seam::Completion) noexcept override {}
-  void broadcast(std::byte*, std::uint64_t, DType, int, seam::Agreement,
-                 seam::Completion) noexcept override {}
+  void allReduce(Fragments, std::byte*, std::uint64_t, DType, ReduceOp, plugin_api::Agreement,
+                 plugin_api::Completion) noexcept override {}
+  void broadcast(std::byte*, std::uint64_t, DType, int, plugin_api::Agreement,
+                 plugin_api::Completion) noexcept override {}
   void allGather(const std::byte*, std::vector<std::byte*>, std::vector<std::uint64_t>, DType,
-                 seam::Agreement, seam::Completion) noexcept override {}
+                 plugin_api::Agreement, plugin_api::Completion) noexcept override {}
   std::shared_ptr<std::byte> allocateShared(std::size_t bytes) noexcept override {
     if (bytes > *left_) return nullptr;
     *left_ -= bytes;
@@ -263,4 +263,4 @@ TEST(MemoryPool, IsHarmlessInAForkedChild) {
 }
 
 }  // namespace
-}  // namespace smd::tensorflow::test
+}  // namespace smd::tensorflow_ops::test

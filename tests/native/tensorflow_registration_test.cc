@@ -5,7 +5,7 @@
 // said where there is no TensorFlow, or one that does not take them.
 #include "tensorflow_fake.h"
 
-namespace smd::tensorflow::test {
+namespace smd::tensorflow_ops::test {
 namespace {
 
 class Registration : public ::testing::Test {
@@ -141,4 +141,4 @@ TEST_F(Registration, WithoutTensorFlowInTheProcessThereIsNothingToFind) {
 }
 
 }  // namespace
-}  // namespace smd::tensorflow::test
+}  // namespace smd::tensorflow_ops::test

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "auth/session_key.h"
 #include "transport/transport.h"
-#include "trust/session_key.h"
 
 namespace smd::transport::tcp {
 
@@ -44,7 +44,7 @@ class TcpTransport : public Transport {
   // Gives all ranks' endpoints (by rank) and the key that both ends of every connection prove to
   // know, before the first send. Connections are opened on first use. Until then accepted
   // connections wait unread.
-  virtual void start(std::vector<std::string> endpoints, const trust::SessionKey& key,
+  virtual void start(std::vector<std::string> endpoints, const auth::SessionKey& key,
                      FrameSink& sink) = 0;
   // Connections that were closed because they did not prove to know the key, or not in time: port
   // scanners, other jobs. They disturb nobody. The first one is logged, with its address and the

@@ -5,8 +5,8 @@
 namespace smd::transport::tcp {
 namespace {
 
-trust::Bytes bytesOf(const std::optional<ChannelBinding>& binding) {
-  return binding.has_value() ? trust::Bytes(*binding) : trust::Bytes();
+auth::Bytes bytesOf(const std::optional<ChannelBinding>& binding) {
+  return binding.has_value() ? auth::Bytes(*binding) : auth::Bytes();
 }
 
 }  // namespace
@@ -33,9 +33,9 @@ AcceptorHandshake::Step AcceptorHandshake::advance(std::size_t bytes) {
     proofs_ = proofsOf(self_->key, hello_, challenge_, bytesOf(binding_));
     return Step::kSendChallenge;
   }
-  if (!trust::isEqual(proof_, proofs_.proof)) {
-    reason_ = self_->key.level == trust::Level::kToken ? "it does not know the job's token"
-                                                       : "it does not know the group's key";
+  if (!auth::isEqual(proof_, proofs_.proof)) {
+    reason_ = self_->key.level == auth::Level::kToken ? "it does not know the job's token"
+                                                      : "it does not know the group's key";
     return Step::kRefused;
   }
   return Step::kProved;
@@ -45,8 +45,7 @@ OpenerHandshake::OpenerHandshake(const Identity& self, Stream target,
                                  const std::optional<ChannelBinding>& binding)
     : hello_(makeHello(self, target, makeNonce())), binding_(binding) {}
 
-const trust::Digest& OpenerHandshake::answerChallenge(const Identity& self,
-                                                      const Nonce& challenge) {
+const auth::Digest& OpenerHandshake::answerChallenge(const Identity& self, const Nonce& challenge) {
   proofs_ = proofsOf(self.key, hello_, challenge, bytesOf(binding_));
   return proofs_.proof;
 }

@@ -44,7 +44,7 @@ class AcceptorHandshake {
  private:
   const Identity* self_;
   HelloBytes hello_;
-  trust::Digest proof_;
+  auth::Digest proof_;
   std::size_t filled_ = 0;                 // of the hello, then of the proof
   Stream from_ = -1;                       // that the hello claims; -1: it is not complete
   std::optional<ChannelBinding> binding_;  // none in the clear
@@ -62,16 +62,16 @@ class OpenerHandshake {
 
   const HelloBytes& hello() const { return hello_; }
   // The proof to send.
-  const trust::Digest& answerChallenge(const Identity& self, const Nonce& challenge);
+  const auth::Digest& answerChallenge(const Identity& self, const Nonce& challenge);
   // These are meaningful once the challenge has come.
-  bool isWelcome(const trust::Digest& answer) const {
-    return trust::isEqual(answer, proofs_.welcome);
+  bool isWelcome(const auth::Digest& answer) const {
+    return auth::isEqual(answer, proofs_.welcome);
   }
-  bool isFarewell(const trust::Digest& answer) const {
-    return trust::isEqual(answer, proofs_.farewell);
+  bool isFarewell(const auth::Digest& answer) const {
+    return auth::isEqual(answer, proofs_.farewell);
   }
-  bool isFailure(const trust::Digest& answer) const {
-    return trust::isEqual(answer, proofs_.failure);
+  bool isFailure(const auth::Digest& answer) const {
+    return auth::isEqual(answer, proofs_.failure);
   }
 
  private:

@@ -26,19 +26,19 @@ struct Hello {
   Nonce nonce{};
 };
 static_assert(sizeof(Hello) == kHelloBytes && std::is_trivially_copyable_v<Hello>);
-static_assert(sizeof(Nonce) == kAnswerBytes && sizeof(trust::Digest) == kAnswerBytes);
+static_assert(sizeof(Nonce) == kAnswerBytes && sizeof(auth::Digest) == kAnswerBytes);
 
 // Each role has a label of its own, so none can stand for another.
-trust::Digest prove(const trust::SessionKey& key, std::string_view role, const HelloBytes& hello,
-                    const Nonce& challenge, trust::Bytes binding) {
-  return trust::hmacSha256(key.bytes, {std::as_bytes(std::span(role)), hello, challenge, binding});
+auth::Digest prove(const auth::SessionKey& key, std::string_view role, const HelloBytes& hello,
+                   const Nonce& challenge, auth::Bytes binding) {
+  return auth::hmacSha256(key.bytes, {std::as_bytes(std::span(role)), hello, challenge, binding});
 }
 
 }  // namespace
 
 Nonce makeNonce() {
   Nonce nonce;
-  trust::fillRandom(nonce);
+  auth::fillRandom(nonce);
   return nonce;
 }
 
@@ -99,8 +99,8 @@ const char* describe(HelloVerdict verdict) {
   return "";
 }
 
-Proofs proofsOf(const trust::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
-                trust::Bytes binding) {
+Proofs proofsOf(const auth::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
+                auth::Bytes binding) {
   return {prove(key, "smddp proof", hello, challenge, binding),
           prove(key, "smddp welcome", hello, challenge, binding),
           prove(key, "smddp farewell", hello, challenge, binding),

@@ -32,8 +32,8 @@
 #include <cstdint>
 #include <span>
 
+#include "auth/session_key.h"
 #include "transport/transport.h"
-#include "trust/session_key.h"
 
 namespace smd::transport::tcp {
 
@@ -49,7 +49,7 @@ inline constexpr std::size_t kAnswerBytes = 32;
 
 // What both ends of a connection must agree on, seen from one end.
 struct Identity {
-  trust::SessionKey key;
+  auth::SessionKey key;
   int rank = 0;
   int worldSize = 1;
 };
@@ -77,14 +77,14 @@ HelloResult checkHello(std::span<const std::byte, kHelloBytes> bytes, const Iden
 const char* describe(HelloVerdict verdict);
 
 // All that is proved over one connection; both ends compute the same. Compare with
-// trust::isEqual(). `binding`: a ChannelBinding, or empty in the clear.
+// auth::isEqual(). `binding`: a ChannelBinding, or empty in the clear.
 struct Proofs {
-  trust::Digest proof;
-  trust::Digest welcome;
-  trust::Digest farewell;  // the acceptor leaves in good order
-  trust::Digest failure;   // the acceptor's group has failed
+  auth::Digest proof;
+  auth::Digest welcome;
+  auth::Digest farewell;  // the acceptor leaves in good order
+  auth::Digest failure;   // the acceptor's group has failed
 };
-Proofs proofsOf(const trust::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
-                trust::Bytes binding = {});
+Proofs proofsOf(const auth::SessionKey& key, const HelloBytes& hello, const Nonce& challenge,
+                auth::Bytes binding = {});
 
 }  // namespace smd::transport::tcp

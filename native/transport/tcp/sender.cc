@@ -376,7 +376,7 @@ void Sender::readChallengeLocked(Progress& progress) {
   if (!readHandshakeAnswerLocked()) {
     return;
   }
-  const trust::Digest& proof = handshake_->answerChallenge(context_->self, answer_);
+  const auth::Digest& proof = handshake_->answerChallenge(context_->self, answer_);
   if (!connection_.writeAll(proof)) {
     connectFailedLocked("cannot send the proof: " + connection_.problem(errno),
                         patienceAfter(errno));

@@ -45,7 +45,7 @@
 #include "common/fork.h"
 #include "common/log.h"
 #include "common/network.h"
-#include "executor/event_loop.h"
+#include "event_loop/event_loop.h"
 #include "transport/frame_parser.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/factory.h"
@@ -86,7 +86,7 @@ class Core : public std::enable_shared_from_this<Core> {
       : interfaces_(chooseLocalAddresses(options.interfaces, options.rendezvousAddress)),
         connections_(connectionsPerInterface()),
         wake_(FileDescriptor::fromCall([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
-        loop_(executor::EventLoop::process()),
+        loop_(event_loop::EventLoop::process()),
         scratch_(kScratchBytes) {
     if (!wake_.isOpen()) {
       throw systemError("eventfd");
@@ -120,7 +120,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::uint64_t rejectedConnections() const { return rejected_.load(std::memory_order_relaxed); }
   std::string describeRejections(int peer) const { return refusals_.describe(peer); }
 
-  void start(const std::vector<std::string>& endpoints, const trust::SessionKey& key,
+  void start(const std::vector<std::string>& endpoints, const auth::SessionKey& key,
              FrameSink& sink) {
     const std::vector<std::vector<SocketAddress>> addresses = parseEndpoints(endpoints);
     if (sink_ != nullptr) {
@@ -891,7 +891,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<FileDescriptor> listeners_;           // one at each
   const Poller poller_;
   const FileDescriptor wake_;  // readable when functions are due
-  const std::shared_ptr<executor::EventLoop> loop_;
+  const std::shared_ptr<event_loop::EventLoop> loop_;
 
   std::unique_ptr<TlsContext> tls_;  // null: in the clear; sessions below need it
 
@@ -969,7 +969,7 @@ class Transport final : public TcpTransport {
     return isForkedChild(generation_) ? std::string() : core_->describeRejections(peer);
   }
 
-  void start(std::vector<std::string> endpoints, const trust::SessionKey& key,
+  void start(std::vector<std::string> endpoints, const auth::SessionKey& key,
              FrameSink& sink) override {
     if (!isForkedChild(generation_)) {
       core_->start(endpoints, key, sink);

@@ -224,7 +224,7 @@ class Communicator:
     @property
     def name(self) -> str: ...
 
-    def seam_handle(self) -> int:
+    def plugin_handle(self) -> int:
         """
         For other native libraries of this package: an address that is valid while this object is.
         """

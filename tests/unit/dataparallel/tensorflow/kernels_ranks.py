@@ -341,7 +341,7 @@ def check_a_library_of_another_build(at: Rank) -> None:
     other = (ctypes.c_uint64 * 4)()
 
     class Native:
-        def seam_handle(self) -> int:
+        def plugin_handle(self) -> int:
             return ctypes.addressof(other)
 
     class Group:

@@ -3,7 +3,7 @@
 """Which builds of TensorFlow take our kernels: tried once for each build, not read off a version.
 
 The kernels rely on how TensorFlow's C interface passes a callback
-(native/adapters/tensorflow/invocation.cc). A vendor's build may carry any version number. So a
+(native/tensorflow_ops/invocation.cc). A vendor's build may carry any version number. So a
 build is known by the digest of its framework library. One that the tests run with is in the list
 here; another one is tried in a child process, and the verdict is kept in a file of the user's, so
 that the next process need not try.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives as TensorFlow kernels of our own: asynchronous, they hold no thread while they wait.
 
-They are in `_tensorflow_operations.so` (native/adapters/tensorflow), which is built with this
+They are in `_tensorflow_operations.so` (native/tensorflow_ops), which is built with this
 package and knows TensorFlow by its C functions only: one library for all versions. What it relies
 on besides is that an asynchronous kernel may end after it has returned, and how TensorFlow passes
 the callback for that. A build of TensorFlow that is not known is tried in a process of its own
@@ -83,7 +83,7 @@ def is_available() -> tuple[bool, str]:
 
 def set_group(group: Communicator) -> None:
     """Makes a group the one whose ranks take part."""
-    if not _library().set_group(_WORLD, group.native.seam_handle()):
+    if not _library().set_group(_WORLD, group.native.plugin_handle()):
         raise SMDDPUnsupported(
             f"{_LIBRARY} is of another build than the engine; expected both from one installation."
             " Install the package again."
@@ -115,7 +115,7 @@ def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
 
     TensorFlow waits for a kernel to its end, whatever else of the step has failed. In a graph one
     of ours that waits long returns with a ticket, and a function waits on: TensorFlow begins none
-    in a step that has failed (native/adapters/tensorflow/tickets.h).
+    in a step that has failed (native/tensorflow_ops/tickets.h).
     """
     operations = _operations()
     if tf.executing_eagerly():  # there is no step that could fail

@@ -1,0 +1,24 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Has whoever waits in a kernel return after a while (tickets.h says why).
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+namespace smd::tensorflow_ops {
+
+class Waiting {
+ public:
+  virtual ~Waiting() = default;
+  // TensorFlow is to wait for it no longer. On the thread that keeps the time. False: not now, it
+  // will be asked again.
+  virtual bool giveUp() noexcept = 0;
+};
+
+// Once `patience` is over, or soon after. Not at all if there is no room for the thread that keeps
+// the time; that ends when nobody waits.
+void giveUpAfter(std::chrono::milliseconds patience, std::weak_ptr<Waiting> waiting) noexcept;
+
+}  // namespace smd::tensorflow_ops
