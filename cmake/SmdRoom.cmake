@@ -1,7 +1,8 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# smd_add_room(<folder> [DEPENDS <target>...] [PUBLIC_HEADERS <file>...] [EXCLUDE <regex>])
+# smd_add_room(<folder> [DEPENDS <target>...] [PUBLIC_HEADERS <file>...] [FOLDERS <name>...]
+#              [EXCLUDE <regex>])
 #
 # One room of native/ as one target, smd_<folder> with slashes turned into underscores: a static
 # library of every *.cc in the folder, or an INTERFACE library while the room has no source.
@@ -14,6 +15,8 @@
 #
 #   DEPENDS         rooms whose headers this one may include
 #   PUBLIC_HEADERS  headers that other rooms may include; default: all. Linked at configure time.
+#   FOLDERS         folders below this one that belong to the room: one target, one namespace, and no
+#                   walls between them
 #   EXCLUDE         sources of the folder that the room compiles in a way of its own
 
 set(SMD_NATIVE_DIR "${PROJECT_SOURCE_DIR}/native")
@@ -26,11 +29,15 @@ function(_smd_link target_path link_path)
 endfunction()
 
 function(smd_add_room folder)
-  cmake_parse_arguments(PARSE_ARGV 1 ROOM "" "EXCLUDE" "DEPENDS;PUBLIC_HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 1 ROOM "" "EXCLUDE" "DEPENDS;PUBLIC_HEADERS;FOLDERS")
   string(REPLACE "/" "_" name "smd_${folder}")
   set(source_dir "${SMD_NATIVE_DIR}/${folder}")
 
-  file(GLOB sources CONFIGURE_DEPENDS "${source_dir}/*.cc")
+  set(patterns "${source_dir}/*.cc")
+  foreach(inner IN LISTS ROOM_FOLDERS)
+    list(APPEND patterns "${source_dir}/${inner}/*.cc")
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   if(ROOM_EXCLUDE)
     list(FILTER sources EXCLUDE REGEX "${ROOM_EXCLUDE}")
   endif()

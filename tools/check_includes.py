@@ -49,7 +49,12 @@ def read_rooms() -> dict[str, Room]:
     for cmake_file in sorted(NATIVE.rglob("CMakeLists.txt")):
         text = re.sub(r"#.*", "", cmake_file.read_text(encoding="utf-8"))
         for folder, arguments in ADD_ROOM.findall(text):
-            lists: dict[str, list[str]] = {"DEPENDS": [], "PUBLIC_HEADERS": [], "EXCLUDE": []}
+            lists: dict[str, list[str]] = {
+                "DEPENDS": [],
+                "PUBLIC_HEADERS": [],
+                "FOLDERS": [],
+                "EXCLUDE": [],
+            }
             current: list[str] = []
             for word in arguments.split():
                 if word in lists:

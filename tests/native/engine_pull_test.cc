@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "algorithms/announcement.h"
+#include "algorithms/one_host/announcement.h"
 #include "engine_collectives.h"
 
 namespace smd::engine::test {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Buffers of the application in the memory that the ranks of a host share: what lies there can be
-// reduced in place, without being copied through staging buffers (algorithms/shared.cc).
+// reduced in place, without being copied through staging buffers (algorithms/one_host/shared.cc).
 //
 // Each rank allocates from its own arena, by first fit; which parts are free is known to the owner
 // alone, in private memory, so that no peer can spoil it. A buffer keeps the region mapped, so it

@@ -11,7 +11,7 @@
 // owner hears from. Parts may be of different lengths; short ones are through in fewer rounds.
 #include <cstring>
 
-#include "algorithms/hierarchical.h"
+#include "algorithms/between_hosts/hierarchical.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 

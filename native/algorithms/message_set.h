@@ -12,20 +12,20 @@
 
 namespace smd::algorithms {
 
-// co_await exchange; continues when all its messages have been sent and received. Throws on a frame
+// co_await messages; continues when all its messages have been sent and received. Throws on a frame
 // whose signature or length is not the expected one. Ends with what is posted taken back; if a
 // frame is in flight then, its buffer must stay until the communicator has closed its transports
 // (it does, on failure).
-class Exchange final : public Condition {
+class MessageSet final : public Condition {
  public:
-  // Who makes the transports move bytes: every look at isMet(), or whoever has several exchanges
+  // Who makes the transports move bytes: every look at isMet(), or whoever has several sets
   // under way.
   enum class Polling { kByItself, kByOwner };
   // `step` keeps the phases of one operation apart; both sides must use the same. Below 2^24.
-  Exchange(const Context& context, std::uint64_t step, Polling polling = Polling::kByItself);
-  ~Exchange() override;
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  MessageSet(const Context& context, std::uint64_t step, Polling polling = Polling::kByItself);
+  ~MessageSet() override;
+  MessageSet(const MessageSet&) = delete;
+  MessageSet& operator=(const MessageSet&) = delete;
 
   void send(int peer, const std::byte* data, std::uint64_t bytes);
   void receive(int peer, std::byte* data, std::uint64_t bytes);

@@ -16,8 +16,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "algorithms/announcement.h"
-#include "algorithms/shared.h"
+#include "algorithms/one_host/announcement.h"
+#include "algorithms/one_host/shared.h"
 #include "kernels/kernels.h"
 #include "kernels/stream.h"
 #include "step_tables/shares.h"

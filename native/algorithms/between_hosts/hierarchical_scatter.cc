@@ -11,9 +11,9 @@
 //
 // A staging block has a slot for a piece of each rank's part. In the slots of those that its owner
 // combines for lies, once combined, the part of this host.
-#include "algorithms/exchange.h"
-#include "algorithms/hierarchical.h"
-#include "algorithms/parts.h"
+#include "algorithms/between_hosts/hierarchical.h"
+#include "algorithms/between_hosts/parts.h"
+#include "algorithms/message_set.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 
@@ -85,21 +85,21 @@ Task crossAndCombine(const Plan& plan, std::uint64_t round, Reached turn, PartFo
   };
   Scratch::Buffer received =
       context.scratch->take(static_cast<std::uint64_t>(lane.numHosts()) * bytes);
-  Exchange exchange(context, round, Exchange::Polling::kByOwner);
+  MessageSet messages(context, round, MessageSet::Polling::kByOwner);
   std::vector<const void*> parts(static_cast<std::size_t>(lane.numHosts()));
   for (int offset = 1; offset < lane.numHosts() && isSent(context.rank); ++offset) {
     const int host = (lane.self() - offset + lane.numHosts()) % lane.numHosts();
     std::byte* place = received.data.get() + static_cast<std::uint64_t>(host) * bytes;
     parts[static_cast<std::size_t>(host)] = place;
-    exchange.receive(lane.heardFrom(host), place, bytes);
+    messages.receive(lane.heardFrom(host), place, bytes);
   }
   co_await turn;
   for (int offset = 1; offset < lane.numHosts(); ++offset) {
     for (const int rank : lane.toldAt((lane.self() + offset) % lane.numHosts())) {
-      if (isSent(rank)) exchange.send(rank, partFor(rank), plan.partBytes(rank, round));
+      if (isSent(rank)) messages.send(rank, partFor(rank), plan.partBytes(rank, round));
     }
   }
-  co_await exchange;
+  co_await messages;
   if (piece.size != 0) {
     parts[static_cast<std::size_t>(lane.self())] = partFor(context.rank);
     plan.parts.combine(context.request.output + piece.begin * plan.element, parts, piece.size,

@@ -13,8 +13,8 @@
 // and in every run, and for exchange and direct also for every size.
 #include <algorithm>
 
-#include "algorithms/hierarchical.h"
-#include "algorithms/parts.h"
+#include "algorithms/between_hosts/hierarchical.h"
+#include "algorithms/between_hosts/parts.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "algorithms/arrival.h"
+#include "algorithms/one_host/arrival.h"
 #include "kernels/kernels.h"
 
 namespace smd::algorithms {

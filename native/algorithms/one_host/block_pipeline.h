@@ -13,8 +13,8 @@
 // stage of a later round may start before an earlier round is through, so ranks need not keep in
 // step: copying, reducing and waiting overlap across ranks.
 //
-// Before a result is published something may have to cross to or from other hosts (crossings.h):
-// other rounds go on meanwhile.
+// Before a result is published something may have to cross to or from other hosts
+// (crossings_under_way.h): other rounds go on meanwhile.
 //
 // Ranks are positions on this host here, except in what missingRanks() says.
 #pragma once
@@ -23,8 +23,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "algorithms/arrival.h"
-#include "algorithms/crossings.h"
+#include "algorithms/crossings_under_way.h"
+#include "algorithms/one_host/arrival.h"
 
 namespace smd::algorithms {
 

@@ -1,6 +1,6 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "algorithms/announcement.h"
+#include "algorithms/one_host/announcement.h"
 
 #include <algorithm>
 #include <cstring>

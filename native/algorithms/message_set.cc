@@ -1,6 +1,6 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "algorithms/exchange.h"
+#include "algorithms/message_set.h"
 
 #include <algorithm>
 #include <string>
@@ -14,13 +14,13 @@ constexpr unsigned kStepBits = 24;
 
 }  // namespace
 
-Exchange::Exchange(const Context& context, std::uint64_t step, Polling polling)
+MessageSet::MessageSet(const Context& context, std::uint64_t step, Polling polling)
     : context_(context),
       polling_(polling),
       tag_(context.signature.sequence << kStepBits |
            (step & ((std::uint64_t{1} << kStepBits) - 1))) {}
 
-Exchange::~Exchange() {
+MessageSet::~MessageSet() {
   for (std::size_t i = nextReceive_; i < receives_.size(); ++i)
     context_.mailbox->cancel(receives_[i]);
   // An exception has ended the operation in the middle of this, and the wires are still open. A
@@ -28,7 +28,7 @@ Exchange::~Exchange() {
   if (isAnythingInFlight()) static_cast<void>(inFlight_.release());
 }
 
-bool Exchange::isAnythingInFlight() const {
+bool MessageSet::isAnythingInFlight() const {
   using transport::Receive;
   using transport::SendTicket;
   if (context_.mailbox->isClosed()) return false;
@@ -42,7 +42,7 @@ bool Exchange::isAnythingInFlight() const {
          });
 }
 
-void Exchange::send(int peer, const std::byte* data, std::uint64_t bytes) {
+void MessageSet::send(int peer, const std::byte* data, std::uint64_t bytes) {
   transport::FrameHeader header;
   header.length = bytes;
   header.tag = tag_;
@@ -53,7 +53,7 @@ void Exchange::send(int peer, const std::byte* data, std::uint64_t bytes) {
   sendPeers_.push_back(peer);
 }
 
-void Exchange::receive(int peer, std::byte* data, std::uint64_t bytes) {
+void MessageSet::receive(int peer, std::byte* data, std::uint64_t bytes) {
   areAllElsewhere_ = areAllElsewhere_ && context_.mailbox->canWaitFor(peer);
   transport::Receive& receive = receives_.emplace_back();
   receive.peer = peer;
@@ -64,7 +64,7 @@ void Exchange::receive(int peer, std::byte* data, std::uint64_t bytes) {
   context_.mailbox->post(receive);
 }
 
-void Exchange::check(const transport::Receive& receive) const {
+void MessageSet::check(const transport::Receive& receive) const {
   const Signature& theirs = receive.header.signature;
   if (!(theirs == context_.signature)) {
     throw mismatchError(context_.rank, context_.signature, receive.source, theirs);
@@ -76,7 +76,7 @@ void Exchange::check(const transport::Receive& receive) const {
   }
 }
 
-bool Exchange::isMet() {
+bool MessageSet::isMet() {
   using transport::SendTicket;
   if (polling_ == Polling::kByItself) context_.mailbox->poll();
   while (nextReceive_ < receives_.size() && receives_[nextReceive_].isDone()) {
@@ -91,7 +91,7 @@ bool Exchange::isMet() {
   return nextReceive_ == receives_.size() && nextTicket_ == tickets_.size();
 }
 
-std::vector<int> Exchange::missingRanks() {
+std::vector<int> MessageSet::missingRanks() {
   std::vector<int> missing;
   for (const transport::Receive& receive : receives_) {
     if (!receive.isDone()) missing.push_back(receive.peer);

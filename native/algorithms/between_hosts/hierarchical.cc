@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "algorithms/hierarchical.h"
+#include "algorithms/between_hosts/hierarchical.h"
 
-#include "algorithms/exchange.h"
+#include "algorithms/message_set.h"
 #include "step_tables/dissemination.h"
 
 namespace smd::algorithms {
@@ -20,12 +20,12 @@ Task barrier(Context& context) {
   const int hosts = lane.numHosts();
   std::uint64_t step = 0;
   for (const int distance : step_tables::disseminationDistances(hosts)) {
-    Exchange exchange(context, step++);
-    exchange.receive(lane.heardFrom((lane.self() - distance + hosts) % hosts), nullptr, 0);
+    MessageSet messages(context, step++);
+    messages.receive(lane.heardFrom((lane.self() - distance + hosts) % hosts), nullptr, 0);
     for (const int peer : lane.toldAt((lane.self() + distance) % hosts)) {
-      exchange.send(peer, nullptr, 0);
+      messages.send(peer, nullptr, 0);
     }
-    co_await exchange;
+    co_await messages;
   }
 }
 

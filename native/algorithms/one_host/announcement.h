@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "algorithms/arrival.h"
+#include "algorithms/one_host/arrival.h"
 
 namespace smd::algorithms {
 

@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "algorithms/fragments.h"
-#include "algorithms/shared.h"
+#include "algorithms/one_host/shared.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "algorithms/arrival.h"
-#include "algorithms/exchange.h"
+#include "algorithms/message_set.h"
 #include "algorithms/mismatch.h"
+#include "algorithms/one_host/arrival.h"
 #include "kernels/kernels.h"
 
 namespace smd::algorithms {
@@ -19,9 +19,9 @@ namespace {
 
 // What messages may be using.
 struct UnderWay {
-  explicit UnderWay(const Context& context) : exchange(context, 0) {}
+  explicit UnderWay(const Context& context) : messages(context, 0) {}
   Scratch::Buffer received;
-  Exchange exchange;
+  MessageSet messages;
 };
 
 Task reduceScatter(Context& context, UnderWay& underWay) {
@@ -35,11 +35,11 @@ Task reduceScatter(Context& context, UnderWay& underWay) {
   for (int offset = 1; offset < context.size; ++offset) {
     const int to = (context.rank + offset) % context.size;
     const int from = (context.rank - offset + context.size) % context.size;
-    underWay.exchange.send(to, request.inputs[static_cast<std::size_t>(to)],
+    underWay.messages.send(to, request.inputs[static_cast<std::size_t>(to)],
                            request.inputCount(to) * element);
-    underWay.exchange.receive(from, received + static_cast<std::uint64_t>(from) * bytes, bytes);
+    underWay.messages.receive(from, received + static_cast<std::uint64_t>(from) * bytes, bytes);
   }
-  co_await underWay.exchange;
+  co_await underWay.messages;
   if (request.count == 0) co_return;
   std::vector<const void*> sources;
   for (int peer = 0; peer < context.size; ++peer) {
@@ -79,15 +79,15 @@ Task pairwise(Context& context, UnderWay& underWay) {
     throw splitMismatchError(context.signature, context.rank, inputBytes(context.rank) / element,
                              context.rank, outputBytes(context.rank) / element);
   }
-  Exchange& exchange = underWay.exchange;
+  MessageSet& messages = underWay.messages;
   for (int offset = 1; offset < context.size; ++offset) {
     const int to = (context.rank + offset) % context.size;
     const int from = (context.rank - offset + context.size) % context.size;
     if (sendsToAll || (request.kind == OpKind::kGather && to == request.root)) {
-      exchange.send(to, input(to), inputBytes(to));
+      messages.send(to, input(to), inputBytes(to));
     }
     if (receivesFromAll || (request.kind == OpKind::kScatter && from == request.root)) {
-      exchange.receive(from, output(from), outputBytes(from));
+      messages.receive(from, output(from), outputBytes(from));
     }
   }
   if (keepsOwn) {
@@ -96,7 +96,7 @@ Task pairwise(Context& context, UnderWay& underWay) {
       std::memmove(output(context.rank), input(context.rank), bytes);
     }
   }
-  co_await exchange;
+  co_await messages;
 }
 
 }  // namespace

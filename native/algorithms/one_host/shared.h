@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "algorithms/arrival.h"
+#include "algorithms/one_host/arrival.h"
 
 namespace smd::algorithms {
 

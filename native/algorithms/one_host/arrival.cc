@@ -1,6 +1,6 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "algorithms/arrival.h"
+#include "algorithms/one_host/arrival.h"
 
 #include <sched.h>
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "algorithms/block_pipeline.h"
-#include "algorithms/crossings.h"
+#include "algorithms/between_hosts/crossings.h"
+#include "algorithms/one_host/block_pipeline.h"
 
 namespace smd::algorithms {
 

@@ -1,12 +1,12 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "algorithms/crossings.h"
+#include "algorithms/between_hosts/crossings.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "algorithms/exchange.h"
-#include "algorithms/parts.h"
+#include "algorithms/between_hosts/parts.h"
+#include "algorithms/message_set.h"
 #include "step_tables/shares.h"
 
 namespace smd::algorithms {
@@ -125,7 +125,7 @@ namespace {
 // What messages of one crossing may be using.
 struct UnderWay {
   Scratch::Buffer received;
-  std::deque<Exchange> exchanges;
+  std::deque<MessageSet> messageSets;
 };
 
 Task carryOut(const Context& context, const Lane& lane, const step_tables::Table& table,
@@ -136,18 +136,18 @@ Task carryOut(const Context& context, const Lane& lane, const step_tables::Table
   if (needed != 0) received = context.scratch->take(needed);
   std::vector<const std::byte*> receivedIn;  // by step
   std::size_t lastReducing = table.size();
-  std::deque<Exchange>& exchanges = underWay.exchanges;
+  std::deque<MessageSet>& messageSets = underWay.messageSets;
   // A segment's result cannot come before this host's part of it has arrived where it is combined:
   // so its place may be given away from the start, though the part still lies there.
   std::byte* free = received.data.get();
   for (std::size_t i = 0; i < table.size(); ++i) {
     const Step& step = table[i];
-    Exchange& exchange =
-        exchanges.emplace_back(context, crossing.firstTag + i, Exchange::Polling::kByOwner);
+    MessageSet& messages =
+        messageSets.emplace_back(context, crossing.firstTag + i, MessageSet::Polling::kByOwner);
     receivedIn.push_back(free);
     for (const Move& move : step.receives) {
       const std::uint64_t bytes = segments.bytes(move, step);
-      exchange.receive(lane.heardFrom(move.peer), step.isReducing ? free : segments.target(move),
+      messages.receive(lane.heardFrom(move.peer), step.isReducing ? free : segments.target(move),
                        bytes);
       if (step.isReducing) free += bytes;
     }
@@ -156,13 +156,13 @@ Task carryOut(const Context& context, const Lane& lane, const step_tables::Table
   co_await turn;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const Step& step = table[i];
-    Exchange& exchange = exchanges[i];
+    MessageSet& messages = messageSets[i];
     for (const Move& move : step.sends) {
       for (const int peer : lane.toldAt(move.peer)) {
-        exchange.send(peer, segments.current(move), segments.bytes(move, step));
+        messages.send(peer, segments.current(move), segments.bytes(move, step));
       }
     }
-    co_await exchange;
+    co_await messages;
     if (step.isReducing && !step.receives.empty()) {
       combine(context, segments, step, lane.self(), receivedIn[i], i == lastReducing);
     }
@@ -180,47 +180,26 @@ Task cross(const Context& context, Lane lane, const step_tables::Table& table, C
   Task body = carryOut(context, lane, table, crossing, turn, underWay);
   Nested nested(body);
   co_await nested;
-  underWay.exchanges.clear();
+  underWay.messageSets.clear();
   if (underWay.received.bytes != 0) context.scratch->giveBack(std::move(underWay.received));
 }
 
 namespace {
 
-Task passWith(Exchange& exchange, const Parcels& parcels, Reached turn) {
-  for (const Incoming& each : parcels.receives) exchange.receive(each.peer, each.data, each.bytes);
+Task passWith(MessageSet& messages, const Parcels& parcels, Reached turn) {
+  for (const Incoming& each : parcels.receives) messages.receive(each.peer, each.data, each.bytes);
   co_await turn;
-  for (const Outgoing& each : parcels.sends) exchange.send(each.peer, each.data, each.bytes);
-  co_await exchange;
+  for (const Outgoing& each : parcels.sends) messages.send(each.peer, each.data, each.bytes);
+  co_await messages;
 }
 
 }  // namespace
 
 Task pass(const Context& context, Parcels parcels, std::uint64_t tag, Reached turn) {
-  Exchange exchange(context, tag, Exchange::Polling::kByOwner);  // as in cross()
-  Task body = passWith(exchange, parcels, turn);
+  MessageSet messages(context, tag, MessageSet::Polling::kByOwner);  // as in cross()
+  Task body = passWith(messages, parcels, turn);
   Nested nested(body);
   co_await nested;
-}
-
-void Crossings::advance() {
-  if (tasks_.empty()) return;
-  mailbox_.poll();
-  for (Task& task : tasks_) task.advance();
-  while (!tasks_.empty() && tasks_.front().isDone()) {
-    tasks_.pop_front();
-    ++numDone_;
-  }
-}
-
-std::vector<int> Crossings::missingRanks() const {
-  std::vector<int> missing;
-  for (const Task& task : tasks_) {
-    if (task.awaited() == nullptr) continue;
-    for (const int rank : task.awaited()->missingRanks()) {
-      if (std::ranges::find(missing, rank) == missing.end()) missing.push_back(rank);
-    }
-  }
-  return missing;
 }
 
 }  // namespace smd::algorithms

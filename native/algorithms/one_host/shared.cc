@@ -25,7 +25,7 @@
 // more at the end and then does not take its result for one. What it writes does not reach the
 // owner any more: the buffer that is exposed to writers is replaced by a private copy then
 // (exposed_buffer.h), and arenas of a failed group are not used again (transport/shm/arena.h).
-#include "algorithms/shared.h"
+#include "algorithms/one_host/shared.h"
 
 #include <algorithm>
 #include <numeric>
@@ -33,7 +33,7 @@
 #include <span>
 #include <string>
 
-#include "algorithms/announcement.h"
+#include "algorithms/one_host/announcement.h"
 
 namespace smd::algorithms {
 namespace {

@@ -90,26 +90,4 @@ struct Parcels {
 // outlive the task.
 Task pass(const Context& context, Parcels parcels, std::uint64_t tag, Reached turn);
 
-// Crossings that are under way, in the order in which they were started. Where an operation fails,
-// messages may still be on their way into and out of its buffers: so this has to outlive a
-// coroutine that an error may end, until the wires are closed.
-class Crossings {
- public:
-  explicit Crossings(transport::Mailbox& mailbox) : mailbox_(mailbox) {}
-
-  // It begins with the next advance().
-  void start(Task crossing) { tasks_.push_back(std::move(crossing)); }
-  // Throws what a crossing throws.
-  void advance();
-  // Of the first ones: those before one that is under way.
-  const std::uint64_t& numDone() const { return numDone_; }
-  std::size_t numUnderWay() const { return tasks_.size(); }
-  std::vector<int> missingRanks() const;
-
- private:
-  transport::Mailbox& mailbox_;
-  std::deque<Task> tasks_;
-  std::uint64_t numDone_ = 0;
-};
-
 }  // namespace smd::algorithms

@@ -10,7 +10,7 @@
 //
 // On the root's host the other ranks take it from the root's staging buffer, and those in a lane
 // send from there; on the others the lanes receive into theirs, for all to take.
-#include "algorithms/hierarchical.h"
+#include "algorithms/between_hosts/hierarchical.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 

@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "algorithms/announcement.h"
-#include "algorithms/block_pipeline.h"
 #include "algorithms/fragments.h"
+#include "algorithms/one_host/announcement.h"
+#include "algorithms/one_host/block_pipeline.h"
 #include "kernels/kernels.h"
 #include "step_tables/shares.h"
 
@@ -215,7 +215,7 @@ Task gatherInBlocks(Context& context, Stages stages, std::vector<std::uint64_t> 
 }
 
 // all_to_all and scatter: every contributor has a piece for every consumer.
-Task exchangePieces(Context& context, Stages stages, std::uint64_t longest) {
+Task movePieces(Context& context, Stages stages, std::uint64_t longest) {
   const Request& request = context.request;
   const std::uint64_t element = elementSize(request.dtype);
   const std::uint64_t perPiece = elementsPerPiece(context, element);
@@ -266,7 +266,7 @@ Task moveSplits(Context& context) {
       stages.contributes = isRoot;
       stages.contributor = request.root;
     }
-    body = exchangePieces(context, stages, longest);
+    body = movePieces(context, stages, longest);
   }
   Nested nested(body);
   co_await nested;
