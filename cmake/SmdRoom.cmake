@@ -9,7 +9,7 @@
 #
 # The walls between the rooms are made here. A target does not get native/ as its include path, but
 # a directory of its own in the build tree that holds nothing but symbolic links to the headers of
-# this room, and those of the rooms in DEPENDS. `#include "engine/group.h"` from native/common is
+# this room, and those of the rooms in DEPENDS. `#include "engine/group/communicator.h"` from native/common is
 # therefore a missing file, not a matter of review. Which room may see which is the DEPENDS lists in
 # native/*/CMakeLists.txt, and nowhere else.
 #

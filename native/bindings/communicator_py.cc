@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "bindings/communicator_methods.h"
-#include "engine/drive.h"
-#include "engine/plugin_group.h"
-#include "engine/progress.h"
-#include "engine/registry.h"
+#include "engine/group/drive.h"
+#include "engine/group/plugin_group.h"
+#include "engine/group/progress.h"
+#include "engine/group/registry.h"
 
 namespace smd::bindings {
 namespace {

@@ -16,7 +16,7 @@
 #include "bindings/python_errors.h"
 #include "bindings/request_py.h"
 #include "bindings/work_py.h"
-#include "engine/communicator.h"
+#include "engine/group/communicator.h"
 #include "plugin_api/group.h"
 
 namespace smd::bindings {

@@ -10,7 +10,7 @@
 
 #include "bindings/communicator_methods.h"
 #include "bindings/diagnosis_py.h"
-#include "engine/registry.h"
+#include "engine/group/registry.h"
 
 namespace smd::bindings {
 namespace {

@@ -5,7 +5,7 @@
 #include "bindings/flight_py.h"
 
 #include "bindings/python_errors.h"
-#include "engine/registry.h"
+#include "engine/group/registry.h"
 
 namespace smd::bindings {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "engine/messages.h"
+#include "engine/messages/messages.h"
 
 namespace smd::bindings {
 

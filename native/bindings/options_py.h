@@ -7,7 +7,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/options.h"
+#include "engine/group/options.h"
 
 namespace smd::bindings {
 

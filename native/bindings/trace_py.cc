@@ -6,7 +6,7 @@
 #include "bindings/trace_py.h"
 
 #include "bindings/python_errors.h"
-#include "engine/trace.h"
+#include "engine/diagnostics/trace.h"
 
 namespace smd::bindings {
 namespace {

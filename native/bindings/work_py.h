@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "bindings/python_errors.h"
-#include "engine/communicator.h"
+#include "engine/group/communicator.h"
 
 namespace smd::bindings {
 

@@ -5,10 +5,10 @@
 // (a report), another process of the host (the ring lies in shared memory then, and outlives the
 // rank's own threads being stuck, stopped or dead).
 //
-// Why not engine/trace.h: a trace is the whole history of a process for a profiler, one allocated
-// event per completed operation, off by default. This is always on, so it must cost nothing that
-// can be felt: begin() and finish() write one cache line that nobody else touches meanwhile, take
-// no lock, allocate nothing, and read no clock unless the operation has waited.
+// Why not engine/diagnostics/trace.h: a trace is the whole history of a process for a profiler, one
+// event allocated per completed operation, off by default. This is always on, so it must cost
+// nothing that can be felt: begin() and finish() write one cache line that nobody else touches
+// meanwhile, take no lock, allocate nothing, and read no clock unless the operation has waited.
 #pragma once
 
 #include <array>

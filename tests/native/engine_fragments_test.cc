@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "algorithms/fragments.h"
-#include "engine/plugin_group.h"
+#include "engine/group/plugin_group.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
 

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "engine/communicator.h"
+#include "engine/group/communicator.h"
 #include "sanitizers.h"
 
 namespace smd::engine::test {

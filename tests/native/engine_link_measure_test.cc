@@ -1,6 +1,6 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/link_measure.h"
+#include "engine/choose/link_measure.h"
 
 #include <gtest/gtest.h>
 

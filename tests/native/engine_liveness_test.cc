@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // That the end of a process of this host is noticed, whenever it ends.
-#include "engine/liveness.h"
+#include "engine/group/liveness.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 #include <string>
 
 #include "common/error.h"
-#include "engine/process_watch.h"
+#include "engine/group/process_watch.h"
 #include "transport/tcp/link_end.h"
 
 namespace smd::engine {

@@ -26,10 +26,10 @@
 #include <thread>
 #include <vector>
 
-#include "engine/link_measure.h"
-#include "engine/liveness.h"
-#include "engine/process_watch.h"
-#include "engine/token_agreement.h"
+#include "engine/choose/link_measure.h"
+#include "engine/group/liveness.h"
+#include "engine/group/process_watch.h"
+#include "engine/group/token_agreement.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
 #include "hosts/identity.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
-#include "engine/select.h"
+#include "engine/choose/select.h"
 #include "transport/peer_memory.h"
 
 namespace smd::engine {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who is named when ranks have different job tokens, by table.
-#include "engine/token_agreement.h"
+#include "engine/group/token_agreement.h"
 
 #include <gtest/gtest.h>
 

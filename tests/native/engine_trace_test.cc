@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "engine/trace.h"
+#include "engine/diagnostics/trace.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/task.h"
-#include "engine/progress.h"
-#include "engine/work.h"
+#include "engine/group/progress.h"
+#include "engine/group/work.h"
 
 namespace smd::engine {
 namespace {

@@ -9,10 +9,10 @@
 #include <sstream>
 #include <thread>
 
-#include "engine/flight_record.h"
-#include "engine/positions.h"
-#include "engine/registry.h"
-#include "engine/stall.h"
+#include "engine/diagnostics/flight_record.h"
+#include "engine/diagnostics/positions.h"
+#include "engine/diagnostics/stall.h"
+#include "engine/group/registry.h"
 #include "engine_harness.h"
 #include "engine_plans.h"
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/plugin_group.h"
+#include "engine/group/plugin_group.h"
 #include "engine_harness.h"
 #include "tensorflow_ops/groups.h"
 #include "tensorflow_ops/memory_pool.h"

@@ -5,7 +5,7 @@
 // wait where they are called, what becomes of memory, and how they end when something is wrong.
 #include <random>
 
-#include "engine/plugin_group.h"
+#include "engine/group/plugin_group.h"
 #include "tensorflow_fake.h"
 #include "tensorflow_ops/groups.h"
 #include "tensorflow_ops/probe_group.h"

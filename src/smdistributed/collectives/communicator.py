@@ -543,5 +543,5 @@ class Communicator:
 
 # An engine identity is a few hundred bytes.
 _MAX_EXCHANGE_BYTES = 4092
-# engine/bootstrap.h: identities, then who could attach.
+# engine/group/bootstrap.h: identities, then who could attach.
 _BOOTSTRAP_EXCHANGES = 2

@@ -1,0 +1,834 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/group/communicator.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "algorithms/coalesce.h"
+#include "algorithms/fragments.h"
+#include "algorithms/mismatch.h"
+#include "algorithms/point_to_point.h"
+#include "common/cpu.h"
+#include "common/fork.h"
+#include "engine/choose/link_measure.h"
+#include "engine/diagnostics/reporter.h"
+#include "engine/group/registry.h"
+#include "kernels/kernels.h"
+#include "transport/shm/factory.h"
+
+namespace smd::engine {
+namespace {
+
+// Of an operation that is carried out briefly: bytes for which it may spin once more as long, and
+// beyond which no longer.
+constexpr std::uint64_t kWorthOneBudget = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMostOfOne = std::uint64_t{32} << 20;
+
+using algorithms::Request;
+
+// An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
+// before the progress thread takes over: a hand-over and back costs some 100 us. A larger one would
+// keep the caller from computing.
+constexpr std::uint64_t kInlineBytes = 64 << 10;
+constexpr milliseconds kGoodbyeGrace{2000};
+// For measuring the network when a group is made; what is not known by then is assumed.
+constexpr milliseconds kLinkPatience{5000};
+
+bool isSmall(const Request& request) {
+  return algorithms::agreedBytes(request) <= kInlineBytes && request.kind != OpKind::kAllToAll &&
+         request.kind != OpKind::kGather && request.kind != OpKind::kScatter;
+}
+
+}  // namespace
+
+Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::string name)
+    : rank_(rank),
+      size_(worldSize),
+      options_(std::move(options)),
+      name_(std::move(name)),
+      generation_(forkGeneration()),
+      positions_(rank, worldSize) {
+  const char* overrides = std::getenv("SMDDP_ALGORITHM");
+  overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
+}
+
+std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
+                                                   const ExchangeFn& exchange,
+                                                   EngineOptions options, std::string name) {
+  if (worldSize < 1 || rank < 0 || rank >= worldSize) {
+    throw Error(ErrorKind::kConfiguration, "rank " + std::to_string(rank) + " of world size " +
+                                               std::to_string(worldSize) +
+                                               "; expected 0 <= rank < world size. Check RANK and "
+                                               "WORLD_SIZE.");
+  }
+  std::shared_ptr<Communicator> communicator(
+      new Communicator(rank, worldSize, std::move(options), std::move(name)));
+  communicator->join(exchange);
+  addToRegistry(communicator);
+  if (communicator->options_.hasSignalReport) {
+    try {
+      installSignalReport();
+    } catch (const std::exception&) {  // out of descriptors or threads: only a diagnostic is lost
+    }
+  }
+  return communicator;
+}
+
+void Communicator::join(const ExchangeFn& exchange) {
+  membership_ = bootstrap(rank_, size_, exchange, options_);
+  positions_.join(membership_, nullptr, nullptr, nullptr);
+  noMemory_.emplace(ErrorKind::kInternal,
+                    describePeer(rank_) +
+                        " has no memory left, not even to say for what. Free memory on its host, "
+                        "or start fewer ranks there");
+  topology_.size = size_;
+  topology_.hosts = membership_.hosts.count();
+  topology_.ranksPerHost = membership_.hosts.mostRanks();
+  topology_.isFixedOrder = options_.isDeterministic;
+  const auto& locals = membership_.localRanks;
+  const int cores = hosts::coresOf(membership_.identities, locals);
+  noteHostLoad(static_cast<int>(locals.size()), cores);
+  copyAhead_ = algorithms::copyAheadFor(static_cast<int>(locals.size()), cores);
+  // As progressSpinBudget(): each rank's application is likely to compute meanwhile.
+  copyAheadInBackground_ = algorithms::copyAheadFor(2 * static_cast<int>(locals.size()), cores);
+  if (size_ == 1) return;
+  allLocal_ = static_cast<int>(locals.size()) == size_;
+  liveness_ = std::make_unique<Liveness>(size_);
+  mailbox_ = std::make_unique<transport::Mailbox>(
+      size_,
+      transport::Mailbox::Events{
+          [this] {
+            fullFence();
+            bell().ringIfAsleep();
+          },
+          [this](int peer, const Error& error) {
+            try {
+              liveness_->reportLost(peer, error.what());
+            } catch (const std::bad_alloc&) {
+              liveness_->reportLost(peer, "is lost");  // so short that it needs none
+            }
+            wake();
+          },
+          [this](int peer, const transport::FrameHeader& header, std::string_view payload) {
+            onControl(peer, header, payload);
+          },
+          [this](int peer, const transport::Refusal& refusal) { noteRefusal(peer, refusal); }});
+  if (membership_.region != nullptr) {
+    localIndex_ =
+        static_cast<int>(std::lower_bound(locals.begin(), locals.end(), rank_) - locals.begin());
+    memory_ = membership_.region->view(localIndex_);
+    if (membership_.hasArenas) {
+      arena_ = transport::shm::Arena::create(membership_.region, localIndex_);
+    }
+    transports_.push_back(
+        transport::shm::createTransport(membership_.region, localIndex_, locals, *mailbox_));
+    for (int peer : locals) {
+      if (peer != rank_) mailbox_->setTransport(peer, transports_.back().get());
+    }
+    memory_->mine().presence.store(transport::Presence::kPresent, std::memory_order_release);
+    const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
+    for (int peer : locals) {
+      const std::int64_t pid = membership_.identities[static_cast<std::size_t>(peer)].pid;
+      if (pid != self) liveness_->watchProcess(peer, pid, [this] { wake(); });
+    }
+  }
+  positions_.join(membership_, memory_ ? &*memory_ : nullptr, mailbox_.get(), liveness_.get());
+  if (membership_.tcp != nullptr) {
+    // Before the mailbox knows it, and before it starts to call the mailbox: close() must find it
+    // here if anything below throws.
+    transport::tcp::TcpTransport& tcp = *membership_.tcp;
+    transports_.push_back(std::move(membership_.tcp));
+    tcp_ = &tcp;
+    std::vector<std::string> endpoints;
+    for (const auto& identity : membership_.identities) endpoints.push_back(identity.endpoint);
+    // Before it starts: a peer's question may come at once, and is answered.
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!std::binary_search(locals.begin(), locals.end(), peer)) {
+        mailbox_->setTransport(peer, &tcp);
+      }
+    }
+    interfaces_ = tcp.interfaces();
+    tcp.start(std::move(endpoints), membership_.key, *mailbox_);
+    // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
+    // ring of hosts for each position there. Within a host the region is the way.
+    const hosts::Hosts& hosts = membership_.hosts;
+    const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
+    tcp.expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
+  }
+  if (topology_.hosts > 1) learnLink(exchange);
+  topology_.sharesMemory = allLocal_ && memory_.has_value();
+  topology_.hasArenas = allLocal_ && arena_ != nullptr;
+  messages_ =
+      std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_, options_.messageLimitBytes);
+}
+
+void Communicator::learnLink(const ExchangeFn& exchange) {
+  std::vector<std::string> links;
+  for (const hosts::Identity& each : membership_.identities) links.push_back(each.link);
+  if (std::ranges::find(links, std::string()) != links.end()) {
+    const std::optional<Link> measured =
+        measureLink(membership_.hosts, *mailbox_, *liveness_,
+                    std::min<std::chrono::nanoseconds>(options_.timeout, kLinkPatience));
+    links = exchangeAll(exchange, "link", serializeLink(measured), size_);
+  }
+  topology_.link = slowestOf(links);
+  rememberLink(topology_.link);
+}
+
+Communicator::~Communicator() { close(); }
+
+bool Communicator::sharesMemoryWith(int peer) const {
+  return std::binary_search(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
+}
+
+void Communicator::wake() {
+  bell().ring();
+  if (mailbox_ != nullptr) mailbox_->interruptWait();
+}
+
+Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell_; }
+
+std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
+    std::size_t bytes, transport::shm::Contents contents) {
+  checkUsable();
+  // They are for what all ranks reduce: of no use if some are on other hosts.
+  if (arena_ == nullptr || !allLocal_ || hasError_.load(std::memory_order_acquire)) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return nullptr;
+  }
+  return arena_->allocate(bytes, contents);
+}
+
+bool Communicator::isInUse(const std::byte* begin, std::size_t bytes) {
+  if (isForkedChild(generation_)) return false;
+  const auto usesIt = [begin, bytes](const std::shared_ptr<Work>& work) {
+    return !work->isCompleted() && algorithms::touches(work->context.request, begin, bytes);
+  };
+  const std::lock_guard lock(mutex_);
+  return std::any_of(queue_.begin(), queue_.end(), usesIt) ||
+         std::any_of(independent_.begin(), independent_.end(), usesIt);
+}
+
+Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
+  return select(kind, payloadBytes, topology_, overrides_);
+}
+
+// --- starting operations -------------------------------------------------------------------------
+
+void Communicator::checkUsable() const {
+  if (isForkedChild(generation_)) {
+    throw Error(ErrorKind::kConfiguration,
+                "group '" + name_ +
+                    "' was made before this process was forked and cannot be used in the child; "
+                    "expected communication in the parent only. Start workers with the \"spawn\" "
+                    "method, or make the group after the fork.");
+  }
+}
+
+// Caller holds mutex_.
+void Communicator::requireOpen() const {
+  if (!closed_) return;
+  throw Error(
+      ErrorKind::kConfiguration,
+      "group '" + name_ +
+          "' is closed; expected an open group. Make the group again, or close it after its "
+          "last use.");
+}
+
+// Also that there is such a peer.
+void Communicator::requireUsable(std::string_view operation, int peer, bool mayBeAny) {
+  checkUsable();
+  const bool isAny = peer == transport::kAnyPeer && mayBeAny;
+  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
+    throw Error(ErrorKind::kConfiguration,
+                std::string(operation) + " names rank " + std::to_string(peer) + " on rank " +
+                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    "; expected another rank of the group. Check the rank arithmetic of the "
+                    "caller.");
+  }
+  const std::lock_guard lock(mutex_);
+  requireOpen();
+}
+
+// What lies at no address would be read by nobody, or end the process.
+void Communicator::requireMemory(const Request& request) const {
+  if (!algorithms::lacksMemory(request, request.root == rank_)) return;
+  throw Error(ErrorKind::kConfiguration,
+              describe(algorithms::signatureOf(request)) + " on rank " + std::to_string(rank_) +
+                  " got elements without memory behind them; expected ordinary arrays or tensors. "
+                  "A tensor of torch has none while it is fake, a DTensor, the result of a "
+                  "functional collective that was not waited for, or after its storage was "
+                  "resized to 0. Pass wait_tensor(t), t.to_local() or a copy.");
+}
+
+// Throws with `request` as it was, if there is no memory.
+std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
+  auto work = std::make_shared<Work>();
+  work->started = Clock::now();
+  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(name_, work->started);
+  work->limit = timeout.count() > 0 ? timeout : options_.timeout;
+  algorithms::Context& context = work->context;
+  context.signature = algorithms::signatureOf(request);
+  context.request = std::move(request);
+  context.rank = rank_;
+  context.size = size_;
+  context.memory = memory_ ? &*memory_ : nullptr;
+  context.hosts = size_ == 1 ? nullptr : &membership_.hosts;
+  context.mailbox = mailbox_.get();
+  context.blocksDone = &blocksDone_;
+  context.scratch = &scratch_;
+  context.exposed = &exposed_;
+  if (work->trace) context.arrivedNs = &work->trace->arrivedNs;
+  return work;
+}
+
+void Communicator::failCall(const Signature& signature, std::uint64_t bytes,
+                            const std::exception& cause) {
+  const Error error = cannotGoOn(cause, [&signature] { return describe(signature); }, bytes);
+  if (size_ > 1) fail(error);
+  Error told = size_ > 1 ? *groupError() : error;
+  try {
+    told = withPrefix(describe(signature), told);
+  } catch (const std::bad_alloc&) {  // without its first words then
+  }
+  throw told;
+}
+
+Task Communicator::start(Work& work) {
+  algorithms::Context& context = work.context;
+  const OpKind kind = context.request.kind;
+  const std::uint64_t bytes = algorithms::oneShotBytes(context.request);
+  const bool isRoundedOnce = algorithms::isSummedWide(context.request);
+  if (!lastChoice_ || lastChoice_->kind != kind || lastChoice_->bytes != bytes ||
+      lastChoice_->isRoundedOnce != isRoundedOnce) {
+    lastChoice_ = {kind, bytes, isRoundedOnce,
+                   select(kind, bytes, topology_, overrides_, isRoundedOnce)};
+  }
+  const Choice& choice = lastChoice_->choice;
+  Algorithm algorithm = choice.algorithm;
+  context.pattern = choice.pattern;
+  if (algorithm == Algorithm::kShared && !algorithms::mayShareBuffers(context)) {
+    algorithm = Algorithm::kStaged;  // this rank need not wait to know
+  }
+  const bool readsFragments = algorithm == Algorithm::kShared || algorithm == Algorithm::kStaged;
+  if (!readsFragments) algorithms::joinFragments(context.request);
+  if (work.trace) work.trace->start(algorithm);
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return algorithms::runOneShot(context);
+    case Algorithm::kStaged:
+      return algorithms::runStaged(context);
+    case Algorithm::kShared:
+      return algorithms::runShared(context);
+    case Algorithm::kHierarchical:
+      return algorithms::runHierarchical(context);
+    default:
+      return algorithms::runDirect(context);
+  }
+}
+
+std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nanoseconds timeout) {
+  checkUsable();
+  if (request.kind == OpKind::kAllReduce || request.kind == OpKind::kReduce ||
+      request.kind == OpKind::kReduceScatter) {
+    kernels::reduceOrThrow(request.op, request.dtype);
+  }
+  requireMemory(request);
+  const bool isBrief = mode != Mode::kBlocking;
+  std::shared_ptr<Work> work;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  try {
+    if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
+    std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
+    work = makeWork(std::move(request), timeout);
+    work->startClock(work->started);  // whoever is late keeps others waiting
+    // Before premultiply(), which may write to the caller's array.
+    if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
+    if (work->context.request.op == ReduceOp::kPremulSum) {
+      const std::lock_guard looking(mutex_);
+      requireOpen();
+    }
+    work->packed = std::move(packed);
+    work->isSmall = isSmall(work->context.request);
+    algorithms::premultiply(work->context, work->scratch);
+    lock.lock();
+    requireOpen();
+    work->wasQueued = !queue_.empty();
+    if (size_ > 1) queue_.push_back(work);
+  } catch (const std::bad_alloc& error) {
+    if (lock.owns_lock()) lock.unlock();
+    const Request& asked = work ? work->context.request : request;
+    failCall(algorithms::signatureOf(asked), algorithms::agreedBytes(asked), error);
+  }
+  work->context.signature.sequence = ++sequence_;
+  positions_.board().numCalled.store(sequence_, std::memory_order_release);
+  if (size_ == 1) {
+    lock.unlock();
+    positions_.noteBegin(*work);
+    if (work->trace) work->trace->start(Algorithm::kAlone);
+    algorithms::runAlone(work->context);
+    finish(*work, std::nullopt);
+    return work;
+  }
+  if (queue_.size() == 1 && driver_ == Driver::kNone && (work->isSmall || mode != Mode::kAsync)) {
+    const Drive result = driveQueue(lock, *work, {.isBrief = isBrief});
+    if (!isBrief && result == Drive::kInterrupted) giveUp(*work);
+    return work;
+  }
+  if (driver_ == Driver::kNone) handOver(lock);
+  if (lock.owns_lock()) lock.unlock();
+  if (mode == Mode::kBlocking && wait(*work, TimePoint::max()) == Drive::kInterrupted) {
+    giveUp(*work);
+  }
+  return work;
+}
+
+// The user has interrupted a call that does not return before `work` is complete.
+void Communicator::giveUp(Work& work) {
+  fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+  // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
+  // has seen the error.
+  work.waitUntil(TimePoint::max(), nullptr);
+  throw Interrupted{};
+}
+
+bool Communicator::isInterruptedHere() const {
+  return isHandlingSignals(mailbox_.get()) && !isForkedChild(generation_);
+}
+
+void Communicator::requireMayWait(const Signature& signature) const {
+  if (!isInterruptedHere() && !Work::isCallingBack()) return;  // at once: in each blocking call
+  requireMayWait([&signature] { return describe(signature); });
+}
+
+void Communicator::requireMayWait(const std::function<std::string()>& what) const {
+  if (isInterruptedHere()) {
+    throw Error(
+        ErrorKind::kConfiguration,
+        what() +
+            " is waited for in a signal handler that interrupts another call of the group "
+            "on this thread; expected no wait there, since that call goes on only after the "
+            "handler. Set a flag in the handler and look at it between calls, or raise "
+            "an exception there to end the call.");
+  }
+  if (Work::isCallingBack()) {
+    throw Error(ErrorKind::kConfiguration,
+                what() +
+                    " is waited for in a done-callback of another operation; expected no wait "
+                    "there, since the thread that runs it is the one that carries operations out. "
+                    "Start it with async_op=True and wait on a thread of your own, or give it a "
+                    "callback, too.");
+  }
+}
+
+Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
+  if (work.isCompleted()) return Drive::kDone;
+  checkUsable();
+  requireMayWait(work.signature());
+  std::unique_lock lock(mutex_);
+  // A thread that waits takes over from the progress thread, and so is woken by the peer itself.
+  const bool isQueued = work.context.signature.sequence != 0;
+  if (isQueued && !work.isCompleted() && driver_ == Driver::kProgress && !isStepping_) {
+    return driveQueue(lock, work, {.end = end});
+  }
+  lock.unlock();
+  bool isInterrupted = false;
+  const bool isDone = work.waitUntil(end, [this, &isInterrupted] {
+    isInterrupted = wasInterrupted(*mailbox_);
+    return isInterrupted;
+  });
+  if (isInterrupted) return Drive::kInterrupted;
+  return isDone ? Drive::kDone : Drive::kNotYet;
+}
+
+// The caller holds the lock, which is let go of, and nobody drives. `work` is in the queue.
+Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock, const Work& work,
+                                             const Until& until) {
+  driver_ = Driver::kInline;
+  Drive result = Drive::kDone;
+  while (result == Drive::kDone && !work.isCompleted()) {
+    Work& first = *queue_.front();  // stays there: whoever drives takes it off
+    lock.unlock();
+    first.context.copyAhead = copyAhead_;
+    if (first.trace) first.trace->isDrivenByProgress = false;
+    try {
+      result = driveInline(first, until);
+    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+      fail(cannotGoOn(error, first));
+      finish(first, groupError());
+      result = Drive::kDone;
+    }
+    lock.lock();
+    if (result == Drive::kDone) queue_.pop_front();
+  }
+  driver_ = Driver::kNone;
+  if (!queue_.empty()) {
+    handOver(lock);
+  } else {
+    lock.unlock();
+  }
+  return result;
+}
+
+void Communicator::handOver(std::unique_lock<std::mutex>& lock) {
+  driver_ = Driver::kProgress;
+  lock.unlock();
+  leaveToProgressThread();
+}
+
+// Whatever is under way that nobody drives. False: there is no such thread, and all has ended with
+// that as its error, since nobody else would let go of the callers' buffers.
+bool Communicator::leaveToProgressThread() {
+  try {
+    ProgressThread::process().add(shared_from_this());
+    return true;
+  } catch (const std::exception& error) {
+    std::optional<Error> reason = noMemory_;
+    try {
+      reason.emplace(
+          ErrorKind::kInternal,
+          describePeer(rank_) +
+              " cannot start the thread that carries out what nobody waits for (" +
+              reasonOf(error) +
+              "); expected room for one more thread. Raise the limit of processes and threads "
+              "(ulimit -u, or that of the container), or start fewer");
+    } catch (const std::bad_alloc&) {  // it stays what it was
+    }
+    fail(*reason);
+  }
+  while (advance() == Result::kMoved) {
+  }
+  return false;
+}
+
+std::shared_ptr<Work> Communicator::send(const std::byte* data, std::uint64_t count, DType dtype,
+                                         int peer, std::uint64_t tag, Mode mode,
+                                         nanoseconds timeout) {
+  Request request;
+  request.kind = OpKind::kSend;
+  request.input = data;
+  return runIndependently(std::move(request), count, dtype, peer, tag, mode, timeout);
+}
+
+std::shared_ptr<Work> Communicator::receive(std::byte* data, std::uint64_t count, DType dtype,
+                                            int peer, std::uint64_t tag, Mode mode,
+                                            nanoseconds timeout) {
+  Request request;
+  request.kind = OpKind::kRecv;
+  request.output = data;
+  return runIndependently(std::move(request), count, dtype, peer, tag, mode, timeout);
+}
+
+std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint64_t count,
+                                                     DType dtype, int peer, std::uint64_t tag,
+                                                     Mode mode, nanoseconds timeout) {
+  requireUsable(smd::name(request.kind), peer, request.kind == OpKind::kRecv);
+  request.count = count;
+  request.dtype = dtype;
+  request.root = peer;
+  requireMemory(request);
+  std::shared_ptr<Work> work;
+  std::list<std::shared_ptr<Work>> asynchronous;  // made before it begins: it must be kept then
+  try {
+    work = makeWork(std::move(request), timeout);
+    work->context.signature.detail = tag;
+    Work* raw = work.get();
+    work->body =
+        work->context.request.kind == OpKind::kSend
+            ? algorithms::runSend(work->context)
+            : algorithms::runReceive(work->context, [raw](int source) { raw->setSource(source); });
+    if (mode != Mode::kBlocking) asynchronous.push_back(work);
+  } catch (const std::bad_alloc& error) {
+    const Request& asked = work ? work->context.request : request;
+    Signature signature = algorithms::signatureOf(asked);
+    signature.detail = tag;
+    failCall(signature, algorithms::agreedBytes(asked), error);
+  }
+  if (mode == Mode::kBlocking) {
+    requireMayWait(work->signature());
+    work->startClock(work->started);
+  }
+  positions_.noteBegin(*work);
+  if (work->trace) work->trace->start();
+  if (mode == Mode::kBlocking) {
+    Drive result = Drive::kDone;
+    try {
+      result = driveInline(*work, {});
+    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+      fail(cannotGoOn(error, *work));
+      finish(*work, groupError());
+    }
+    if (result == Drive::kInterrupted) {
+      fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+      finish(*work, groupError());
+      throw Interrupted{};
+    }
+    return work;
+  }
+  // Posting happens here and now, so that receives match in the order of the calls.
+  if (step(*work)) return work;
+  std::unique_lock lock(mutex_);
+  independent_.splice(independent_.end(), asynchronous);
+  lock.unlock();
+  leaveToProgressThread();
+  return work;
+}
+
+// --- driving operations --------------------------------------------------------------------------
+
+// Returns whether the work is complete, well or not.
+bool Communicator::step(Work& work) {
+  try {
+    if (hasError_.load(std::memory_order_acquire)) {
+      finish(work, groupError());
+      return true;
+    }
+    if (work.suspicion) return false;
+    const std::uint64_t sequence = work.context.signature.sequence;
+    if (!work.isStarted) {
+      // The others may have left all that it takes behind when they gave up: that is no result.
+      // What they sent before they gave up may be received.
+      const bool maySucceed = work.context.request.kind == OpKind::kRecv;
+      const std::optional<Error> reported = maySucceed ? std::nullopt : reportedError();
+      if (reported) {
+        fail(*reported);
+        finish(work, groupError());
+        return true;
+      }
+      work.isStarted.store(true, std::memory_order_release);
+      if (sequence != 0) {
+        begun_.store(sequence, std::memory_order_relaxed);
+        positions_.noteBegin(work);
+        work.body = start(work);
+      }
+    }
+    if (!work.body.advance()) return false;
+    if (sequence != 0 && isSpoiled(sequence)) {
+      if (const std::optional<Error> reported = reportedError()) fail(*reported);
+      finish(work, groupError());
+      return true;
+    }
+    checkForStrays(work);
+    finish(work, std::nullopt);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kMismatch && work.context.signature.sequence == 0) {
+      finish(work, error);  // a wrong size in one message concerns two ranks, not the group
+    } else if (error.kind() == ErrorKind::kMismatch) {
+      if (suspect(work, error)) return false;
+      fail(withHistory(work, error));
+      finish(work, groupError());
+    } else {
+      fail(error);
+      finish(work, groupError());
+    }
+  } catch (const std::exception& error) {  // no memory, most likely
+    fail(cannotGoOn(error, work));
+    finish(work, groupError());
+  }
+  return true;
+}
+
+// Over messages, ranks that name different roots may all get through: each sends to ranks that do
+// not listen. What they sent tells.
+void Communicator::checkForStrays(const Work& work) {
+  const Signature& mine = work.context.signature;
+  if (mine.sequence == 0 || allLocal_) return;
+  const auto stray = mailbox_->findStray(mine.sequence);
+  if (!stray) return;
+  if (stray->second.sequence == mine.sequence) {
+    throw algorithms::mismatchError(rank_, mine, stray->first, stray->second);
+  }
+  throw Error(ErrorKind::kMismatch,
+              "rank " + std::to_string(stray->first) + " called " + describe(stray->second) +
+                  ", and rank " + std::to_string(rank_) +
+                  " made another call then. Expected: all ranks must make the same calls, and name "
+                  "the same root. Pass a constant root rank.");
+}
+
+void Communicator::finish(Work& work, std::optional<Error> error) {
+  const std::uint64_t sequence = work.context.signature.sequence;
+  if (!error && sequence != 0) {
+    completed_.store(sequence, std::memory_order_relaxed);
+    if (memory_) memory_->mine().completed.store(sequence, std::memory_order_release);
+  }
+  positions_.noteEnd(work, !error);
+  if (work.packed && !error) algorithms::unpack(work.context.request);
+  try {
+    if (error) error = withPrefix(describe(work.signature()), asSeenBy(work, *error));
+    if (work.trace) trace::record(work.trace->finish(work.context, error));
+  } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
+  }
+  work.complete(std::move(error));
+}
+
+class Communicator::DrivenWork final : public Driven {
+ public:
+  DrivenWork(Communicator& communicator, Work& work) : communicator_(communicator), work_(work) {}
+  bool step() override { return communicator_.step(work_); }
+  bool stepOrDiagnose() override { return communicator_.stepOrDiagnose(work_); }
+  TimePoint deadline() const override { return work_.deadline(); }
+  bool awaitsOtherHosts() const override {
+    if (communicator_.allLocal_) return false;
+    const Condition* awaited = work_.body.awaited();
+    return awaited != nullptr && awaited->awaitsOtherHosts();
+  }
+  // Of messages it is not known: only with collectives ranks say where they are.
+  bool isInTheWay() const override {
+    return work_.context.signature.sequence != 0 && communicator_.memory_ &&
+           communicator_.memory_->hasPeerOn(sched_getcpu());
+  }
+
+ private:
+  Communicator& communicator_;
+  Work& work_;
+};
+
+Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
+  DrivenWork driven(*this, work);
+  SpinBudget budget = allLocal_      ? callerSpinBudget()
+                      : work.isSmall ? kBetweenHosts
+                                     : kBetweenHostsLarge;
+  // Ranks wait for each other at every block of a large operation: about as long as it takes.
+  if (until.isBrief) {
+    const std::uint64_t bytes = algorithms::agreedBytes(work.context.request);
+    budget.spins *= 1 + static_cast<int>(std::min(bytes, kMostOfOne) / kWorthOneBudget);
+  }
+  return drive(driven, until, budget, {bell(), *mailbox_});
+}
+
+bool Communicator::stepOrDiagnose(Work& work) {
+  if (step(work)) return true;
+  std::optional<Error> error;
+  try {
+    // A collective in shared memory looks at no ring, where a peer may wait for room.
+    if (memory_ && work.context.signature.sequence != 0) mailbox_->poll();
+    error = diagnose(work);
+  } catch (const std::exception& exception) {  // no memory, most likely
+    fail(cannotGoOn(exception, work));
+    error = groupError();
+  }
+  if (!error) return false;
+  finish(work, std::move(error));
+  return true;
+}
+
+Advancing::Result Communicator::advance() {
+  bool moved = false;
+  // Called with the lock, which is let go of meanwhile.
+  std::unique_lock lock(mutex_);
+  const auto drive = [&](const std::shared_ptr<Work>& work) {
+    isStepping_ = true;
+    lock.unlock();
+    work->context.copyAhead = copyAheadInBackground_;
+    if (work->trace) work->trace->isDrivenByProgress = true;
+    const bool isDone = stepOrDiagnose(*work);
+    lock.lock();
+    isStepping_ = false;
+    moved = moved || isDone;
+    return isDone;
+  };
+  if (isStepping_) return Result::kBlocked;  // by a thread that was told to stop, and has not yet
+  while (driver_ == Driver::kProgress && !queue_.empty()) {
+    const std::shared_ptr<Work> work = queue_.front();
+    if (!drive(work)) break;
+    queue_.pop_front();
+  }
+  if (driver_ == Driver::kProgress && queue_.empty()) driver_ = Driver::kNone;
+  for (auto it = independent_.begin(); it != independent_.end();) {
+    const std::shared_ptr<Work> work = *it;
+    it = drive(work) ? independent_.erase(it) : std::next(it);
+  }
+  bool areMessagesLeft = false;
+  if (hasUnsentMessages()) {
+    lock.unlock();
+    areMessagesLeft = advanceMessages(moved);
+    lock.lock();
+  }
+  if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
+    return Result::kIdle;
+  }
+  // Who waits for these sleeps until the background thread has received something.
+  if (!moved) mailbox_->letReturn();
+  return moved ? Result::kMoved : Result::kBlocked;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+void Communicator::abort(const std::string& reason) {
+  if (isForkedChild(generation_)) return;
+  fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " aborted the group: " + reason));
+}
+
+// Whoever sent and did not wait before leaving still meant it to arrive.
+void Communicator::letSendsOut() {
+  const TimePoint patience = Clock::now() + kGoodbyeGrace;
+  const auto isSend = [](const std::shared_ptr<Work>& work) {
+    return work->context.request.kind == OpKind::kSend;
+  };
+  while (!hasError_.load(std::memory_order_acquire) && Clock::now() < patience) {
+    {
+      std::lock_guard lock(mutex_);
+      const bool isAny = std::any_of(independent_.begin(), independent_.end(), isSend);
+      if (!isAny && !hasUnsentMessages()) return;
+    }
+    if (ProgressThread::process().isStopped()) advance();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void Communicator::close() {
+  if (isForkedChild(generation_)) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  if (size_ == 1) return;
+  letSendsOut();
+  bool isPending = false;
+  {
+    std::lock_guard lock(mutex_);
+    isPending = !queue_.empty() || !independent_.empty();
+  }
+  {
+    std::lock_guard failing(failMutex_);
+    const std::string warning = isPending ? letGoOfBuffers() : std::string();
+    const bool isLate = isPending || hasUnsentMessages();
+    closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
+    // Those of a group that has failed go on to say why, to whoever connects.
+    for (auto& transport : transports_) transport->close(milliseconds(0));
+    if (messages_ != nullptr) messages_->close();
+    if (!hasError_.load(std::memory_order_acquire)) {
+      std::lock_guard lock(errorMutex_);
+      error_.emplace(ErrorKind::kConfiguration,
+                     "this rank closed the group while the operation was pending; expected every "
+                     "operation to be waited for first" +
+                         warning);
+    }
+    // Within failMutex_: whoever sees the wires go and calls fail() must find that it is too late.
+    hasError_.store(true, std::memory_order_release);
+  }
+  wake();
+  // Whoever drives them completes what is pending with that error.
+  while (isPending) {
+    if (ProgressThread::process().isStopped()) advance();
+    sched_yield();
+    std::lock_guard lock(mutex_);
+    isPending = !queue_.empty() || !independent_.empty();
+  }
+  if (memory_) {
+    memory_->mine().presence.store(transport::Presence::kLeft, std::memory_order_seq_cst);
+    for (int peer = 0; peer < memory_->size(); ++peer) {
+      if (peer != memory_->index()) memory_->cells(peer).bell.ring();
+    }
+  }
+  if (liveness_ != nullptr) liveness_->stop();  // null: joining failed
+}
+
+}  // namespace smd::engine

@@ -1,0 +1,266 @@
+// Copyright 2026 The smdistributed-open authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A group of ranks that make the same collective calls in the same order. See docs/thread_model.md
+// for who runs what where.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/choose/select.h"
+#include "engine/diagnostics/flight_record.h"
+#include "engine/diagnostics/group_positions.h"
+#include "engine/group/bootstrap.h"
+#include "engine/group/drive.h"
+#include "engine/group/liveness.h"
+#include "engine/group/options.h"
+#include "engine/group/progress.h"
+#include "engine/group/work.h"
+#include "engine/messages/messages.h"
+#include "transport/mailbox.h"
+#include "transport/shm/arena.h"
+
+namespace smd::engine {
+
+// kBrief: kAsync for callers that have nothing better to do. They carry out the operation for as
+// long as that takes no sleep: for a large one quicker than to leave it to the progress thread.
+enum class Mode { kBlocking, kAsync, kBrief };
+
+class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
+ public:
+  static std::shared_ptr<Communicator> create(int rank, int worldSize, const ExchangeFn& exchange,
+                                              EngineOptions options, std::string name = "default");
+  ~Communicator() override;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  // Through which other hosts are reached, for people; empty if there are none.
+  const std::string& interfaces() const { return interfaces_; }
+  // What the cost model counts with between hosts: the same on all ranks.
+  const Link& link() const { return topology_.link; }
+  const Membership& membership() const { return membership_; }
+  bool sharesMemoryWith(int peer) const;
+
+  // Starts an operation. kBlocking: returns when it is complete (throws Interrupted if the user
+  // interrupts); its error, if any, is in the Work. `timeout` zero: the communicator's.
+  std::shared_ptr<Work> collective(algorithms::Request&& request, Mode mode, nanoseconds timeout);
+  // Waits for an operation of this communicator, until `end` at most. Where the progress thread has
+  // it, and is asleep, the calling thread takes it over.
+  using Drive = engine::Drive;
+  Drive wait(Work& work, TimePoint end);
+  // peer: transport::kAnyPeer for a receive from whoever sends first.
+  std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
+                             std::uint64_t tag, Mode mode, nanoseconds timeout);
+  std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
+                                std::uint64_t tag, Mode mode, nanoseconds timeout);
+
+  // Messages of unknown size, without tags (messages.h).
+  //
+  // Sends one to `peer`: a header, and a body of `segments`. All has been copied, once, when it
+  // returns; it never waits for the peer. Any thread. Throws the group's error, that the peer has
+  // gone, that the group is closed, or that there is no such peer.
+  void postMessage(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
+  // The oldest message that has arrived whole, from whomever: those of one peer in the order of
+  // their posting. Nothing if none has come by `end`; then nothing has changed. One thread at a
+  // time. The group's own deadline and stall reports do not apply. Throws the group's error, and
+  // PeerLost once a peer has gone: but what had arrived whole by then is delivered first. Throws
+  // Interrupted, which harms nothing either.
+  std::optional<Message> nextMessage(TimePoint end);
+
+  // Memory that all ranks can reach: collectives use buffers there where they lie, if
+  // those of every rank are such ones. Not a collective. Null where no such memory is to be had:
+  // one rank, several hosts, TCP, no room, a group that is closed or has failed.
+  std::shared_ptr<transport::shm::SharedBuffer> allocateShared(
+      std::size_t bytes, transport::shm::Contents contents = transport::shm::Contents::kZeros);
+
+  // Whether a collective, or an asynchronous send or receive, that is not complete reads or writes
+  // any byte of [begin, begin + bytes). False in a forked child: nothing is under way there.
+  bool isInUse(const std::byte* begin, std::size_t bytes);
+
+  // What would be chosen, and why (but for sums of 16-bit floats, see `isRoundedOnce` in select.h).
+  Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
+
+  // Every rank's pending and later operations fail with `reason`.
+  void abort(const std::string& reason);
+  // Whether this rank knows that the group has failed: an operation would raise why.
+  bool hasFailed();
+  // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
+  void close();
+
+  // The last operations of this rank. Any thread.
+  GroupRecord flightRecord();
+  // Lets the other ranks see that this process waits in another group; one thread at a time.
+  void showElsewhere(const FlightNote& where) { positions_.showElsewhere(where); }
+
+  Result advance() override;
+  Doorbell& bell() override;
+
+  // Whether this thread runs a signal handler inside one of its calls, which goes on only after
+  // it: what waits for the group in there would wait for ever.
+  bool isInterruptedHere() const;
+  // Throws in a forked child of the process that has made it.
+  void checkUsable() const;
+
+ private:
+  Communicator(int rank, int worldSize, EngineOptions options, std::string name);
+  void join(const ExchangeFn& exchange);
+  // Of the network between the hosts.
+  void learnLink(const ExchangeFn& exchange);
+
+  void requireMemory(const algorithms::Request& request) const;
+  std::shared_ptr<Work> makeWork(algorithms::Request&& request, nanoseconds timeout);
+  // Ends the group if there are others, who would wait for a call that this rank has not made.
+  [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
+                             const std::exception& cause);
+  // Throws if this thread is the one that what waits for `signature` would wait for.
+  void requireMayWait(const Signature& signature) const;
+  void requireMayWait(const std::function<std::string()>& what) const;
+  Task start(Work& work);
+  void requireOpen() const;
+  void requireUsable(std::string_view operation, int peer, bool mayBeAny);
+  std::shared_ptr<Work> runIndependently(algorithms::Request request, std::uint64_t count,
+                                         DType dtype, int peer, std::uint64_t tag, Mode mode,
+                                         nanoseconds timeout);
+
+  // Whoever drives looks again, wherever it sleeps.
+  void wake();
+  class DrivenWork;
+  Drive driveInline(Work& work, const Until& until);
+  Drive driveQueue(std::unique_lock<std::mutex>& lock, const Work& work, const Until& until);
+  void giveUp(Work& work);
+  bool step(Work& work);
+  bool stepOrDiagnose(Work& work);
+  void checkForStrays(const Work& work);
+  void finish(Work& work, std::optional<Error> error);
+  void handOver(std::unique_lock<std::mutex>& lock);
+  bool leaveToProgressThread();
+
+  // Messages of unknown size (communicator_messages.cc).
+  class NextMessage;
+  void noteProcessor();
+  bool advanceMessages(bool& moved);
+  bool hasUnsentMessages() const { return messages_ != nullptr && messages_->hasUnsent(); }
+  std::optional<Error> goneError(int peer);
+
+  // What keeps an operation from ever completing, if anything does.
+  std::optional<Error> diagnose(Work& work);
+  std::optional<Error> diagnosePeers(Work& work);
+  std::optional<Error> reportedError();
+  std::vector<std::pair<int, std::string>> goneRanks() const;
+  Error timeoutError(Work& work);
+
+  // What is done with it while waiting (communicator_stall.cc).
+  void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
+  std::optional<Error> watchStall(Work& work, TimePoint now);
+  bool isFirstWaitingHere(const Work& work) const;
+  void reportStall(Work& work, TimePoint now, const std::vector<int>& missing);
+  bool suspect(Work& work, const Error& error);
+  std::optional<Error> settleSuspicion(Work& work);
+  Error withHistory(const Work& work, const Error& error);
+  // Why the group has failed, as ranks tell one another.
+  struct Failure {
+    Error error;
+    Signature during;              // the collective in which a rank met it; sequence 0: in none
+    std::uint64_t unfinished = 0;  // the first collective that this rank has not completed
+  };
+  // Makes `error` the group's first, unless there is one, tells everyone, and lets go of the wires.
+  void fail(const Error& error, const Signature& during = {});
+  // Another rank has said that the group has failed, or a thread that moves bytes has found out.
+  void learn(const Failure& failure) noexcept;
+  bool showToHost(Failure& failure) noexcept;
+  void passOn(const Failure& failure) noexcept;
+  // Whether a rank that has failed did not complete collective `sequence`.
+  bool isSpoiled(std::uint64_t sequence) const;
+  Error asSeenHere(const Failure& failure) const noexcept;
+  Error asSeenBy(const Work& work, const Error& error);
+  // What came from `peer` could not be received: the group fails with that.
+  void noteRefusal(int peer, const transport::Refusal& refusal) noexcept;
+  // That this rank cannot go on because of `cause`; if there is no memory for that text, that there
+  // is none.
+  Error cannotGoOn(const std::exception& cause, const Work& work) const noexcept;
+  Error cannotGoOn(const std::exception& cause, const std::function<std::string()>& during,
+                   std::uint64_t bytes) const noexcept;
+  std::optional<Error> groupError();
+  void closeWires(milliseconds grace, transport::Transport::Ending ending);
+  [[nodiscard]] std::string letGoOfBuffers();
+  void letSendsOut();
+  Error withPrefix(const std::string& operation, const Error& error) const;
+  std::string describePeer(int peer) const { return positions_.describePeer(peer); }
+  std::string refusedMeanwhile(const std::vector<int>& missing) const;
+
+  int rank_;
+  int size_;
+  EngineOptions options_;
+  std::string name_;
+  Overrides overrides_;
+  std::uint64_t generation_;
+  Membership membership_;
+  std::string interfaces_;
+  Topology topology_;
+  int localIndex_ = 0;
+  std::optional<transport::PeerMemory> memory_;   // set if any peer is local
+  std::shared_ptr<transport::shm::Arena> arena_;  // null if there is none
+  bool allLocal_ = true;
+  Doorbell ownBell_;          // used if there is no region
+  GroupPositions positions_;  // where its ranks are
+
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  const transport::tcp::TcpTransport* tcp_ = nullptr;  // one of those; null if nobody is remote
+  std::unique_ptr<transport::Mailbox> mailbox_;
+  std::unique_ptr<Liveness> liveness_;
+  std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
+  std::atomic<bool> isTakingMessage_{false};
+  bool isExpectingMessages_ = false;  // from all peers; touched by who takes them
+
+  std::mutex mutex_;  // guards what follows
+  enum class Driver { kNone, kInline, kProgress } driver_ = Driver::kNone;
+  bool isStepping_ = false;  // the progress thread is inside an operation, without the lock
+  std::deque<std::shared_ptr<Work>> queue_;       // collectives, the first one under way
+  std::list<std::shared_ptr<Work>> independent_;  // asynchronous sends and receives
+  std::uint64_t sequence_ = 0;
+  bool closed_ = false;
+
+  std::uint64_t copyAhead_ = 1, copyAheadInBackground_ = 1;
+  std::uint64_t blocksDone_ = 0;  // touched by the driver only
+  algorithms::Scratch scratch_;   // likewise
+  algorithms::ExposedBuffer exposed_;
+  // What was chosen last, as it usually is again; likewise.
+  struct LastChoice {
+    OpKind kind{};
+    std::uint64_t bytes = 0;
+    bool isRoundedOnce = false;
+    Choice choice{};
+  };
+  std::optional<LastChoice> lastChoice_;
+
+  // Made while there is memory: what is said when there is none even for a text.
+  std::optional<Error> noMemory_;
+  // The first error of the group. Set only after the wires are closed: operations end with it, and
+  // nothing may be writing into their buffers then.
+  std::mutex failMutex_;
+  bool hasLetGoOfBuffers_ = false;  // guarded by failMutex_, like the next
+  bool wiresClosed_ = false;
+  std::mutex errorMutex_;
+  std::optional<Error> error_;
+  bool isErrorOfOthers_ = false;  // error_ was met by another rank
+  std::atomic<bool> hasError_{false};
+  // What another host reported; becomes the group's error once a driver sees it.
+  std::optional<Failure> reported_;
+  std::atomic<std::uint64_t> reportedUnfinished_{0};  // of it
+  std::atomic<bool> hasReport_{false};
+  // Of this rank's collectives the last that a driver has begun, and the last that went well.
+  std::atomic<std::uint64_t> begun_{0}, completed_{0};
+};
+
+}  // namespace smd::engine
