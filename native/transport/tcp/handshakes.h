@@ -23,7 +23,7 @@
 
 namespace smd::transport::tcp {
 
-// Not thread-safe: used with the right to make progress (tcp_transport.cc).
+// Not thread-safe: used with the right to make progress (transport.cc).
 class Handshakes {
  public:
   using Clock = std::chrono::steady_clock;

@@ -18,7 +18,7 @@
 
 namespace smd::transport::tcp {
 
-// Not thread-safe: used with the right to make progress (tcp_transport.cc). Calls the sink, so no
+// Not thread-safe: used with the right to make progress (transport.cc). Calls the sink, so no
 // lock may be held.
 class Receiver {
  public:
