@@ -5,7 +5,7 @@
 // peer's memory, is transport/shm/region.h.) Implementations live in folders beside this file, each
 // with one public factory; they include this header and never one another.
 //
-// Promises of every implementation, checked by tests/native/transport_conformance.h:
+// Promises of every implementation, checked by tests/native/support/transport_conformance.h:
 //  1. Frames of one (sender, receiver) pair arrive whole and unchanged. They arrive in the order of
 //     send(); only frames of collectives, which have tags of their own, may overtake one another,
 //     on streams of their own.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank is sent before it has asked for it, and what that costs it.
 
-How frames are matched and windows kept is tested in `tests/native/flow_test.cc`.
+How frames are matched and windows kept is tested in `tests/native/transport/flow_test.cc`.
 
 Source: docs/architecture.md, "Flow control"; `native/transport/flow.h`.
 """

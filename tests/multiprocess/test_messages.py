@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of unknown size between processes: bodies in place, waits, and who goes meanwhile.
 
-Order, sizes and memory are tested in `tests/native/engine_messages_test.cc`.
+Order, sizes and memory are tested in `tests/native/engine/messages/messages_test.cc`.
 
 Source: `post_message` and `next_message` of `_native.Communicator`; docs/architecture.md.
 """
