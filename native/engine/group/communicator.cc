@@ -47,11 +47,9 @@ bool isSmall(const Request& request) {
 }  // namespace
 
 Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::string name)
-    : rank_(rank),
-      size_(worldSize),
-      options_(std::move(options)),
-      name_(std::move(name)),
+    : options_(std::move(options)),
       generation_(forkGeneration()),
+      peers_(rank, worldSize, std::move(name)),
       positions_(rank, worldSize) {
   const char* overrides = std::getenv("SMDDP_ALGORITHM");
   overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
@@ -80,27 +78,27 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 }
 
 void Communicator::join(const ExchangeFn& exchange) {
-  membership_ = bootstrap(rank_, size_, exchange, options_);
-  positions_.join(membership_, nullptr, nullptr, nullptr);
+  peers_.membership = bootstrap(peers_.rank, peers_.size, exchange, options_);
+  positions_.join(peers_.membership, nullptr, nullptr, nullptr);
   noMemory_.emplace(ErrorKind::kInternal,
-                    describePeer(rank_) +
+                    describePeer(peers_.rank) +
                         " has no memory left, not even to say for what. Free memory on its host, "
                         "or start fewer ranks there");
-  topology_.size = size_;
-  topology_.hosts = membership_.hosts.count();
-  topology_.ranksPerHost = membership_.hosts.mostRanks();
+  topology_.size = peers_.size;
+  topology_.hosts = peers_.membership.hosts.count();
+  topology_.ranksPerHost = peers_.membership.hosts.mostRanks();
   topology_.isFixedOrder = options_.isDeterministic;
-  const auto& locals = membership_.localRanks;
-  const int cores = hosts::coresOf(membership_.identities, locals);
+  const auto& locals = peers_.membership.localRanks;
+  const int cores = hosts::coresOf(peers_.membership.identities, locals);
   noteHostLoad(static_cast<int>(locals.size()), cores);
   copyAhead_ = algorithms::copyAheadFor(static_cast<int>(locals.size()), cores);
   // As progressSpinBudget(): each rank's application is likely to compute meanwhile.
   copyAheadInBackground_ = algorithms::copyAheadFor(2 * static_cast<int>(locals.size()), cores);
-  if (size_ == 1) return;
-  allLocal_ = static_cast<int>(locals.size()) == size_;
-  liveness_ = std::make_unique<Liveness>(size_);
-  mailbox_ = std::make_unique<transport::Mailbox>(
-      size_,
+  if (peers_.size == 1) return;
+  peers_.areAllLocal = static_cast<int>(locals.size()) == peers_.size;
+  peers_.liveness = std::make_unique<Liveness>(peers_.size);
+  peers_.mailbox = std::make_unique<transport::Mailbox>(
+      peers_.size,
       transport::Mailbox::Events{
           [this] {
             fullFence();
@@ -108,9 +106,9 @@ void Communicator::join(const ExchangeFn& exchange) {
           },
           [this](int peer, const Error& error) {
             try {
-              liveness_->reportLost(peer, error.what());
+              peers_.liveness->reportLost(peer, error.what());
             } catch (const std::bad_alloc&) {
-              liveness_->reportLost(peer, "is lost");  // so short that it needs none
+              peers_.liveness->reportLost(peer, "is lost");  // so short that it needs none
             }
             wake();
           },
@@ -118,63 +116,66 @@ void Communicator::join(const ExchangeFn& exchange) {
             onControl(peer, header, payload);
           },
           [this](int peer, const transport::Refusal& refusal) { noteRefusal(peer, refusal); }});
-  if (membership_.region != nullptr) {
-    localIndex_ =
-        static_cast<int>(std::lower_bound(locals.begin(), locals.end(), rank_) - locals.begin());
-    memory_ = membership_.region->view(localIndex_);
-    if (membership_.hasArenas) {
-      arena_ = transport::shm::Arena::create(membership_.region, localIndex_);
+  if (peers_.membership.region != nullptr) {
+    const int index = static_cast<int>(std::lower_bound(locals.begin(), locals.end(), peers_.rank) -
+                                       locals.begin());
+    peers_.memory = peers_.membership.region->view(index);
+    if (peers_.membership.hasArenas) {
+      peers_.arena = transport::shm::Arena::create(peers_.membership.region, index);
     }
-    transports_.push_back(
-        transport::shm::createTransport(membership_.region, localIndex_, locals, *mailbox_));
+    peers_.transports.push_back(
+        transport::shm::createTransport(peers_.membership.region, index, locals, *peers_.mailbox));
     for (int peer : locals) {
-      if (peer != rank_) mailbox_->setTransport(peer, transports_.back().get());
+      if (peer != peers_.rank) peers_.mailbox->setTransport(peer, peers_.transports.back().get());
     }
-    memory_->mine().presence.store(transport::Presence::kPresent, std::memory_order_release);
-    const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
+    peers_.memory->mine().presence.store(transport::Presence::kPresent, std::memory_order_release);
+    const std::int64_t self =
+        peers_.membership.identities[static_cast<std::size_t>(peers_.rank)].pid;
     for (int peer : locals) {
-      const std::int64_t pid = membership_.identities[static_cast<std::size_t>(peer)].pid;
-      if (pid != self) liveness_->watchProcess(peer, pid, [this] { wake(); });
+      const std::int64_t pid = peers_.membership.identities[static_cast<std::size_t>(peer)].pid;
+      if (pid != self) peers_.liveness->watchProcess(peer, pid, [this] { wake(); });
     }
   }
-  positions_.join(membership_, memory_ ? &*memory_ : nullptr, mailbox_.get(), liveness_.get());
-  if (membership_.tcp != nullptr) {
+  positions_.join(peers_.membership, peers_.memory ? &*peers_.memory : nullptr,
+                  peers_.mailbox.get(), peers_.liveness.get());
+  if (peers_.membership.tcp != nullptr) {
     // Before the mailbox knows it, and before it starts to call the mailbox: close() must find it
     // here if anything below throws.
-    transport::tcp::TcpTransport& tcp = *membership_.tcp;
-    transports_.push_back(std::move(membership_.tcp));
-    tcp_ = &tcp;
+    transport::tcp::TcpTransport& tcp = *peers_.membership.tcp;
+    peers_.transports.push_back(std::move(peers_.membership.tcp));
+    peers_.tcp = &tcp;
     std::vector<std::string> endpoints;
-    for (const auto& identity : membership_.identities) endpoints.push_back(identity.endpoint);
+    for (const auto& identity : peers_.membership.identities)
+      endpoints.push_back(identity.endpoint);
     // Before it starts: a peer's question may come at once, and is answered.
-    for (int peer = 0; peer < size_; ++peer) {
+    for (int peer = 0; peer < peers_.size; ++peer) {
       if (!std::binary_search(locals.begin(), locals.end(), peer)) {
-        mailbox_->setTransport(peer, &tcp);
+        peers_.mailbox->setTransport(peer, &tcp);
       }
     }
     interfaces_ = tcp.interfaces();
-    tcp.start(std::move(endpoints), membership_.key, *mailbox_);
+    tcp.start(std::move(endpoints), peers_.membership.key, *peers_.mailbox);
     // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
     // ring of hosts for each position there. Within a host the region is the way.
-    const hosts::Hosts& hosts = membership_.hosts;
+    const hosts::Hosts& hosts = peers_.membership.hosts;
     const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
     tcp.expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
   }
   if (topology_.hosts > 1) learnLink(exchange);
-  topology_.sharesMemory = allLocal_ && memory_.has_value();
-  topology_.hasArenas = allLocal_ && arena_ != nullptr;
-  messages_ =
-      std::make_unique<Messages>(*mailbox_, membership_, rank_, arena_, options_.messageLimitBytes);
+  topology_.sharesMemory = peers_.areAllLocal && peers_.memory.has_value();
+  topology_.hasArenas = peers_.areAllLocal && peers_.arena != nullptr;
+  messages_ = std::make_unique<Messages>(*peers_.mailbox, peers_.membership, peers_.rank,
+                                         peers_.arena, options_.messageLimitBytes);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
   std::vector<std::string> links;
-  for (const hosts::Identity& each : membership_.identities) links.push_back(each.link);
+  for (const hosts::Identity& each : peers_.membership.identities) links.push_back(each.link);
   if (std::ranges::find(links, std::string()) != links.end()) {
     const std::optional<Link> measured =
-        measureLink(membership_.hosts, *mailbox_, *liveness_,
+        measureLink(peers_.membership.hosts, *peers_.mailbox, *peers_.liveness,
                     std::min<std::chrono::nanoseconds>(options_.timeout, kLinkPatience));
-    links = exchangeAll(exchange, "link", serializeLink(measured), size_);
+    links = exchangeAll(exchange, "link", serializeLink(measured), peers_.size);
   }
   topology_.link = slowestOf(links);
   rememberLink(topology_.link);
@@ -182,27 +183,24 @@ void Communicator::learnLink(const ExchangeFn& exchange) {
 
 Communicator::~Communicator() { close(); }
 
-bool Communicator::sharesMemoryWith(int peer) const {
-  return std::binary_search(membership_.localRanks.begin(), membership_.localRanks.end(), peer);
-}
-
 void Communicator::wake() {
   bell().ring();
-  if (mailbox_ != nullptr) mailbox_->interruptWait();
+  if (peers_.mailbox != nullptr) peers_.mailbox->interruptWait();
 }
 
-Doorbell& Communicator::bell() { return memory_ ? memory_->mine().bell : ownBell_; }
+Doorbell& Communicator::bell() { return peers_.memory ? peers_.memory->mine().bell : ownBell_; }
 
 std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
     std::size_t bytes, transport::shm::Contents contents) {
   checkUsable();
   // They are for what all ranks reduce: of no use if some are on other hosts.
-  if (arena_ == nullptr || !allLocal_ || hasError_.load(std::memory_order_acquire)) return nullptr;
+  if (peers_.arena == nullptr || !peers_.areAllLocal || hasError_.load(std::memory_order_acquire))
+    return nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
   }
-  return arena_->allocate(bytes, contents);
+  return peers_.arena->allocate(bytes, contents);
 }
 
 bool Communicator::isInUse(const std::byte* begin, std::size_t bytes) {
@@ -224,7 +222,7 @@ Choice Communicator::choose(OpKind kind, std::uint64_t payloadBytes) const {
 void Communicator::checkUsable() const {
   if (isForkedChild(generation_)) {
     throw Error(ErrorKind::kConfiguration,
-                "group '" + name_ +
+                "group '" + peers_.name +
                     "' was made before this process was forked and cannot be used in the child; "
                     "expected communication in the parent only. Start workers with the \"spawn\" "
                     "method, or make the group after the fork.");
@@ -236,7 +234,7 @@ void Communicator::requireOpen() const {
   if (!closed_) return;
   throw Error(
       ErrorKind::kConfiguration,
-      "group '" + name_ +
+      "group '" + peers_.name +
           "' is closed; expected an open group. Make the group again, or close it after its "
           "last use.");
 }
@@ -245,10 +243,10 @@ void Communicator::requireOpen() const {
 void Communicator::requireUsable(std::string_view operation, int peer, bool mayBeAny) {
   checkUsable();
   const bool isAny = peer == transport::kAnyPeer && mayBeAny;
-  if (peer == rank_ || peer >= size_ || (peer < 0 && !isAny) || size_ == 1) {
+  if (peer == peers_.rank || peer >= peers_.size || (peer < 0 && !isAny) || peers_.size == 1) {
     throw Error(ErrorKind::kConfiguration,
                 std::string(operation) + " names rank " + std::to_string(peer) + " on rank " +
-                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    std::to_string(peers_.rank) + " of " + std::to_string(peers_.size) +
                     "; expected another rank of the group. Check the rank arithmetic of the "
                     "caller.");
   }
@@ -258,9 +256,10 @@ void Communicator::requireUsable(std::string_view operation, int peer, bool mayB
 
 // What lies at no address would be read by nobody, or end the process.
 void Communicator::requireMemory(const Request& request) const {
-  if (!algorithms::lacksMemory(request, request.root == rank_)) return;
+  if (!algorithms::lacksMemory(request, request.root == peers_.rank)) return;
   throw Error(ErrorKind::kConfiguration,
-              describe(algorithms::signatureOf(request)) + " on rank " + std::to_string(rank_) +
+              describe(algorithms::signatureOf(request)) + " on rank " +
+                  std::to_string(peers_.rank) +
                   " got elements without memory behind them; expected ordinary arrays or tensors. "
                   "A tensor of torch has none while it is fake, a DTensor, the result of a "
                   "functional collective that was not waited for, or after its storage was "
@@ -271,16 +270,16 @@ void Communicator::requireMemory(const Request& request) const {
 std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
-  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(name_, work->started);
+  if (trace::isOn()) work->trace = std::make_unique<OperationTrace>(peers_.name, work->started);
   work->limit = timeout.count() > 0 ? timeout : options_.timeout;
   algorithms::Context& context = work->context;
   context.signature = algorithms::signatureOf(request);
   context.request = std::move(request);
-  context.rank = rank_;
-  context.size = size_;
-  context.memory = memory_ ? &*memory_ : nullptr;
-  context.hosts = size_ == 1 ? nullptr : &membership_.hosts;
-  context.mailbox = mailbox_.get();
+  context.rank = peers_.rank;
+  context.size = peers_.size;
+  context.memory = peers_.memory ? &*peers_.memory : nullptr;
+  context.hosts = peers_.size == 1 ? nullptr : &peers_.membership.hosts;
+  context.mailbox = peers_.mailbox.get();
   context.blocksDone = &blocksDone_;
   context.scratch = &scratch_;
   context.exposed = &exposed_;
@@ -291,10 +290,10 @@ std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds time
 void Communicator::failCall(const Signature& signature, std::uint64_t bytes,
                             const std::exception& cause) {
   const Error error = cannotGoOn(cause, [&signature] { return describe(signature); }, bytes);
-  if (size_ > 1) fail(error);
-  Error told = size_ > 1 ? *groupError() : error;
+  if (peers_.size > 1) fail(error);
+  Error told = peers_.size > 1 ? *groupError() : error;
   try {
-    told = withPrefix(describe(signature), told);
+    told = peers_.withPrefix(describe(signature), told);
   } catch (const std::bad_alloc&) {  // without its first words then
   }
   throw told;
@@ -344,12 +343,12 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
   std::shared_ptr<Work> work;
   std::unique_lock lock(mutex_, std::defer_lock);
   try {
-    if (size_ == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
-    std::unique_ptr<std::byte[]> packed = algorithms::pack(request, size_);
+    if (peers_.size == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
+    std::unique_ptr<std::byte[]> packed = algorithms::pack(request, peers_.size);
     work = makeWork(std::move(request), timeout);
     work->startClock(work->started);  // whoever is late keeps others waiting
     // Before premultiply(), which may write to the caller's array.
-    if (mode == Mode::kBlocking && size_ > 1) requireMayWait(work->signature());
+    if (mode == Mode::kBlocking && peers_.size > 1) requireMayWait(work->signature());
     if (work->context.request.op == ReduceOp::kPremulSum) {
       const std::lock_guard looking(mutex_);
       requireOpen();
@@ -360,7 +359,7 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
     lock.lock();
     requireOpen();
     work->wasQueued = !queue_.empty();
-    if (size_ > 1) queue_.push_back(work);
+    if (peers_.size > 1) queue_.push_back(work);
   } catch (const std::bad_alloc& error) {
     if (lock.owns_lock()) lock.unlock();
     const Request& asked = work ? work->context.request : request;
@@ -368,7 +367,7 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
   }
   work->context.signature.sequence = ++sequence_;
   positions_.board().numCalled.store(sequence_, std::memory_order_release);
-  if (size_ == 1) {
+  if (peers_.size == 1) {
     lock.unlock();
     positions_.noteBegin(*work);
     if (work->trace) work->trace->start(Algorithm::kAlone);
@@ -391,7 +390,7 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
 
 // The user has interrupted a call that does not return before `work` is complete.
 void Communicator::giveUp(Work& work) {
-  fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+  fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
   // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
   // has seen the error.
   work.waitUntil(TimePoint::max(), nullptr);
@@ -399,7 +398,7 @@ void Communicator::giveUp(Work& work) {
 }
 
 bool Communicator::isInterruptedHere() const {
-  return isHandlingSignals(mailbox_.get()) && !isForkedChild(generation_);
+  return isHandlingSignals(peers_.mailbox.get()) && !isForkedChild(generation_);
 }
 
 void Communicator::requireMayWait(const Signature& signature) const {
@@ -440,7 +439,7 @@ Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   lock.unlock();
   bool isInterrupted = false;
   const bool isDone = work.waitUntil(end, [this, &isInterrupted] {
-    isInterrupted = wasInterrupted(*mailbox_);
+    isInterrupted = wasInterrupted(*peers_.mailbox);
     return isInterrupted;
   });
   if (isInterrupted) return Drive::kInterrupted;
@@ -493,7 +492,7 @@ bool Communicator::leaveToProgressThread() {
     try {
       reason.emplace(
           ErrorKind::kInternal,
-          describePeer(rank_) +
+          describePeer(peers_.rank) +
               " cannot start the thread that carries out what nobody waits for (" +
               reasonOf(error) +
               "); expected room for one more thread. Raise the limit of processes and threads "
@@ -565,7 +564,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
       finish(*work, groupError());
     }
     if (result == Drive::kInterrupted) {
-      fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " was interrupted by its user"));
+      fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
       finish(*work, groupError());
       throw Interrupted{};
     }
@@ -638,15 +637,15 @@ bool Communicator::step(Work& work) {
 // not listen. What they sent tells.
 void Communicator::checkForStrays(const Work& work) {
   const Signature& mine = work.context.signature;
-  if (mine.sequence == 0 || allLocal_) return;
-  const auto stray = mailbox_->findStray(mine.sequence);
+  if (mine.sequence == 0 || peers_.areAllLocal) return;
+  const auto stray = peers_.mailbox->findStray(mine.sequence);
   if (!stray) return;
   if (stray->second.sequence == mine.sequence) {
-    throw algorithms::mismatchError(rank_, mine, stray->first, stray->second);
+    throw algorithms::mismatchError(peers_.rank, mine, stray->first, stray->second);
   }
   throw Error(ErrorKind::kMismatch,
               "rank " + std::to_string(stray->first) + " called " + describe(stray->second) +
-                  ", and rank " + std::to_string(rank_) +
+                  ", and rank " + std::to_string(peers_.rank) +
                   " made another call then. Expected: all ranks must make the same calls, and name "
                   "the same root. Pass a constant root rank.");
 }
@@ -655,12 +654,12 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
   const std::uint64_t sequence = work.context.signature.sequence;
   if (!error && sequence != 0) {
     completed_.store(sequence, std::memory_order_relaxed);
-    if (memory_) memory_->mine().completed.store(sequence, std::memory_order_release);
+    if (peers_.memory) peers_.memory->mine().completed.store(sequence, std::memory_order_release);
   }
   positions_.noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
   try {
-    if (error) error = withPrefix(describe(work.signature()), asSeenBy(work, *error));
+    if (error) error = peers_.withPrefix(describe(work.signature()), asSeenBy(work, *error));
     if (work.trace) trace::record(work.trace->finish(work.context, error));
   } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
   }
@@ -674,14 +673,14 @@ class Communicator::DrivenWork final : public Driven {
   bool stepOrDiagnose() override { return communicator_.stepOrDiagnose(work_); }
   TimePoint deadline() const override { return work_.deadline(); }
   bool awaitsOtherHosts() const override {
-    if (communicator_.allLocal_) return false;
+    if (communicator_.peers_.areAllLocal) return false;
     const Condition* awaited = work_.body.awaited();
     return awaited != nullptr && awaited->awaitsOtherHosts();
   }
   // Of messages it is not known: only with collectives ranks say where they are.
   bool isInTheWay() const override {
-    return work_.context.signature.sequence != 0 && communicator_.memory_ &&
-           communicator_.memory_->hasPeerOn(sched_getcpu());
+    return work_.context.signature.sequence != 0 && communicator_.peers_.memory &&
+           communicator_.peers_.memory->hasPeerOn(sched_getcpu());
   }
 
  private:
@@ -691,15 +690,15 @@ class Communicator::DrivenWork final : public Driven {
 
 Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   DrivenWork driven(*this, work);
-  SpinBudget budget = allLocal_      ? callerSpinBudget()
-                      : work.isSmall ? kBetweenHosts
-                                     : kBetweenHostsLarge;
+  SpinBudget budget = peers_.areAllLocal ? callerSpinBudget()
+                      : work.isSmall     ? kBetweenHosts
+                                         : kBetweenHostsLarge;
   // Ranks wait for each other at every block of a large operation: about as long as it takes.
   if (until.isBrief) {
     const std::uint64_t bytes = algorithms::agreedBytes(work.context.request);
     budget.spins *= 1 + static_cast<int>(std::min(bytes, kMostOfOne) / kWorthOneBudget);
   }
-  return drive(driven, until, budget, {bell(), *mailbox_});
+  return drive(driven, until, budget, {bell(), *peers_.mailbox});
 }
 
 bool Communicator::stepOrDiagnose(Work& work) {
@@ -707,7 +706,7 @@ bool Communicator::stepOrDiagnose(Work& work) {
   std::optional<Error> error;
   try {
     // A collective in shared memory looks at no ring, where a peer may wait for room.
-    if (memory_ && work.context.signature.sequence != 0) mailbox_->poll();
+    if (peers_.memory && work.context.signature.sequence != 0) peers_.mailbox->poll();
     error = diagnose(work);
   } catch (const std::exception& exception) {  // no memory, most likely
     fail(cannotGoOn(exception, work));
@@ -754,7 +753,7 @@ Advancing::Result Communicator::advance() {
     return Result::kIdle;
   }
   // Who waits for these sleeps until the background thread has received something.
-  if (!moved) mailbox_->letReturn();
+  if (!moved) peers_.mailbox->letReturn();
   return moved ? Result::kMoved : Result::kBlocked;
 }
 
@@ -762,7 +761,7 @@ Advancing::Result Communicator::advance() {
 
 void Communicator::abort(const std::string& reason) {
   if (isForkedChild(generation_)) return;
-  fail(Error(ErrorKind::kPeerLost, describePeer(rank_) + " aborted the group: " + reason));
+  fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " aborted the group: " + reason));
 }
 
 // Whoever sent and did not wait before leaving still meant it to arrive.
@@ -789,7 +788,7 @@ void Communicator::close() {
     if (closed_) return;
     closed_ = true;
   }
-  if (size_ == 1) return;
+  if (peers_.size == 1) return;
   letSendsOut();
   bool isPending = false;
   {
@@ -802,7 +801,7 @@ void Communicator::close() {
     const bool isLate = isPending || hasUnsentMessages();
     closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
     // Those of a group that has failed go on to say why, to whoever connects.
-    for (auto& transport : transports_) transport->close(milliseconds(0));
+    for (auto& transport : peers_.transports) transport->close(milliseconds(0));
     if (messages_ != nullptr) messages_->close();
     if (!hasError_.load(std::memory_order_acquire)) {
       std::lock_guard lock(errorMutex_);
@@ -822,13 +821,13 @@ void Communicator::close() {
     std::lock_guard lock(mutex_);
     isPending = !queue_.empty() || !independent_.empty();
   }
-  if (memory_) {
-    memory_->mine().presence.store(transport::Presence::kLeft, std::memory_order_seq_cst);
-    for (int peer = 0; peer < memory_->size(); ++peer) {
-      if (peer != memory_->index()) memory_->cells(peer).bell.ring();
+  if (peers_.memory) {
+    peers_.memory->mine().presence.store(transport::Presence::kLeft, std::memory_order_seq_cst);
+    for (int peer = 0; peer < peers_.memory->size(); ++peer) {
+      if (peer != peers_.memory->index()) peers_.memory->cells(peer).bell.ring();
     }
   }
-  if (liveness_ != nullptr) liveness_->stop();  // null: joining failed
+  if (peers_.liveness != nullptr) peers_.liveness->stop();  // null: joining failed
 }
 
 }  // namespace smd::engine

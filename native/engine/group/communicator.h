@@ -22,8 +22,8 @@
 #include "engine/diagnostics/group_positions.h"
 #include "engine/group/bootstrap.h"
 #include "engine/group/drive.h"
-#include "engine/group/liveness.h"
 #include "engine/group/options.h"
+#include "engine/group/peers.h"
 #include "engine/group/progress.h"
 #include "engine/group/work.h"
 #include "engine/messages/messages.h"
@@ -42,15 +42,15 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                                               EngineOptions options, std::string name = "default");
   ~Communicator() override;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  const std::string& name() const { return name_; }
+  int rank() const { return peers_.rank; }
+  int size() const { return peers_.size; }
+  const std::string& name() const { return peers_.name; }
   // Through which other hosts are reached, for people; empty if there are none.
   const std::string& interfaces() const { return interfaces_; }
   // What the cost model counts with between hosts: the same on all ranks.
   const Link& link() const { return topology_.link; }
-  const Membership& membership() const { return membership_; }
-  bool sharesMemoryWith(int peer) const;
+  const Membership& membership() const { return peers_.membership; }
+  bool sharesMemoryWith(int peer) const { return peers_.sharesMemoryWith(peer); }
 
   // Starts an operation. kBlocking: returns when it is complete (throws Interrupted if the user
   // interrupts); its error, if any, is in the Work. `timeout` zero: the communicator's.
@@ -157,7 +157,6 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::optional<Error> diagnose(Work& work);
   std::optional<Error> diagnosePeers(Work& work);
   std::optional<Error> reportedError();
-  std::vector<std::pair<int, std::string>> goneRanks() const;
   Error timeoutError(Work& work);
 
   // What is done with it while waiting (communicator_stall.cc).
@@ -195,30 +194,18 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void closeWires(milliseconds grace, transport::Transport::Ending ending);
   [[nodiscard]] std::string letGoOfBuffers();
   void letSendsOut();
-  Error withPrefix(const std::string& operation, const Error& error) const;
   std::string describePeer(int peer) const { return positions_.describePeer(peer); }
   std::string refusedMeanwhile(const std::vector<int>& missing) const;
 
-  int rank_;
-  int size_;
-  EngineOptions options_;
-  std::string name_;
+  const EngineOptions options_;
+  const std::uint64_t generation_;
   Overrides overrides_;
-  std::uint64_t generation_;
-  Membership membership_;
+  Doorbell ownBell_;  // used if there is no region
+  Peers peers_;
   std::string interfaces_;
   Topology topology_;
-  int localIndex_ = 0;
-  std::optional<transport::PeerMemory> memory_;   // set if any peer is local
-  std::shared_ptr<transport::shm::Arena> arena_;  // null if there is none
-  bool allLocal_ = true;
-  Doorbell ownBell_;          // used if there is no region
-  GroupPositions positions_;  // where its ranks are
+  GroupPositions positions_;  // where the ranks are
 
-  std::vector<std::unique_ptr<transport::Transport>> transports_;
-  const transport::tcp::TcpTransport* tcp_ = nullptr;  // one of those; null if nobody is remote
-  std::unique_ptr<transport::Mailbox> mailbox_;
-  std::unique_ptr<Liveness> liveness_;
   std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
   std::atomic<bool> isTakingMessage_{false};
   bool isExpectingMessages_ = false;  // from all peers; touched by who takes them

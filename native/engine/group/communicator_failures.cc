@@ -57,18 +57,11 @@ std::string rankList(const std::vector<int>& ranks,
 
 }  // namespace
 
-Error Communicator::withPrefix(const std::string& operation, const Error& error) const {
-  return Error(error.kind(), operation + " on rank " + std::to_string(rank_) + " of " +
-                                 std::to_string(size_) + " (host " +
-                                 membership_.identities[static_cast<std::size_t>(rank_)].host +
-                                 ", group '" + name_ + "'): " + error.what());
-}
-
 // A rank that is missed may have come and not been let in.
 std::string Communicator::refusedMeanwhile(const std::vector<int>& missing) const {
-  if (tcp_ == nullptr) return "";
+  if (peers_.tcp == nullptr) return "";
   for (const int peer : missing) {
-    const std::string refused = peer < 0 ? "" : tcp_->describeRejections(peer);
+    const std::string refused = peer < 0 ? "" : peers_.tcp->describeRejections(peer);
     if (!refused.empty()) return " Refused meanwhile: " + refused + ".";
   }
   return "";
@@ -83,8 +76,8 @@ std::optional<Error> Communicator::groupError() {
 void Communicator::closeWires(milliseconds grace, transport::Transport::Ending ending) {
   if (wiresClosed_) return;
   wiresClosed_ = true;
-  for (auto& transport : transports_) transport->close(grace, ending);
-  if (mailbox_ != nullptr) mailbox_->noteClosed();
+  for (auto& transport : peers_.transports) transport->close(grace, ending);
+  if (peers_.mailbox != nullptr) peers_.mailbox->noteClosed();
 }
 
 // Before operations end with an error: the buffers in them are the caller's again then, and peers
@@ -93,30 +86,30 @@ void Communicator::closeWires(milliseconds grace, transport::Transport::Ending e
 // memory for that it may still write into a buffer: returns what the caller must be told then, else
 // nothing. Caller holds failMutex_.
 std::string Communicator::letGoOfBuffers() {
-  if (arena_ == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return {};
+  if (peers_.arena == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return {};
   using Wait = transport::PeerMemory::Wait;
-  arena_->retire();
-  const std::int64_t self = membership_.identities[static_cast<std::size_t>(rank_)].pid;
+  peers_.arena->retire();
+  const std::int64_t self = peers_.membership.identities[static_cast<std::size_t>(peers_.rank)].pid;
   TimePoint giveUp = Clock::now() + kAbortGrace;
-  int unfinished = rank_;  // the last that was not waited for to the end
+  int unfinished = peers_.rank;  // the last that was not waited for to the end
   const auto waitFor = [&](int position) {
     const auto peer =
-        static_cast<std::size_t>(membership_.localRanks[static_cast<std::size_t>(position)]);
-    if (liveness_->isLost(static_cast<int>(peer))) return Wait::kIsNeedless;
+        static_cast<std::size_t>(peers_.membership.localRanks[static_cast<std::size_t>(position)]);
+    if (peers_.liveness->isLost(static_cast<int>(peer))) return Wait::kIsNeedless;
     // A thread of this process uses the same mapping, and is not stopped alone.
-    const bool isElsewhere = membership_.identities[peer].pid != self;
+    const bool isElsewhere = peers_.membership.identities[peer].pid != self;
     if (!isElsewhere || Clock::now() < giveUp) return Wait::kGoesOn;
     unfinished = static_cast<int>(peer);
     return Wait::kHasEnded;
   };
-  if (memory_->withdrawBuffers(std::ref(waitFor))) return {};
+  if (peers_.memory->withdrawBuffers(std::ref(waitFor))) return {};
   const std::span<std::byte> written = exposed_.get();
-  if (written.empty() || arena_->makePrivate(written.data(), written.size())) return {};
+  if (written.empty() || peers_.arena->makePrivate(written.data(), written.size())) return {};
   giveUp = Clock::now() + kGraceWithoutCopy;
-  if (memory_->withdrawBuffers(std::ref(waitFor))) return {};
+  if (peers_.memory->withdrawBuffers(std::ref(waitFor))) return {};
   try {
     return "\nThe shared buffer of that operation (" + std::to_string(written.size()) +
-           " bytes) is not safe on rank " + std::to_string(rank_) + ": " +
+           " bytes) is not safe on rank " + std::to_string(peers_.rank) + ": " +
            describePeer(unfinished) +
            " is in the middle of writing to it, may go on with that at any time, and there was no "
            "memory to take the buffer away from it. Do not use the buffer before that process has "
@@ -143,7 +136,7 @@ std::string Communicator::letGoOfBuffers() {
 // Whether this rank is the first of its host to say it: whoever is first writes, the others take
 // over what was written.
 bool Communicator::showToHost(Failure& failure) noexcept {
-  transport::AbortBlock& block = memory_->abortBlock();
+  transport::AbortBlock& block = peers_.memory->abortBlock();
   std::uint32_t state = 0;
   if (block.state.compare_exchange_strong(state, 1, std::memory_order_acq_rel)) {
     block.kind = static_cast<std::uint32_t>(failure.error.kind());
@@ -152,7 +145,7 @@ bool Communicator::showToHost(Failure& failure) noexcept {
     const std::string_view text = wholeCharacters(failure.error.what(), sizeof block.text - 1);
     std::memcpy(block.text, text.data(), text.size());
     block.state.store(2, std::memory_order_release);
-    for (int peer = 0; peer < memory_->size(); ++peer) memory_->cells(peer).bell.ring();
+    for (int peer = 0; peer < peers_.memory->size(); ++peer) peers_.memory->cells(peer).bell.ring();
     return true;
   }
   // The writer may have died in between: do not wait for it for long.
@@ -178,7 +171,7 @@ void Communicator::passOn(const Failure& failure) noexcept {
   header.amount = failure.unfinished;
   header.length = text.size();
   try {
-    mailbox_->spread(header, text.data());
+    peers_.mailbox->spread(header, text.data());
   } catch (const std::exception&) {
   }
 }
@@ -193,7 +186,7 @@ void Communicator::learn(const Failure& failure) noexcept {
   }
   reportedUnfinished_.store(failure.unfinished, std::memory_order_relaxed);
   hasReport_.store(true, std::memory_order_release);
-  if (memory_) {
+  if (peers_.memory) {
     Failure shown = failure;
     showToHost(shown);
   }
@@ -210,8 +203,8 @@ bool Communicator::isSpoiled(std::uint64_t sequence) const {
       reportedUnfinished_.load(std::memory_order_relaxed) <= sequence) {
     return true;
   }
-  if (!memory_) return false;
-  const transport::AbortBlock& block = memory_->abortBlock();
+  if (!peers_.memory) return false;
+  const transport::AbortBlock& block = peers_.memory->abortBlock();
   return block.state.load(std::memory_order_acquire) == 2 && block.unfinished <= sequence;
 }
 
@@ -251,18 +244,19 @@ void Communicator::noteRefusal(int peer, const transport::Refusal& refusal) noex
   try {
     std::string text;
     if (refusal.isOfThePeer()) {
-      text = describePeer(peer) + " sent what " + describePeer(rank_) +
+      text = describePeer(peer) + " sent what " + describePeer(peers_.rank) +
              " cannot receive: " + refusal.text() +
              ". All ranks must run the same release of smdistributed; if they do, look for a stray "
              "write to memory";
     } else if (refusal.reason == transport::Refusal::Reason::kTooManyAnnounced) {
-      text = describePeer(rank_) + " has " + std::to_string(transport::Windows::kMostAnnounced) +
+      text = describePeer(peers_.rank) + " has " +
+             std::to_string(transport::Windows::kMostAnnounced) +
              " sends of other ranks waiting for their receives, and " + describePeer(peer) +
              " began one more, " + describe(refusal.header.signature) +
              "; expected fewer at a time. Post their receives earlier, or wait for some sends "
              "before the next ones";
     } else {
-      text = describePeer(rank_) + " has no memory " + refusal.wanted(describePeer(peer)) +
+      text = describePeer(peers_.rank) + " has no memory " + refusal.wanted(describePeer(peer)) +
              "; expected room for what arrives before it is asked for. Post receives before the "
              "matching sends, send less at a time, or free memory on that host";
     }
@@ -283,7 +277,7 @@ Error Communicator::cannotGoOn(const std::exception& cause,
                                std::uint64_t bytes) const noexcept {
   const bool isForMemory = dynamic_cast<const std::bad_alloc*>(&cause) != nullptr;
   try {
-    std::string text = describePeer(rank_);
+    std::string text = describePeer(peers_.rank);
     text += isForMemory ? " has no memory left for " : " cannot go on with ";
     text += during();
     if (bytes != 0) text += ", " + std::to_string(bytes) + " bytes";
@@ -306,15 +300,16 @@ void Communicator::fail(const Error& error, const Signature& during) {
     first = *reported_;
     isOwn = false;
   }
-  if (memory_ && !showToHost(first)) isOwn = false;
+  if (peers_.memory && !showToHost(first)) isOwn = false;
   const std::string warning = letGoOfBuffers();
-  if (size_ > 1 && !wiresClosed_) {
+  if (peers_.size > 1 && !wiresClosed_) {
     try {
-      mailbox_->catchUp();             // messages that have come whole are delivered all the same
+      peers_.mailbox->catchUp();       // messages that have come whole are delivered all the same
     } catch (const std::exception&) {  // no memory for one
     }
     passOn(first);
-    closeWires(allLocal_ ? milliseconds(0) : kAbortGrace, transport::Transport::Ending::kFailure);
+    closeWires(peers_.areAllLocal ? milliseconds(0) : kAbortGrace,
+               transport::Transport::Ending::kFailure);
   }
   {
     std::lock_guard lock(errorMutex_);
@@ -332,7 +327,7 @@ std::optional<Error> Communicator::reportedError() {
     std::lock_guard lock(errorMutex_);
     return reported_->error;
   }
-  if (memory_ && memory_->abortBlock().state.load(std::memory_order_acquire) != 0) {
+  if (peers_.memory && peers_.memory->abortBlock().state.load(std::memory_order_acquire) != 0) {
     return Error(ErrorKind::kInternal, "the group failed");
   }
   return std::nullopt;
@@ -378,52 +373,32 @@ std::optional<Error> Communicator::diagnose(Work& work) {
   return groupError();
 }
 
-// With how. Who left this host in order comes last.
-std::vector<std::pair<int, std::string>> Communicator::goneRanks() const {
-  std::vector<std::pair<int, std::string>> gone;
-  if (liveness_->anyLost()) {
-    for (int peer = 0; peer < size_; ++peer) {
-      std::string how = peer == rank_ ? "" : liveness_->howLost(peer);
-      if (!how.empty()) gone.emplace_back(peer, std::move(how));
-    }
-  }
-  for (int position = 0; memory_ && position < memory_->size(); ++position) {
-    const transport::RankCells& cells = memory_->cells(position);
-    if (cells.presence.load(std::memory_order_acquire) != transport::Presence::kLeft) continue;
-    const int peer = membership_.localRanks[static_cast<std::size_t>(position)];
-    auto known = std::ranges::find(gone, peer, &std::pair<int, std::string>::first);
-    if (known == gone.end()) known = gone.emplace(gone.end(), peer, "");
-    known->second = "left the group (it closed it, or its program ended)";
-  }
-  return gone;
-}
-
 std::optional<Error> Communicator::diagnosePeers(Work& work) {
   Condition* awaited = work.body.awaited();
   if (awaited == nullptr) return std::nullopt;
   // Who is gone comes first, what is missing second: what a peer did before it went is visible once
   // its going is, so nobody is blamed who went after having done all that was expected of it.
-  const auto gone = goneRanks();
+  const auto gone = peers_.gone();
   if (gone.empty() || awaited->isMet()) return std::nullopt;
   // What it sent may be in the hands of another thread, which has not got to it yet.
-  mailbox_->catchUp();
+  peers_.mailbox->catchUp();
   if (awaited->isMet()) return std::nullopt;
   const std::vector<int> missing = awaited->missingRanks();
   // It will never finish an operation that all must finish.
   const std::uint64_t sequence = work.context.signature.sequence;
   const auto isUnfinished = [this, sequence](int peer) {
-    if (sequence == 0 || !memory_ || !sharesMemoryWith(peer)) return false;
+    if (sequence == 0 || !peers_.memory || !peers_.sharesMemoryWith(peer)) return false;
     return positions_.cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
   };
   // Whoever waits for anyone to send may well hear from those who are still there, unless somebody
   // has begun.
   const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv && missing.size() > 1 &&
-                            static_cast<int>(gone.size()) < size_ - 1;
+                            static_cast<int>(gone.size()) < peers_.size - 1;
   for (const auto& [peer, how] : gone) {
     const bool leftInOrder = hasLeftInOrder(how);
     if (anyoneWillDo && leftInOrder) continue;
     const bool isMissing = std::find(missing.begin(), missing.end(), peer) != missing.end();
-    if (peer == rank_ || (!isMissing && !isUnfinished(peer))) continue;
+    if (peer == peers_.rank || (!isMissing && !isUnfinished(peer))) continue;
     return Error(
         ErrorKind::kPeerLost,
         describePeer(peer) + " " + how + ", noticed " + seconds(Clock::now() - work.started) +
@@ -439,15 +414,15 @@ Error Communicator::timeoutError(Work& work) {
   Condition* awaited = work.body.awaited();
   const std::vector<int> missing =
       awaited == nullptr ? std::vector<int>{} : awaited->missingRanks();
-  std::string text =
-      describePeer(rank_) + " has waited " + seconds(Clock::now() - work.clockStart()) + " for ";
+  std::string text = describePeer(peers_.rank) + " has waited " +
+                     seconds(Clock::now() - work.clockStart()) + " for ";
   text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
     if (peer < 0) return std::string("any rank to send");
     // Where it was among the collectives says nothing of messages.
     return describePeer(peer) + (work.signature().sequence != 0 ? positions_.lastSeen(peer) : "");
   });
   if (work.context.signature.sequence != 0 && !missing.empty()) {
-    const int arrived = size_ - static_cast<int>(missing.size());
+    const int arrived = peers_.size - static_cast<int>(missing.size());
     text += "; the other " + std::to_string(arrived) + (arrived == 1 ? " rank" : " ranks") +
             " arrived. Expected: all ranks make the same calls in the same order. Likely cause: " +
             likelyCause(work.signature(), positions_.viewsOf(missing)) +

@@ -28,7 +28,7 @@ class Communicator::NextMessage final : public Driven {
         error = communicator_.groupError();
         return true;
       }
-      communicator_.mailbox_->poll();
+      communicator_.peers_.mailbox->poll();
       return take();
     });
   }
@@ -37,10 +37,10 @@ class Communicator::NextMessage final : public Driven {
   }
   TimePoint deadline() const override { return TimePoint::max(); }
   bool awaitsOtherHosts() const override {
-    return communicator_.membership_.localRanks.size() == 1;
+    return communicator_.peers_.membership.localRanks.size() == 1;
   }
   bool isInTheWay() const override {
-    return communicator_.memory_ && communicator_.memory_->hasPeerOn(sched_getcpu());
+    return communicator_.peers_.memory && communicator_.peers_.memory->hasPeerOn(sched_getcpu());
   }
 
  private:
@@ -54,7 +54,7 @@ class Communicator::NextMessage final : public Driven {
     if (!reason) reason = communicator_.goneError(transport::kAnyPeer);
     if (!reason) return false;
     // It is known only now that nothing more will come: what came before is delivered first.
-    communicator_.mailbox_->catchUp();
+    communicator_.peers_.mailbox->catchUp();
     if (take()) return true;
     communicator_.fail(*reason);
     error = communicator_.groupError();
@@ -80,8 +80,8 @@ class Communicator::NextMessage final : public Driven {
 };
 
 void Communicator::noteProcessor() {
-  if (!memory_) return;
-  std::atomic<int>& noted = memory_->mine().processor;
+  if (!peers_.memory) return;
+  std::atomic<int>& noted = peers_.memory->mine().processor;
   const int processor = sched_getcpu();
   if (noted.load(std::memory_order_relaxed) != processor) {  // else peers keep the line
     noted.store(processor, std::memory_order_relaxed);
@@ -96,7 +96,7 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
   const auto requireReachable = [&] {
     std::optional<Error> error = groupError();
     if (!error) error = goneError(peer);
-    if (error) throw withPrefix("post_message", *error);
+    if (error) throw peers_.withPrefix("post_message", *error);
   };
   requireReachable();
   Messages::Posted posted = Messages::Posted::kFailed;
@@ -118,10 +118,10 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
       break;
   }
   requireReachable();
-  throw withPrefix("post_message",
-                   Error(ErrorKind::kPeerLost, describePeer(peer) +
-                                                   " cannot be reached any more; expected it to "
-                                                   "stay until every rank is done. Read its log."));
+  throw peers_.withPrefix(
+      "post_message", Error(ErrorKind::kPeerLost,
+                            describePeer(peer) + " cannot be reached any more; expected it to "
+                                                 "stay until every rank is done. Read its log."));
 }
 
 std::optional<Message> Communicator::nextMessage(TimePoint end) {
@@ -131,8 +131,8 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   noteProcessor();
   if (isTakingMessage_.exchange(true, std::memory_order_acquire)) {
     throw Error(ErrorKind::kConfiguration,
-                "two threads of rank " + std::to_string(rank_) +
-                    " wait for the next message of group '" + name_ +
+                "two threads of rank " + std::to_string(peers_.rank) +
+                    " wait for the next message of group '" + peers_.name +
                     "'; expected one at a time. Let one thread take them and hand them on.");
   }
   struct Taking {
@@ -141,8 +141,8 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   } const taking{isTakingMessage_};
   // From everyone at any time: so the death of each is to be noticed.
   if (!isExpectingMessages_) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) mailbox_->expect(peer);
+    for (int peer = 0; peer < peers_.size; ++peer) {
+      if (peer != peers_.rank) peers_.mailbox->expect(peer);
     }
     isExpectingMessages_ = true;
   }
@@ -150,13 +150,13 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
   if (!waits) {
     next.stepOrDiagnose();
   } else {
-    const SpinBudget budget = allLocal_ ? patientSpinBudget() : kBetweenHosts;
+    const SpinBudget budget = peers_.areAllLocal ? patientSpinBudget() : kBetweenHosts;
     // An interruption harms nothing: the message, should it come, is the next one.
-    if (drive(next, {.end = end}, budget, {bell(), *mailbox_}) == Drive::kInterrupted) {
+    if (drive(next, {.end = end}, budget, {bell(), *peers_.mailbox}) == Drive::kInterrupted) {
       throw Interrupted{};
     }
   }
-  if (next.error) throw withPrefix("next_message", *next.error);
+  if (next.error) throw peers_.withPrefix("next_message", *next.error);
   return std::move(next.message);
 }
 
@@ -164,13 +164,13 @@ std::optional<Message> Communicator::nextMessage(TimePoint end) {
 // long. Returns whether something is left to do.
 bool Communicator::advanceMessages(bool& moved) {
   try {
-    mailbox_->poll();
+    peers_.mailbox->poll();
     if (messages_->sweep()) {
       moved = true;
       return messages_->hasUnsent();
     }
     std::optional<Error> error = reportedError();
-    if (!error && !goneRanks().empty()) {
+    if (!error && !peers_.gone().empty()) {
       for (const int peer : messages_->unsentTo()) {
         if (!error) error = goneError(peer);
       }
@@ -186,7 +186,7 @@ bool Communicator::advanceMessages(bool& moved) {
 
 // That a rank has gone: one that did not say goodbye, or `peer`.
 std::optional<Error> Communicator::goneError(int peer) {
-  for (const auto& [rank, how] : goneRanks()) {
+  for (const auto& [rank, how] : peers_.gone()) {
     const bool leftInOrder = hasLeftInOrder(how);
     if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
     if (hasReport_.load(std::memory_order_acquire)) return reportedError();  // it said why

@@ -34,7 +34,7 @@ std::string expectationOf(OpKind kind) {
 }  // namespace
 
 GroupRecord Communicator::flightRecord() {
-  GroupRecord record{name_, rank_, size_, "open", {}, {}};
+  GroupRecord record{peers_.name, peers_.rank, peers_.size, "open", {}, {}};
   if (isForkedChild(generation_)) {
     record.state = "made before this process was forked";
     return record;
@@ -77,12 +77,12 @@ std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
   if (!stall.isDue(now)) return std::nullopt;
   const StallWatch::Todo todo = stall.look(now);
   Condition* awaited = work.body.awaited();
-  if (awaited == nullptr || size_ == 1) return std::nullopt;
+  if (awaited == nullptr || peers_.size == 1) return std::nullopt;
   const std::vector<int> missing = awaited->missingRanks();
   positions_.noteMissing(work, missing);
   if (work.noteElsewhere == 0) {
     FlightNote note;
-    name_.copy(note.group, sizeof note.group - 1);
+    peers_.name.copy(note.group, sizeof note.group - 1);
     note.signature = work.signature();
     note.sinceNs = toNs(work.started);
     work.noteElsewhere = beginElsewhere(note);
@@ -96,9 +96,9 @@ std::optional<Error> Communicator::watchStall(Work& work, TimePoint now) {
     const auto theirs = views.front().position->signatureOf(sequence);
     if (theirs && !(*theirs == work.signature())) {
       std::vector<algorithms::Call> calls{
-          {rank_, work.signature(), work.context.request.purpose},
+          {peers_.rank, work.signature(), work.context.request.purpose},
           {peer, *theirs, views.front().position->purposeOf(sequence)}};
-      if (peer < rank_) std::swap(calls[0], calls[1]);
+      if (peer < peers_.rank) std::swap(calls[0], calls[1]);
       return algorithms::mismatchError(calls);
     }
   }
@@ -111,8 +111,8 @@ bool Communicator::isFirstWaitingHere(const Work& work) const {
   const std::uint64_t sequence = work.signature().sequence;
   if (sequence == 0) return true;
   std::vector<int> before;
-  for (int peer : membership_.localRanks) {
-    if (peer < rank_) before.push_back(peer);
+  for (int peer : peers_.membership.localRanks) {
+    if (peer < peers_.rank) before.push_back(peer);
   }
   const std::vector<RankView> views = positions_.viewsOf(before);
   return std::none_of(views.begin(), views.end(), [sequence](const RankView& view) {
@@ -129,8 +129,8 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
   }
   if (missing.size() > 8) names += " and " + std::to_string(missing.size() - 8) + " more";
   const std::vector<RankView> views = positions_.viewsOf(missing);
-  std::string text = "WARNING: " + describePeer(rank_) + " of group '" + name_ + "' has waited " +
-                     secondsText(work.stall.waited(now).count()) + " in " +
+  std::string text = "WARNING: " + describePeer(peers_.rank) + " of group '" + peers_.name +
+                     "' has waited " + secondsText(work.stall.waited(now).count()) + " in " +
                      describe(work.signature()) + " for " +
                      (names.empty() ? std::string("nobody in particular") : names) +
                      expectationOf(work.signature().kind);
@@ -150,8 +150,8 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
 
 // Whether the others are asked first. On one host everybody has compared everybody's call already.
 bool Communicator::suspect(Work& work, const Error& error) {
-  if (error.kind() != ErrorKind::kMismatch || allLocal_ || work.signature().sequence == 0 ||
-      hasError_.load(std::memory_order_acquire)) {
+  if (error.kind() != ErrorKind::kMismatch || peers_.areAllLocal ||
+      work.signature().sequence == 0 || hasError_.load(std::memory_order_acquire)) {
     return false;
   }
   if (work.suspicion) return true;
@@ -164,11 +164,11 @@ bool Communicator::suspect(Work& work, const Error& error) {
 
 // The error of the group, or nothing as long as answers may still come.
 std::optional<Error> Communicator::settleSuspicion(Work& work) {
-  mailbox_->poll();
+  peers_.mailbox->poll();
   const std::uint64_t sequence = work.signature().sequence;
   std::vector<algorithms::Call> known;
   std::vector<int> unknown;
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 0; rank < peers_.size; ++rank) {
     const std::optional<Position> position = positions_.knownOf(rank);
     const auto theirs = position ? position->signatureOf(sequence) : std::nullopt;
     if (theirs) {

@@ -19,7 +19,7 @@
 namespace smd::engine {
 
 // Whether `how` a rank has gone, as links put it (transport/tcp/link_end.h) and
-// Communicator::goneRanks(), was in good order. A link that fails for want of memory says "no
+// Peers::gone(), was in good order. A link that fails for want of memory says "no
 // memory left".
 inline bool hasLeftInOrder(std::string_view how) {
   return how.starts_with("left the group") || how.find(" left: it closed") != how.npos;
