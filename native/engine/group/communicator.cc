@@ -50,7 +50,8 @@ Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::
     : options_(std::move(options)),
       generation_(forkGeneration()),
       peers_(rank, worldSize, std::move(name)),
-      positions_(rank, worldSize) {
+      positions_(rank, worldSize),
+      failure_(peers_, positions_, exposed_, [this] { wake(); }) {
   const char* overrides = std::getenv("SMDDP_ALGORITHM");
   overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
 }
@@ -80,10 +81,7 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
 void Communicator::join(const ExchangeFn& exchange) {
   peers_.membership = bootstrap(peers_.rank, peers_.size, exchange, options_);
   positions_.join(peers_.membership, nullptr, nullptr, nullptr);
-  noMemory_.emplace(ErrorKind::kInternal,
-                    describePeer(peers_.rank) +
-                        " has no memory left, not even to say for what. Free memory on its host, "
-                        "or start fewer ranks there");
+  failure_.prepare();
   topology_.size = peers_.size;
   topology_.hosts = peers_.membership.hosts.count();
   topology_.ranksPerHost = peers_.membership.hosts.mostRanks();
@@ -115,7 +113,9 @@ void Communicator::join(const ExchangeFn& exchange) {
           [this](int peer, const transport::FrameHeader& header, std::string_view payload) {
             onControl(peer, header, payload);
           },
-          [this](int peer, const transport::Refusal& refusal) { noteRefusal(peer, refusal); }});
+          [this](int peer, const transport::Refusal& refusal) {
+            failure_.noteRefusal(peer, refusal);
+          }});
   if (peers_.membership.region != nullptr) {
     const int index = static_cast<int>(std::lower_bound(locals.begin(), locals.end(), peers_.rank) -
                                        locals.begin());
@@ -194,8 +194,7 @@ std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
     std::size_t bytes, transport::shm::Contents contents) {
   checkUsable();
   // They are for what all ranks reduce: of no use if some are on other hosts.
-  if (peers_.arena == nullptr || !peers_.areAllLocal || hasError_.load(std::memory_order_acquire))
-    return nullptr;
+  if (peers_.arena == nullptr || !peers_.areAllLocal || failure_.hasEnded()) return nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return nullptr;
@@ -289,9 +288,10 @@ std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds time
 
 void Communicator::failCall(const Signature& signature, std::uint64_t bytes,
                             const std::exception& cause) {
-  const Error error = cannotGoOn(cause, [&signature] { return describe(signature); }, bytes);
-  if (peers_.size > 1) fail(error);
-  Error told = peers_.size > 1 ? *groupError() : error;
+  const Error error =
+      failure_.cannotGoOn(cause, [&signature] { return describe(signature); }, bytes);
+  if (peers_.size > 1) failure_.fail(error);
+  Error told = peers_.size > 1 ? *failure_.error() : error;
   try {
     told = peers_.withPrefix(describe(signature), told);
   } catch (const std::bad_alloc&) {  // without its first words then
@@ -390,7 +390,8 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
 
 // The user has interrupted a call that does not return before `work` is complete.
 void Communicator::giveUp(Work& work) {
-  fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
+  failure_.fail(
+      Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
   // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
   // has seen the error.
   work.waitUntil(TimePoint::max(), nullptr);
@@ -459,8 +460,8 @@ Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock,
     try {
       result = driveInline(first, until);
     } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
-      fail(cannotGoOn(error, first));
-      finish(first, groupError());
+      failure_.fail(failure_.cannotGoOn(error, first));
+      finish(first, failure_.error());
       result = Drive::kDone;
     }
     lock.lock();
@@ -488,9 +489,9 @@ bool Communicator::leaveToProgressThread() {
     ProgressThread::process().add(shared_from_this());
     return true;
   } catch (const std::exception& error) {
-    std::optional<Error> reason = noMemory_;
+    Error reason = failure_.noMemory();
     try {
-      reason.emplace(
+      reason = Error(
           ErrorKind::kInternal,
           describePeer(peers_.rank) +
               " cannot start the thread that carries out what nobody waits for (" +
@@ -499,7 +500,7 @@ bool Communicator::leaveToProgressThread() {
               "(ulimit -u, or that of the container), or start fewer");
     } catch (const std::bad_alloc&) {  // it stays what it was
     }
-    fail(*reason);
+    failure_.fail(reason);
   }
   while (advance() == Result::kMoved) {
   }
@@ -560,12 +561,13 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     try {
       result = driveInline(*work, {});
     } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
-      fail(cannotGoOn(error, *work));
-      finish(*work, groupError());
+      failure_.fail(failure_.cannotGoOn(error, *work));
+      finish(*work, failure_.error());
     }
     if (result == Drive::kInterrupted) {
-      fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
-      finish(*work, groupError());
+      failure_.fail(
+          Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
+      finish(*work, failure_.error());
       throw Interrupted{};
     }
     return work;
@@ -584,8 +586,8 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
 // Returns whether the work is complete, well or not.
 bool Communicator::step(Work& work) {
   try {
-    if (hasError_.load(std::memory_order_acquire)) {
-      finish(work, groupError());
+    if (failure_.hasEnded()) {
+      finish(work, failure_.error());
       return true;
     }
     if (work.suspicion) return false;
@@ -594,23 +596,23 @@ bool Communicator::step(Work& work) {
       // The others may have left all that it takes behind when they gave up: that is no result.
       // What they sent before they gave up may be received.
       const bool maySucceed = work.context.request.kind == OpKind::kRecv;
-      const std::optional<Error> reported = maySucceed ? std::nullopt : reportedError();
+      const std::optional<Error> reported = maySucceed ? std::nullopt : failure_.reported();
       if (reported) {
-        fail(*reported);
-        finish(work, groupError());
+        failure_.fail(*reported);
+        finish(work, failure_.error());
         return true;
       }
       work.isStarted.store(true, std::memory_order_release);
       if (sequence != 0) {
-        begun_.store(sequence, std::memory_order_relaxed);
+        failure_.noteBegun(sequence);
         positions_.noteBegin(work);
         work.body = start(work);
       }
     }
     if (!work.body.advance()) return false;
-    if (sequence != 0 && isSpoiled(sequence)) {
-      if (const std::optional<Error> reported = reportedError()) fail(*reported);
-      finish(work, groupError());
+    if (sequence != 0 && failure_.isSpoiled(sequence)) {
+      if (const std::optional<Error> reported = failure_.reported()) failure_.fail(*reported);
+      finish(work, failure_.error());
       return true;
     }
     checkForStrays(work);
@@ -620,15 +622,15 @@ bool Communicator::step(Work& work) {
       finish(work, error);  // a wrong size in one message concerns two ranks, not the group
     } else if (error.kind() == ErrorKind::kMismatch) {
       if (suspect(work, error)) return false;
-      fail(withHistory(work, error));
-      finish(work, groupError());
+      failure_.fail(withHistory(work, error));
+      finish(work, failure_.error());
     } else {
-      fail(error);
-      finish(work, groupError());
+      failure_.fail(error);
+      finish(work, failure_.error());
     }
   } catch (const std::exception& error) {  // no memory, most likely
-    fail(cannotGoOn(error, work));
-    finish(work, groupError());
+    failure_.fail(failure_.cannotGoOn(error, work));
+    finish(work, failure_.error());
   }
   return true;
 }
@@ -653,13 +655,14 @@ void Communicator::checkForStrays(const Work& work) {
 void Communicator::finish(Work& work, std::optional<Error> error) {
   const std::uint64_t sequence = work.context.signature.sequence;
   if (!error && sequence != 0) {
-    completed_.store(sequence, std::memory_order_relaxed);
+    failure_.noteCompleted(sequence);
     if (peers_.memory) peers_.memory->mine().completed.store(sequence, std::memory_order_release);
   }
   positions_.noteEnd(work, !error);
   if (work.packed && !error) algorithms::unpack(work.context.request);
   try {
-    if (error) error = peers_.withPrefix(describe(work.signature()), asSeenBy(work, *error));
+    if (error)
+      error = peers_.withPrefix(describe(work.signature()), failure_.asSeenBy(work, *error));
     if (work.trace) trace::record(work.trace->finish(work.context, error));
   } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
   }
@@ -709,8 +712,8 @@ bool Communicator::stepOrDiagnose(Work& work) {
     if (peers_.memory && work.context.signature.sequence != 0) peers_.mailbox->poll();
     error = diagnose(work);
   } catch (const std::exception& exception) {  // no memory, most likely
-    fail(cannotGoOn(exception, work));
-    error = groupError();
+    failure_.fail(failure_.cannotGoOn(exception, work));
+    error = failure_.error();
   }
   if (!error) return false;
   finish(work, std::move(error));
@@ -761,7 +764,8 @@ Advancing::Result Communicator::advance() {
 
 void Communicator::abort(const std::string& reason) {
   if (isForkedChild(generation_)) return;
-  fail(Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " aborted the group: " + reason));
+  failure_.fail(
+      Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " aborted the group: " + reason));
 }
 
 // Whoever sent and did not wait before leaving still meant it to arrive.
@@ -770,7 +774,7 @@ void Communicator::letSendsOut() {
   const auto isSend = [](const std::shared_ptr<Work>& work) {
     return work->context.request.kind == OpKind::kSend;
   };
-  while (!hasError_.load(std::memory_order_acquire) && Clock::now() < patience) {
+  while (!failure_.hasEnded() && Clock::now() < patience) {
     {
       std::lock_guard lock(mutex_);
       const bool isAny = std::any_of(independent_.begin(), independent_.end(), isSend);
@@ -795,24 +799,9 @@ void Communicator::close() {
     std::lock_guard lock(mutex_);
     isPending = !queue_.empty() || !independent_.empty();
   }
-  {
-    std::lock_guard failing(failMutex_);
-    const std::string warning = isPending ? letGoOfBuffers() : std::string();
-    const bool isLate = isPending || hasUnsentMessages();
-    closeWires(isLate ? milliseconds(0) : kGoodbyeGrace, transport::Transport::Ending::kInOrder);
-    // Those of a group that has failed go on to say why, to whoever connects.
-    for (auto& transport : peers_.transports) transport->close(milliseconds(0));
-    if (messages_ != nullptr) messages_->close();
-    if (!hasError_.load(std::memory_order_acquire)) {
-      std::lock_guard lock(errorMutex_);
-      error_.emplace(ErrorKind::kConfiguration,
-                     "this rank closed the group while the operation was pending; expected every "
-                     "operation to be waited for first" +
-                         warning);
-    }
-    // Within failMutex_: whoever sees the wires go and calls fail() must find that it is too late.
-    hasError_.store(true, std::memory_order_release);
-  }
+  const bool isLate = isPending || hasUnsentMessages();
+  failure_.leave(isPending, isLate ? milliseconds(0) : kGoodbyeGrace);
+  if (messages_ != nullptr) messages_->close();
   wake();
   // Whoever drives them completes what is pending with that error.
   while (isPending) {

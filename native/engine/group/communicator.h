@@ -22,6 +22,7 @@
 #include "engine/diagnostics/group_positions.h"
 #include "engine/group/bootstrap.h"
 #include "engine/group/drive.h"
+#include "engine/group/group_failure.h"
 #include "engine/group/options.h"
 #include "engine/group/peers.h"
 #include "engine/group/progress.h"
@@ -94,7 +95,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // Every rank's pending and later operations fail with `reason`.
   void abort(const std::string& reason);
   // Whether this rank knows that the group has failed: an operation would raise why.
-  bool hasFailed();
+  bool hasFailed() const;
   // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
   void close();
 
@@ -156,7 +157,6 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // What keeps an operation from ever completing, if anything does.
   std::optional<Error> diagnose(Work& work);
   std::optional<Error> diagnosePeers(Work& work);
-  std::optional<Error> reportedError();
   Error timeoutError(Work& work);
 
   // What is done with it while waiting (communicator_stall.cc).
@@ -167,32 +167,6 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   bool suspect(Work& work, const Error& error);
   std::optional<Error> settleSuspicion(Work& work);
   Error withHistory(const Work& work, const Error& error);
-  // Why the group has failed, as ranks tell one another.
-  struct Failure {
-    Error error;
-    Signature during;              // the collective in which a rank met it; sequence 0: in none
-    std::uint64_t unfinished = 0;  // the first collective that this rank has not completed
-  };
-  // Makes `error` the group's first, unless there is one, tells everyone, and lets go of the wires.
-  void fail(const Error& error, const Signature& during = {});
-  // Another rank has said that the group has failed, or a thread that moves bytes has found out.
-  void learn(const Failure& failure) noexcept;
-  bool showToHost(Failure& failure) noexcept;
-  void passOn(const Failure& failure) noexcept;
-  // Whether a rank that has failed did not complete collective `sequence`.
-  bool isSpoiled(std::uint64_t sequence) const;
-  Error asSeenHere(const Failure& failure) const noexcept;
-  Error asSeenBy(const Work& work, const Error& error);
-  // What came from `peer` could not be received: the group fails with that.
-  void noteRefusal(int peer, const transport::Refusal& refusal) noexcept;
-  // That this rank cannot go on because of `cause`; if there is no memory for that text, that there
-  // is none.
-  Error cannotGoOn(const std::exception& cause, const Work& work) const noexcept;
-  Error cannotGoOn(const std::exception& cause, const std::function<std::string()>& during,
-                   std::uint64_t bytes) const noexcept;
-  std::optional<Error> groupError();
-  void closeWires(milliseconds grace, transport::Transport::Ending ending);
-  [[nodiscard]] std::string letGoOfBuffers();
   void letSendsOut();
   std::string describePeer(int peer) const { return positions_.describePeer(peer); }
   std::string refusedMeanwhile(const std::vector<int>& missing) const;
@@ -204,7 +178,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Peers peers_;
   std::string interfaces_;
   Topology topology_;
-  GroupPositions positions_;  // where the ranks are
+  algorithms::ExposedBuffer exposed_;  // of the operation under way
+  GroupPositions positions_;           // where the ranks are
+  GroupFailure failure_;               // how the group ends
 
   std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
   std::atomic<bool> isTakingMessage_{false};
@@ -221,7 +197,6 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::uint64_t copyAhead_ = 1, copyAheadInBackground_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
   algorithms::Scratch scratch_;   // likewise
-  algorithms::ExposedBuffer exposed_;
   // What was chosen last, as it usually is again; likewise.
   struct LastChoice {
     OpKind kind{};
@@ -230,24 +205,6 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
     Choice choice{};
   };
   std::optional<LastChoice> lastChoice_;
-
-  // Made while there is memory: what is said when there is none even for a text.
-  std::optional<Error> noMemory_;
-  // The first error of the group. Set only after the wires are closed: operations end with it, and
-  // nothing may be writing into their buffers then.
-  std::mutex failMutex_;
-  bool hasLetGoOfBuffers_ = false;  // guarded by failMutex_, like the next
-  bool wiresClosed_ = false;
-  std::mutex errorMutex_;
-  std::optional<Error> error_;
-  bool isErrorOfOthers_ = false;  // error_ was met by another rank
-  std::atomic<bool> hasError_{false};
-  // What another host reported; becomes the group's error once a driver sees it.
-  std::optional<Failure> reported_;
-  std::atomic<std::uint64_t> reportedUnfinished_{0};  // of it
-  std::atomic<bool> hasReport_{false};
-  // Of this rank's collectives the last that a driver has begun, and the last that went well.
-  std::atomic<std::uint64_t> begun_{0}, completed_{0};
 };
 
 }  // namespace smd::engine

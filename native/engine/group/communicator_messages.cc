@@ -24,8 +24,8 @@ class Communicator::NextMessage final : public Driven {
   bool step() override {
     return ends([this] {
       if (take()) return true;
-      if (communicator_.hasError_.load(std::memory_order_acquire)) {
-        error = communicator_.groupError();
+      if (communicator_.failure_.hasEnded()) {
+        error = communicator_.failure_.error();
         return true;
       }
       communicator_.peers_.mailbox->poll();
@@ -50,14 +50,14 @@ class Communicator::NextMessage final : public Driven {
   }
 
   bool diagnose() {
-    std::optional<Error> reason = communicator_.reportedError();
+    std::optional<Error> reason = communicator_.failure_.reported();
     if (!reason) reason = communicator_.goneError(transport::kAnyPeer);
     if (!reason) return false;
     // It is known only now that nothing more will come: what came before is delivered first.
     communicator_.peers_.mailbox->catchUp();
     if (take()) return true;
-    communicator_.fail(*reason);
-    error = communicator_.groupError();
+    communicator_.failure_.fail(*reason);
+    error = communicator_.failure_.error();
     return true;
   }
 
@@ -67,12 +67,12 @@ class Communicator::NextMessage final : public Driven {
     try {
       return function();
     } catch (const Error& caught) {
-      communicator_.fail(caught);
+      communicator_.failure_.fail(caught);
     } catch (const std::exception& caught) {
-      communicator_.fail(
-          communicator_.cannotGoOn(caught, [] { return std::string("next_message"); }, 0));
+      communicator_.failure_.fail(
+          communicator_.failure_.cannotGoOn(caught, [] { return std::string("next_message"); }, 0));
     }
-    error = communicator_.groupError();
+    error = communicator_.failure_.error();
     return true;
   }
 
@@ -94,7 +94,7 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
   noteProcessor();
   // The group fails for whoever waits; who only posts must not wait for what that takes.
   const auto requireReachable = [&] {
-    std::optional<Error> error = groupError();
+    std::optional<Error> error = failure_.error();
     if (!error) error = goneError(peer);
     if (error) throw peers_.withPrefix("post_message", *error);
   };
@@ -105,7 +105,7 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
   } catch (const std::bad_alloc& error) {
     // It will never come, and the peer may wait for it.
     const auto what = [peer] { return "post_message to rank " + std::to_string(peer); };
-    fail(cannotGoOn(error, what, bodyBytes(segments) + header.size()));
+    failure_.fail(failure_.cannotGoOn(error, what, bodyBytes(segments) + header.size()));
     requireReachable();
   }
   switch (posted) {
@@ -169,16 +169,17 @@ bool Communicator::advanceMessages(bool& moved) {
       moved = true;
       return messages_->hasUnsent();
     }
-    std::optional<Error> error = reportedError();
+    std::optional<Error> error = failure_.reported();
     if (!error && !peers_.gone().empty()) {
       for (const int peer : messages_->unsentTo()) {
         if (!error) error = goneError(peer);
       }
     }
     if (!error) return true;
-    fail(*error);  // closes the wires, which ends every ticket
+    failure_.fail(*error);  // closes the wires, which ends every ticket
   } catch (const std::exception& error) {
-    fail(cannotGoOn(error, [] { return std::string("the messages that were posted"); }, 0));
+    failure_.fail(
+        failure_.cannotGoOn(error, [] { return std::string("the messages that were posted"); }, 0));
   }
   moved = messages_->sweep() || moved;
   return messages_->hasUnsent();
@@ -189,7 +190,7 @@ std::optional<Error> Communicator::goneError(int peer) {
   for (const auto& [rank, how] : peers_.gone()) {
     const bool leftInOrder = hasLeftInOrder(how);
     if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
-    if (hasReport_.load(std::memory_order_acquire)) return reportedError();  // it said why
+    if (failure_.hasNews()) return failure_.reported();  // it said why
     return Error(ErrorKind::kPeerLost,
                  describePeer(rank) + " " + how +
                      " while messages were exchanged; it was expected to stay until every rank "

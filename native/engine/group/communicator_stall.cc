@@ -44,7 +44,7 @@ GroupRecord Communicator::flightRecord() {
   for (const auto& work : queue_) {
     if (!work->isStarted) record.queued.push_back(work->signature());
   }
-  const std::optional<Error> error = groupError();
+  const std::optional<Error> error = failure_.error();
   if (closed_) {
     record.state = "closed";
   } else if (error) {
@@ -63,8 +63,9 @@ void Communicator::onControl(int peer, const transport::FrameHeader& header,
     positions_.noteAnswer(peer, payload);
     wake();
   } else {
-    learn({Error(static_cast<ErrorKind>(header.tag % kNumErrorKinds), std::string(payload)),
-           header.signature, header.amount});
+    failure_.learn(
+        {Error(static_cast<ErrorKind>(header.tag % kNumErrorKinds), std::string(payload)),
+         header.signature, header.amount});
   }
 }
 
@@ -151,7 +152,7 @@ void Communicator::reportStall(Work& work, TimePoint now, const std::vector<int>
 // Whether the others are asked first. On one host everybody has compared everybody's call already.
 bool Communicator::suspect(Work& work, const Error& error) {
   if (error.kind() != ErrorKind::kMismatch || peers_.areAllLocal ||
-      work.signature().sequence == 0 || hasError_.load(std::memory_order_acquire)) {
+      work.signature().sequence == 0 || failure_.hasEnded()) {
     return false;
   }
   if (work.suspicion) return true;
