@@ -51,7 +51,9 @@ Communicator::Communicator(int rank, int worldSize, EngineOptions options, std::
       generation_(forkGeneration()),
       peers_(rank, worldSize, std::move(name)),
       positions_(rank, worldSize),
-      failure_(peers_, positions_, exposed_, [this] { wake(); }) {
+      failure_(peers_, positions_, exposed_, [this] { wake(); }),
+      diagnosis_(peers_, positions_, failure_, options_.stall,
+                 [this] { return messages_->heldBytes(); }) {
   const char* overrides = std::getenv("SMDDP_ALGORITHM");
   overrides_ = parseOverrides(overrides == nullptr ? "" : overrides);
 }
@@ -390,8 +392,8 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
 
 // The user has interrupted a call that does not return before `work` is complete.
 void Communicator::giveUp(Work& work) {
-  failure_.fail(
-      Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
+  failure_.fail(Error(ErrorKind::kPeerLost,
+                      positions_.describePeer(peers_.rank) + " was interrupted by its user"));
   // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
   // has seen the error.
   work.waitUntil(TimePoint::max(), nullptr);
@@ -493,7 +495,7 @@ bool Communicator::leaveToProgressThread() {
     try {
       reason = Error(
           ErrorKind::kInternal,
-          describePeer(peers_.rank) +
+          positions_.describePeer(peers_.rank) +
               " cannot start the thread that carries out what nobody waits for (" +
               reasonOf(error) +
               "); expected room for one more thread. Raise the limit of processes and threads "
@@ -565,8 +567,8 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
       finish(*work, failure_.error());
     }
     if (result == Drive::kInterrupted) {
-      failure_.fail(
-          Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " was interrupted by its user"));
+      failure_.fail(Error(ErrorKind::kPeerLost,
+                          positions_.describePeer(peers_.rank) + " was interrupted by its user"));
       finish(*work, failure_.error());
       throw Interrupted{};
     }
@@ -621,8 +623,8 @@ bool Communicator::step(Work& work) {
     if (error.kind() == ErrorKind::kMismatch && work.context.signature.sequence == 0) {
       finish(work, error);  // a wrong size in one message concerns two ranks, not the group
     } else if (error.kind() == ErrorKind::kMismatch) {
-      if (suspect(work, error)) return false;
-      failure_.fail(withHistory(work, error));
+      if (diagnosis_.suspect(work, error)) return false;
+      failure_.fail(diagnosis_.withHistory(work, error));
       finish(work, failure_.error());
     } else {
       failure_.fail(error);
@@ -710,7 +712,7 @@ bool Communicator::stepOrDiagnose(Work& work) {
   try {
     // A collective in shared memory looks at no ring, where a peer may wait for room.
     if (peers_.memory && work.context.signature.sequence != 0) peers_.mailbox->poll();
-    error = diagnose(work);
+    error = diagnosis_.diagnose(work);
   } catch (const std::exception& exception) {  // no memory, most likely
     failure_.fail(failure_.cannotGoOn(exception, work));
     error = failure_.error();
@@ -760,12 +762,54 @@ Advancing::Result Communicator::advance() {
   return moved ? Result::kMoved : Result::kBlocked;
 }
 
+bool Communicator::hasFailed() const {
+  return failure_.hasEnded() || failure_.reported().has_value();
+}
+
+// --- what others are told ------------------------------------------------------------------------
+
+GroupRecord Communicator::flightRecord() {
+  GroupRecord record{peers_.name, peers_.rank, peers_.size, "open", {}, {}};
+  if (isForkedChild(generation_)) {
+    record.state = "made before this process was forked";
+    return record;
+  }
+  record.position = positionOn(positions_.board(), toNs(Clock::now()));
+  const std::lock_guard lock(mutex_);
+  for (const auto& work : queue_) {
+    if (!work->isStarted) record.queued.push_back(work->signature());
+  }
+  const std::optional<Error> error = failure_.error();
+  if (closed_) {
+    record.state = "closed";
+  } else if (error) {
+    const std::string text = error->what();
+    record.state = "failed (" + text.substr(0, text.find('\n')) + ")";
+  }
+  return record;
+}
+
+// On the thread that receives.
+void Communicator::onControl(int peer, const transport::FrameHeader& header,
+                             std::string_view payload) {
+  if (header.tag == kAskPosition) {
+    positions_.answer(peer, header.signature.sequence);
+  } else if (header.tag == kTellPosition) {
+    positions_.noteAnswer(peer, payload);
+    wake();
+  } else {
+    failure_.learn(
+        {Error(static_cast<ErrorKind>(header.tag % kNumErrorKinds), std::string(payload)),
+         header.signature, header.amount});
+  }
+}
+
 // --- the end -------------------------------------------------------------------------------------
 
 void Communicator::abort(const std::string& reason) {
   if (isForkedChild(generation_)) return;
-  failure_.fail(
-      Error(ErrorKind::kPeerLost, describePeer(peers_.rank) + " aborted the group: " + reason));
+  failure_.fail(Error(ErrorKind::kPeerLost,
+                      positions_.describePeer(peers_.rank) + " aborted the group: " + reason));
 }
 
 // Whoever sent and did not wait before leaving still meant it to arrive.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/choose/select.h"
+#include "engine/diagnostics/diagnosis.h"
 #include "engine/diagnostics/flight_record.h"
 #include "engine/diagnostics/group_positions.h"
 #include "engine/group/bootstrap.h"
@@ -154,22 +155,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   bool hasUnsentMessages() const { return messages_ != nullptr && messages_->hasUnsent(); }
   std::optional<Error> goneError(int peer);
 
-  // What keeps an operation from ever completing, if anything does.
-  std::optional<Error> diagnose(Work& work);
-  std::optional<Error> diagnosePeers(Work& work);
-  Error timeoutError(Work& work);
-
-  // What is done with it while waiting (communicator_stall.cc).
   void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
-  std::optional<Error> watchStall(Work& work, TimePoint now);
-  bool isFirstWaitingHere(const Work& work) const;
-  void reportStall(Work& work, TimePoint now, const std::vector<int>& missing);
-  bool suspect(Work& work, const Error& error);
-  std::optional<Error> settleSuspicion(Work& work);
-  Error withHistory(const Work& work, const Error& error);
   void letSendsOut();
-  std::string describePeer(int peer) const { return positions_.describePeer(peer); }
-  std::string refusedMeanwhile(const std::vector<int>& missing) const;
 
   const EngineOptions options_;
   const std::uint64_t generation_;
@@ -181,6 +168,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   algorithms::ExposedBuffer exposed_;  // of the operation under way
   GroupPositions positions_;           // where the ranks are
   GroupFailure failure_;               // how the group ends
+  Diagnosis diagnosis_;                // what keeps an operation from completing
 
   std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
   std::atomic<bool> isTakingMessage_{false};

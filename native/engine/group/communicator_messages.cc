@@ -119,9 +119,10 @@ void Communicator::postMessage(int peer, std::span<const std::byte> header,
   }
   requireReachable();
   throw peers_.withPrefix(
-      "post_message", Error(ErrorKind::kPeerLost,
-                            describePeer(peer) + " cannot be reached any more; expected it to "
-                                                 "stay until every rank is done. Read its log."));
+      "post_message",
+      Error(ErrorKind::kPeerLost, positions_.describePeer(peer) +
+                                      " cannot be reached any more; expected it to "
+                                      "stay until every rank is done. Read its log."));
 }
 
 std::optional<Message> Communicator::nextMessage(TimePoint end) {
@@ -192,7 +193,7 @@ std::optional<Error> Communicator::goneError(int peer) {
     if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
     if (failure_.hasNews()) return failure_.reported();  // it said why
     return Error(ErrorKind::kPeerLost,
-                 describePeer(rank) + " " + how +
+                 positions_.describePeer(rank) + " " + how +
                      " while messages were exchanged; it was expected to stay until every rank "
                      "is done. Read the log of rank " +
                      std::to_string(rank) + " first. This group cannot be used again." +
