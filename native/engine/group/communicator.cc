@@ -166,8 +166,8 @@ void Communicator::join(const ExchangeFn& exchange) {
   if (topology_.hosts > 1) learnLink(exchange);
   topology_.sharesMemory = peers_.areAllLocal && peers_.memory.has_value();
   topology_.hasArenas = peers_.areAllLocal && peers_.arena != nullptr;
-  messages_ = std::make_unique<Messages>(*peers_.mailbox, peers_.membership, peers_.rank,
-                                         peers_.arena, options_.messageLimitBytes);
+  messages_ = std::make_unique<GroupMessages>(peers_, positions_, failure_, bell(),
+                                              options_.messageLimitBytes);
 }
 
 void Communicator::learnLink(const ExchangeFn& exchange) {
@@ -751,7 +751,7 @@ Advancing::Result Communicator::advance() {
   bool areMessagesLeft = false;
   if (hasUnsentMessages()) {
     lock.unlock();
-    areMessagesLeft = advanceMessages(moved);
+    areMessagesLeft = messages_->advance(moved);
     lock.lock();
   }
   if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
@@ -764,6 +764,22 @@ Advancing::Result Communicator::advance() {
 
 bool Communicator::hasFailed() const {
   return failure_.hasEnded() || failure_.reported().has_value();
+}
+
+// --- messages of unknown size --------------------------------------------------------------------
+
+void Communicator::postMessage(int peer, std::span<const std::byte> header,
+                               std::span<const Segment> segments) {
+  requireUsable("post_message", peer, false);
+  if (!messages_->post(peer, header, segments)) return;
+  if (!leaveToProgressThread()) messages_->requireReachable(peer);
+}
+
+std::optional<Message> Communicator::nextMessage(TimePoint end) {
+  requireUsable("next_message", transport::kAnyPeer, true);
+  if (end <= Clock::now()) return messages_->next(std::nullopt);
+  requireMayWait([] { return std::string("the next message"); });
+  return messages_->next(end);
 }
 
 // --- what others are told ------------------------------------------------------------------------

@@ -1,8 +1,21 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group of ranks that make the same collective calls in the same order. See docs/thread_model.md
-// for who runs what where.
+// A group of ranks that make the same collective calls in the same order. This class keeps the
+// queue of their operations, and decides which thread drives it (docs/thread_model.md). In the
+// order in which to read it:
+//
+//   join()            makes the group: bootstrap.h, peers.h
+//   collective()      makes an operation (work.h), puts it in the queue, and drives it or leaves it
+//                     to the progress thread (progress.h)
+//   driveQueue()      drives the queue on the caller's thread: drive.h
+//   start(), step()   choose the algorithm, and take the operation as far as it gets
+//   finish()          completes it
+//   close()           ends the group
+//
+// What does not concern the queue is in parts with locks of their own, which do not know this
+// class: where the ranks are (group_positions.h), how the group fails (group_failure.h), what keeps
+// an operation from completing (diagnosis.h), and messages of unknown size (group_messages.h).
 #pragma once
 
 #include <deque>
@@ -14,7 +27,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "engine/choose/select.h"
@@ -28,7 +40,7 @@
 #include "engine/group/peers.h"
 #include "engine/group/progress.h"
 #include "engine/group/work.h"
-#include "engine/messages/messages.h"
+#include "engine/messages/group_messages.h"
 #include "transport/mailbox.h"
 #include "transport/shm/arena.h"
 
@@ -148,15 +160,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   void handOver(std::unique_lock<std::mutex>& lock);
   bool leaveToProgressThread();
 
-  // Messages of unknown size (communicator_messages.cc).
-  class NextMessage;
-  void noteProcessor();
-  bool advanceMessages(bool& moved);
   bool hasUnsentMessages() const { return messages_ != nullptr && messages_->hasUnsent(); }
-  std::optional<Error> goneError(int peer);
-
-  void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
   void letSendsOut();
+  void onControl(int peer, const transport::FrameHeader& header, std::string_view payload);
 
   const EngineOptions options_;
   const std::uint64_t generation_;
@@ -166,13 +172,11 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   std::string interfaces_;
   Topology topology_;
   algorithms::ExposedBuffer exposed_;  // of the operation under way
-  GroupPositions positions_;           // where the ranks are
-  GroupFailure failure_;               // how the group ends
-  Diagnosis diagnosis_;                // what keeps an operation from completing
-
-  std::unique_ptr<Messages> messages_;  // null: one rank, there is nobody to send to
-  std::atomic<bool> isTakingMessage_{false};
-  bool isExpectingMessages_ = false;  // from all peers; touched by who takes them
+  // Parts that know of this rank's peers, and not of the queue. Each has its own locks.
+  GroupPositions positions_;                 // where the ranks are
+  GroupFailure failure_;                     // how the group ends
+  Diagnosis diagnosis_;                      // what keeps an operation from completing
+  std::unique_ptr<GroupMessages> messages_;  // null: one rank, there is nobody to send to
 
   std::mutex mutex_;  // guards what follows
   enum class Driver { kNone, kInline, kProgress } driver_ = Driver::kNone;
