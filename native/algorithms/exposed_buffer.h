@@ -15,8 +15,8 @@ namespace smd::algorithms {
 // Safe to use from any thread.
 class ExposedBuffer {
  public:
-  // Before it is announced: whoever has withdrawn this rank's buffers and then finds nothing here
-  // knows that no peer will get at what is announced later.
+  // To be called before the buffer is announced. A thread that has withdrawn this rank's buffers
+  // and then finds nothing here knows that no peer will reach a buffer that is announced later.
   void set(std::span<std::byte> buffer) {
     const std::lock_guard lock(mutex_);
     buffer_ = buffer;

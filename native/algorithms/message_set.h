@@ -18,8 +18,8 @@ namespace smd::algorithms {
 // (it does, on failure).
 class MessageSet final : public Condition {
  public:
-  // Who makes the transports move bytes: every look at isMet(), or whoever has several sets
-  // under way.
+  // What makes the transports move bytes: every look at isMet(), or the owner of several sets that
+  // are under way.
   enum class Polling { kByItself, kByOwner };
   // `step` keeps the phases of one operation apart; both sides must use the same. Below 2^24.
   MessageSet(const Context& context, std::uint64_t step, Polling polling = Polling::kByItself);

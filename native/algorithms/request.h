@@ -101,7 +101,7 @@ struct Context {
   step_tables::Pattern pattern{};         // between hosts, if there are several
   Scratch* scratch = nullptr;             // of the communicator
   transport::Mailbox* mailbox = nullptr;  // null if size is 1
-  std::uint64_t copyAhead = 1;            // see copyAheadFor(); set by whoever drives
+  std::uint64_t copyAhead = 1;            // see copyAheadFor(); set by the driver
   std::uint64_t* blocksDone = nullptr;    // of the communicator's staged operations so far
   ExposedBuffer* exposed = nullptr;       // of the communicator; null: nobody asks
   std::int64_t* arrivedNs = nullptr;      // where to note when all ranks had arrived; null: nowhere

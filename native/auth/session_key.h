@@ -13,13 +13,13 @@
 
 namespace smd::auth {
 
-// Random, the same on all ranks of a group, another one for every group. All ranks learn it through
-// the store that they meet at, so whoever reads the store knows it too.
+// Random: the same on all ranks of a group, different for every group. Ranks learn it through the
+// store at which they meet, so every reader of the store knows it too.
 using SessionId = std::array<std::byte, 16>;
 
 enum class Level : std::uint8_t {
-  kStore,  // whoever can read the store can take part
-  kToken,  // whoever knows the job's token can
+  kStore,  // a process that can read the store can take part
+  kToken,  // only a process that knows the job's token can
 };
 
 struct SessionKey {
@@ -31,8 +31,8 @@ struct SessionKey {
 // Without one (empty) `session` itself is the secret.
 SessionKey deriveSessionKey(std::string_view token, const SessionId& session);
 
-// What a rank may show to everybody for others to see whether it has the same key. Not a proof: it
-// can be repeated by whoever has read it.
+// What a rank may show to everybody, so that others see whether it has the same key. Not a proof:
+// any reader can repeat it.
 Digest fingerprint(const SessionKey& key);
 
 }  // namespace smd::auth

@@ -17,7 +17,7 @@
 namespace smd::bindings {
 namespace {
 
-// To copy more takes longer than to let go of the GIL and, with luck, to get it back at once.
+// To copy more takes longer than to release the GIL and, with luck, to get it back at once.
 constexpr std::uint64_t kBriefBytes = std::uint64_t{64} << 10;
 
 int getBuffer(PyObject* self, Py_buffer* view, int flags) {
@@ -40,7 +40,7 @@ TimePoint endOf(double timeoutSeconds) {
   return endAfter(timeoutSeconds);
 }
 
-// Lets go of the GIL where the copies take longer than that costs.
+// Releases the GIL if the copies take longer than that costs.
 void postMessage(engine::Communicator& communicator, int peer, const nb::bytes& header,
                  const PySegments& segments) {
   const std::span headerBytes(reinterpret_cast<const std::byte*>(header.c_str()), header.size());

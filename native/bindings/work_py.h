@@ -18,7 +18,7 @@ class ErrorOrNone : public nb::object {
   NB_OBJECT_DEFAULT(ErrorOrNone, nb::object, "BaseException | None", isAnyObject)
 };
 
-// Lets go of the buffers of operations that have ended and that nobody has waited for.
+// Releases the buffers of operations that have ended and that no thread has waited for.
 void dropWhatHasEnded();
 
 // The Python handle of an operation.

@@ -49,9 +49,9 @@ constexpr SpinBudget kDedicated{10000, 50};
 // About five milliseconds: what a rank of a pipeline waits for is a stage's work. Where that takes
 // longer, what sleeping costs does not show.
 constexpr SpinBudget kDedicatedPatient{100000, 50};
-// While the others run, a yield takes as long as they do. If all of them wait, so many take some 50
-// us, about what sleeping and being woken costs on a virtual machine: whoever gives up sooner is
-// late for the next operation, and so on in turns, as above.
+// While the other ranks run, a yield takes as long as they do. If all of them wait, so many yields
+// take some 50 us, about what sleeping and being woken costs on a virtual machine. A rank that
+// gives up sooner is late for the next operation, and then the others are, in turns, as above.
 constexpr SpinBudget kShared{0, 200};
 // Where the other thread of the processor computes, offering it costs a whole slice: the kernel
 // puts a thread that yields last. One that sleeps and is woken comes back first.

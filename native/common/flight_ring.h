@@ -150,9 +150,9 @@ class FlightRing {
   std::array<Slot, kEntries> slots_{};
 };
 
-// What the process does in another group meanwhile: the name (its beginning), the operation, since
-// when. A rank that waits long says so in all its groups, so that whoever misses it in one of them
-// reads where it is.
+// What the process does in another group meanwhile: the beginning of the group's name, the
+// operation, and since when. A rank that waits long says so in all its groups: so ranks that miss
+// it in one of them can read where it is.
 struct FlightNote {
   char group[32] = {};
   Signature signature;

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives as coroutines. An algorithm is written as straight code that awaits conditions ("all
-// peers have contributed block 3"); whoever drives it - the caller's thread or the progress thread
-// - polls the condition it stopped at and resumes it. That is what lets one thread serve many
-// communicators, and lets an operation start on one thread and end on another.
+// peers have contributed block 3"). Its driver, the caller's thread or the progress thread, polls
+// the condition at which it stopped, and resumes it. So one thread can serve many communicators,
+// and an operation can start on one thread and end on another.
 #pragma once
 
 #include <coroutine>

@@ -28,7 +28,7 @@ void setGroup(std::int64_t id, std::shared_ptr<plugin_api::Group> group) {
 }
 
 void clearGroup(std::int64_t id) {
-  std::shared_ptr<const OpenGroup> closed;  // let go of without the lock
+  std::shared_ptr<const OpenGroup> closed;  // destroyed without the lock
   {
     const ForkGuard lock;
     const auto found = groups().find(id);

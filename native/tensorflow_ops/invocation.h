@@ -49,10 +49,11 @@ class EndListener {
   virtual void hasEnded(const std::optional<Failure>& failure) noexcept = 0;
 };
 
-// Shared by whoever may end it. It ends once, by finish() or fail(), within a step (runGuarded());
-// steps of one operation follow each other. What TensorFlow gave us is not touched once it has been
-// called back: so what outlives the kernel's call is kept here, and let go of before. With a ticket
-// that holds for the run's context only: tensors are counted.
+// Shared by all threads that may end it. It ends once, by finish() or fail(), within a step
+// (runGuarded()); steps of one operation follow each other. Once TensorFlow has been called back,
+// nothing that it gave us is touched: so what must outlive the kernel's call is kept here, and
+// freed before the callback. With a ticket that is true of the run's context only: tensors are
+// counted.
 class Invocation final : public Waiting, public std::enable_shared_from_this<Invocation> {
  public:
   // Of a collective of this group, if any. With `patience` there is an output for a ticket;

@@ -16,8 +16,9 @@
 namespace smd::tensorflow_ops {
 namespace {
 
-// Between two looks: most of those that wait have long ended when their time is over. And at most,
-// since whoever comes meanwhile may have less time.
+// The pause between two looks at what waits. It is not too short, because most operations have
+// ended long before their time is over; and not too long, because one that begins meanwhile may
+// have less time.
 constexpr std::chrono::milliseconds kShortestPause{25};
 constexpr std::chrono::milliseconds kLongestPause{250};
 
@@ -39,7 +40,7 @@ Waitings& waitings() {
   return *instance;
 }
 
-// Those whose time is over; whoever waits no longer is left out. Caller holds the lock.
+// The entries whose time is over, without those that wait no longer. The caller holds the lock.
 Entries takeDue(TimePoint now, Entries& gone) {
   Entries due;
   Entries& all = waitings().entries;
@@ -70,7 +71,7 @@ void askOnThreadOfItsOwn(std::shared_ptr<Waiting> waiting) noexcept {
 
 // Until there is something to do again; nothing: nobody waits, and the thread ends.
 std::optional<nanoseconds> look() noexcept {
-  Entries gone, due;  // let go of without the lock
+  Entries gone, due;  // destroyed without the lock
   {
     const ForkGuard lock;
     due = takeDue(Clock::now(), gone);

@@ -1,7 +1,7 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Has whoever waits in a kernel return after a while (tickets.h says why).
+// Lets an operation that waits return after a while (tickets.h says why).
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@ namespace smd::tensorflow_ops {
 class Waiting {
  public:
   virtual ~Waiting() = default;
-  // TensorFlow is to wait for it no longer. On the thread that keeps the time. False: not now, it
-  // will be asked again.
+  // TensorFlow is to wait no longer. Called on the thread that keeps the time. False: not now; then
+  // it is called again.
   virtual bool giveUp() noexcept = 0;
 };
 

@@ -1,9 +1,10 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each operation is stateful: it must run, once, whoever uses its outputs. Collectives take the
-// order token first: a resource that they do not look at, by which TensorFlow keeps operations in
-// the order of the program. There are kernels for CPUs; TensorFlow copies what lies elsewhere.
+// Each operation is stateful: it must run once, whether its outputs are used or not. Collectives
+// take the order token first: a resource that they do not look at, by which TensorFlow keeps
+// operations in the order of the program. There are kernels for CPUs; TensorFlow copies what lies
+// elsewhere.
 #include "tensorflow_ops/registration.h"
 
 #include <memory>

@@ -3,19 +3,19 @@
 //
 // Operations of a graph that wait long for other ranks.
 //
-// TensorFlow cannot cancel a kernel that waits, and raises the error of another operation of the
-// step when all kernels have returned. But it begins no function in a step that has failed. So
-// after some patience an operation returns before its collective has ended, and gives a ticket in
-// place of results. In the graph (kernels.py) a loop, called as a function, waits for the ticket,
-// as long each time, and an operation takes the results:
+// TensorFlow cannot cancel a kernel that waits, and it raises the error of another operation of the
+// step only when all kernels have returned. But in a step that has failed it begins no function. So
+// an operation that has waited for a while returns before its collective has ended, and gives a
+// ticket in place of the results. In the graph (kernels.py) a loop, called as a function, waits for
+// the ticket, as long each time; then an operation takes the results:
 //
 //     Smddp...OrTicket -> ticket -> if != 0: while != 0: SmddpWait -> SmddpSettle -> results
 //
-// The ticket of an operation that has ended in time is 0, and SmddpSettle hands its results on. No
-// function is on that way: TensorFlow runs all other kernels of a step that has failed.
+// The ticket of an operation that has ended in time is 0, and SmddpSettle hands its results on.
+// That needs no function: in a step that has failed TensorFlow still runs all other kernels.
 //
-// If it has failed before a loop could begin, or go on, it lets go of the ticket: a tensor of ours,
-// whose last reference goes. Then this rank is out of step with the others, which are told at once.
+// If a step fails before its loop could begin, or go on, TensorFlow frees the ticket, a tensor of
+// ours. Then this rank is out of step with the others, and they are told at once.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 //   begin    its header is whole: it is checked, and the sink says where the payload goes
 //   place    bytes of the payload are written there
 //   commit   the payload is whole: the sink publishes the frame
-//   cancel   the rest will not come: the sink lets go of what was begun
+//   cancel   the rest will not come: the sink drops what was begun
 // What fails before the commit has published nothing. After a refusal nothing is taken any more.
 #pragma once
 
@@ -40,8 +40,8 @@ class FrameParser {
   // `sink` must outlive the last call.
   FrameParser(Stream from, FrameSink& sink) : from_(from), sink_(sink) {}
 
-  // Where the next missing() bytes belong: whoever can should put them there and call placed(),
-  // instead of consume(). None between frames, and of a payload that is thrown away.
+  // Where the next missing() bytes belong. A caller that can should put them there and call
+  // placed(), instead of consume(). Null between frames, and for a payload that is thrown away.
   std::byte* destination() const { return destination_; }
   std::uint64_t missing() const { return destination_ == nullptr ? 0 : missing_; }
   // `bytes`, at most missing(), were written to destination(). As consume().
@@ -51,7 +51,7 @@ class FrameParser {
   // again for whatever follows.
   std::optional<Refusal> consume(std::span<const std::byte> bytes);
 
-  // Refuses what follows, for a reason that whoever brings the bytes has found.
+  // Refuses what follows, for a reason that the caller has found.
   void refuse(const Refusal& refusal);
   // The rest of the frame that is arriving will not come, nor anything else. Idempotent.
   void cancel();

@@ -58,7 +58,7 @@ struct RankCells {
   FlightBoard flight;  // my last operations, for reports of others
 };
 
-// The first error of a group: whoever swaps state from 0 to 1 writes it, then sets 2.
+// The first error of a group: the rank that swaps `state` from 0 to 1 writes it, then sets 2.
 struct AbortBlock {
   static constexpr std::size_t kTextBytes = 3072;
   std::atomic<std::uint32_t> state{0};

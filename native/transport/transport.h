@@ -108,7 +108,7 @@ class FrameSink {
   virtual void frameCancelled(Stream from) noexcept = 0;
   // Nothing of `peer` is received any more, but it may still be sent to.
   virtual void frameRefused(int peer, const Refusal& refusal) noexcept = 0;
-  // A ticket completed: whoever waits for one should look again.
+  // A ticket has completed: threads that wait for one should look again.
   virtual void sendCompleted(int peer) = 0;
   virtual void linkFailed(int peer, const Error& error) = 0;
 };
@@ -157,14 +157,15 @@ class Transport {
   virtual void interruptWait() {}
 
   // The group has failed, and this frame of Channel::kControl, of kMostLastWords at most, says why.
-  // Tells it to every peer with which there is a connection, whoever has opened it, and to those
+  // Tells it to every peer with which there is a connection, whichever side opened it, and to peers
   // that connect later; opens none. Never blocks; may be called from inside the sink. What is said
   // first stays. Throws std::bad_alloc, and has told nobody then. Peers of this host see the error
   // in their region.
   virtual void spread(const FrameHeader& /*header*/, const void* /*payload*/) {}
 
-  // Why a transport is closed. Peers are told that this rank leaves, or that it has failed: why, if
-  // spread() was called before; then whoever connects later hears it, too, until another close().
+  // Why a transport is closed. Peers are told that this rank leaves, or that it has failed; and
+  // why, if spread() was called before. Then peers that connect later hear it too, until another
+  // close().
   enum class Ending : std::uint8_t { kInOrder, kFailure };
   // Hands over what was sent so far, for at most `grace`, then closes. Idempotent.
   void close(std::chrono::milliseconds grace) { close(grace, Ending::kInOrder); }

@@ -50,7 +50,7 @@ std::optional<Error> Diagnosis::fail(const Error& error, const Signature& during
   return failure_.error();
 }
 
-// A rank that is missed may have come and not been let in.
+// A missing rank may have tried to connect and been refused.
 std::string Diagnosis::refusedMeanwhile(const std::vector<int>& missing) const {
   if (peers_.tcp == nullptr) return "";
   for (const int peer : missing) {
@@ -72,10 +72,10 @@ std::optional<Error> Diagnosis::diagnose(Work& work) {
   }
   try {
     if (auto lost = lostPeer(work)) {
-      if (failure_.hasNews()) return diagnose(work);  // it said why
+      if (failure_.hasNews()) return diagnose(work);  // the peer said why it went
       return fail(*lost);
     }
-  } catch (const Error& error) {  // it polls, and so may be the first to see that ranks disagree
+  } catch (const Error& error) {  // lostPeer() polls: it may be the first to see a disagreement
     if (suspect(work, error)) return std::nullopt;
     return fail(error.kind() == ErrorKind::kMismatch ? withHistory(work, error) : error);
   }
@@ -86,7 +86,7 @@ std::optional<Error> Diagnosis::diagnose(Work& work) {
   }
   if (now < work.deadline()) return std::nullopt;
   const Error timeout = timeoutError(work);
-  // A receive that nobody answered harms nobody else; everything else leaves ranks out of step.
+  // A receive that nobody answered harms no other rank. Anything else leaves ranks out of step.
   if (Condition* awaited = work.body.awaited(); awaited != nullptr) {
     if (awaited->abandon()) return timeout;
     if (work.context.signature.sequence == 0 && awaited->isMet()) return std::nullopt;  // just now
@@ -97,22 +97,22 @@ std::optional<Error> Diagnosis::diagnose(Work& work) {
 std::optional<Error> Diagnosis::lostPeer(Work& work) {
   Condition* awaited = work.body.awaited();
   if (awaited == nullptr) return std::nullopt;
-  // Who is gone comes first, what is missing second: what a peer did before it went is visible once
-  // its going is, so nobody is blamed who went after having done all that was expected of it.
+  // First which ranks have gone, then what is missing. In this order, once it is visible that a
+  // peer has gone, so is all that it did before: a peer that had done its part is not blamed.
   const auto gone = peers_.gone();
   if (gone.empty() || awaited->isMet()) return std::nullopt;
-  // What it sent may be in the hands of another thread, which has not got to it yet.
+  // What the peer sent may be with another thread, which has not delivered it yet.
   peers_.mailbox->catchUp();
   if (awaited->isMet()) return std::nullopt;
   const std::vector<int> missing = awaited->missingRanks();
-  // It will never finish an operation that all must finish.
+  // All ranks must finish a collective, and a peer that has gone will not.
   const std::uint64_t sequence = work.context.signature.sequence;
   const auto isUnfinished = [this, sequence](int peer) {
     if (sequence == 0 || !peers_.memory || !peers_.sharesMemoryWith(peer)) return false;
     return positions_.cellsOf(peer).completed.load(std::memory_order_acquire) < sequence;
   };
-  // Whoever waits for anyone to send may well hear from those who are still there, unless somebody
-  // has begun.
+  // A receive from any rank may still be answered by the ranks that are there, unless one rank has
+  // begun to answer it.
   const bool anyoneWillDo = work.context.request.kind == OpKind::kRecv && missing.size() > 1 &&
                             static_cast<int>(gone.size()) < peers_.size - 1;
   for (const auto& [peer, how] : gone) {
@@ -140,7 +140,7 @@ Error Diagnosis::timeoutError(Work& work) {
                      secondsText((Clock::now() - work.clockStart()).count()) + " for ";
   text += missing.empty() ? "earlier operations of this rank" : rankList(missing, [&](int peer) {
     if (peer < 0) return std::string("any rank to send");
-    // Where it was among the collectives says nothing of messages.
+    // The position of a rank among its collectives says nothing about messages.
     return positions_.describePeer(peer) +
            (work.signature().sequence != 0 ? positions_.lastSeen(peer) : "");
   });
@@ -163,10 +163,10 @@ Error Diagnosis::timeoutError(Work& work) {
   return Error(ErrorKind::kTimeout, text);
 }
 
-// --- while it waits ------------------------------------------------------------------------------
+// --- while an operation waits --------------------------------------------------------------------
 
 std::optional<Error> Diagnosis::watchStall(Work& work, TimePoint now) {
-  if (!work.isClockRunning()) return std::nullopt;  // a message that nobody waits for yet
+  if (!work.isClockRunning()) return std::nullopt;  // a message for which no thread waits yet
   StallWatch& stall = work.stall;
   if (!stall.isBegun()) stall.begin(now, work.deadline(), reportAfter_);
   if (!stall.isDue(now)) return std::nullopt;
@@ -184,7 +184,7 @@ std::optional<Error> Diagnosis::watchStall(Work& work, TimePoint now) {
   }
   const std::uint64_t sequence = work.signature().sequence;
   if (todo.ask) positions_.ask(missing, sequence);
-  // Two ranks that each believe to be the root wait for each other: no message ever tells them.
+  // Two ranks that each believe to be the root wait for each other, and no message would tell them.
   for (int peer : sequence == 0 ? std::vector<int>{} : missing) {
     const std::vector<RankView> views = positions_.viewsOf({peer});
     if (views.empty() || !views.front().position) continue;
@@ -201,7 +201,7 @@ std::optional<Error> Diagnosis::watchStall(Work& work, TimePoint now) {
   return std::nullopt;
 }
 
-// One report per host is enough. Of messages every rank knows its own only.
+// One report per host is enough. But a rank knows only of its own messages.
 bool Diagnosis::isFirstWaitingHere(const Work& work) const {
   const std::uint64_t sequence = work.signature().sequence;
   if (sequence == 0) return true;

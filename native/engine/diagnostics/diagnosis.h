@@ -1,9 +1,9 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What keeps an operation from completing, if anything does, and what people are told meanwhile: a
-// peer that has gone, ranks that disagree, a deadline; before that, reports of who is waited for.
-// Nobody ever waits for an answer in here.
+// What keeps an operation from completing: a peer that has gone, ranks that disagree, a deadline.
+// And what people are told before the deadline: reports of which ranks are missing. Nothing in here
+// waits for an answer.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,25 @@
 
 namespace smd::engine {
 
-// For the driver of an operation. Keeps what it knows in the Work.
+// The driver of an operation uses it. What it learns it keeps in the Work.
 class Diagnosis {
  public:
-  // All of them outlive this. `reportAfter`: how long an operation waits before people are told;
-  // zero: they are not. `heldBytes`: of messages that were posted here and have not been taken.
+  // The references outlive this. `reportAfter`: how long an operation waits before there is a
+  // report; zero: no reports. `heldBytes` returns the size of the messages that this rank has
+  // posted and that no peer has taken.
   Diagnosis(const Peers& peers, GroupPositions& positions, GroupFailure& failure,
             nanoseconds reportAfter, std::function<std::uint64_t()> heldBytes);
 
-  // Now and then while `work` is not complete: the error that it ends with, or nothing. Unless it
-  // is a receive that nobody answered, the group has failed with that.
+  // To be called now and then while `work` is not complete. Returns the error with which `work`
+  // must end, or nothing. With that error the group has failed, unless `work` is a receive that
+  // nobody answered.
   std::optional<Error> diagnose(Work& work);
-  // `work` has met `error`. Whether the other ranks are asked first (disagreements.h): then `work`
-  // stays as it is until diagnose() returns an error.
+  // `work` has met `error`. Returns whether the other ranks are asked first (disagreements.h). Then
+  // `work` stays as it is until diagnose() returns an error.
   bool suspect(Work& work, const Error& error) const {
     return !failure_.hasEnded() && disagreements_.suspect(work, error);
   }
-  // `error`, of ranks that disagree, with the collectives that came before.
+  // `error`, which says that ranks disagree, and the collectives that came before.
   Error withHistory(const Work& work, const Error& error) {
     return disagreements_.withHistory(work, error);
   }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr nanoseconds kPatience = milliseconds(1000);
 constexpr nanoseconds kAskAgain = milliseconds(250);
-constexpr std::uint64_t kHistory = 3;  // operations told of that came before a mismatch
+constexpr std::uint64_t kHistory = 3;  // earlier operations that an error names
 
 }  // namespace
 
@@ -54,7 +54,7 @@ std::optional<Error> Disagreements::settle(Work& work) {
   const bool areSame = std::all_of(known.begin(), known.end(), [&known](const auto& one) {
     return one.signature == known.front().signature;
   });
-  // The same call, yet what one sends is not what another expects: that is about two ranks.
+  // All made the same call, yet two ranks disagree about what one of them sends.
   return withHistory(work, areSame ? *work.suspicion : algorithms::mismatchError(known));
 }
 

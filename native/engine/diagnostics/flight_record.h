@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the ranks of a group are, as data and as text for people: what errors, stall reports and
-// flight records show. No I/O and no clock in here: what is written is a function of what is given.
+// flight records show. No I/O and no clock in here: each text is a function of its arguments.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the ranks of a group are: what this rank keeps for others to see, what it reads of its own
-// host and asks of others. Nobody ever waits for an answer in here.
+// Where the ranks of a group are: what this rank keeps for others to see, what it reads from ranks
+// of its own host, and what it asks ranks of other hosts. Nothing in here waits for an answer.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class GroupPositions {
   GroupPositions(const GroupPositions&) = delete;
   GroupPositions& operator=(const GroupPositions&) = delete;
 
-  // Who the ranks are, before anything below is called. All of it outlives this; null: no peer is
-  // on this host (`memory`), there is no peer at all (the others).
+  // Says who the ranks are, before anything below is called. All arguments outlive this. `memory`
+  // is null if no peer is on this host, the other pointers are null if there is no peer at all.
   void join(const Membership& membership, const transport::PeerMemory* memory,
             transport::Mailbox* mailbox, const Liveness* liveness);
 
@@ -42,21 +42,21 @@ class GroupPositions {
   void noteBegin(Work& work);
   void noteEnd(Work& work, bool isDone);
   void noteMissing(const Work& work, const std::vector<int>& missing);
-  // That this process waits in another group; one thread at a time.
+  // Shows that this process waits in another group; one thread at a time.
   void showElsewhere(const FlightNote& where);
 
-  // To and from ranks on other hosts: control frames of the tags in positions.h. answer() and
-  // noteAnswer() are for the thread that receives.
+  // Questions to ranks on other hosts, and their answers: control frames with the tags of
+  // positions.h. The thread that receives calls answer() and noteAnswer().
   void ask(const std::vector<int>& peers, std::uint64_t sequence);
   void answer(int peer, std::uint64_t sequence);
   void noteAnswer(int peer, std::string_view payload);
 
   const FlightBoard* boardOf(int peer) const;           // null: it is on another host
   const transport::RankCells& cellsOf(int peer) const;  // of this host
-  // What is known of where a rank is, without its times.
+  // Where a rank is, as far as it is known, without times.
   std::optional<Position> knownOf(int rank) const;
   std::vector<RankView> viewsOf(const std::vector<int>& ranks) const;
-  // A table of what is known, those of interest first.
+  // A table of where all ranks are, as far as it is known, beginning with the ranks `first`.
   std::string whereRanksAre(const std::vector<int>& first) const;
   std::string lastSeen(int peer) const;
 
@@ -69,7 +69,7 @@ class GroupPositions {
   transport::Mailbox* mailbox_ = nullptr;
   const Liveness* liveness_ = nullptr;
   FlightBoard ownBoard_;      // used if there is no region
-  std::mutex messagesMutex_;  // the messages of a board have one writer at a time
+  std::mutex messagesMutex_;  // one thread at a time writes the messages of the board
   Positions positions_;       // of ranks on other hosts
 };
 

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks on other hosts have said about where they are. Written by the thread that receives,
-// read by the one that waits.
+// What ranks on other hosts have said about where they are. The thread that receives writes it, the
+// thread that waits reads it.
 #pragma once
 
 #include <map>
@@ -14,13 +14,13 @@
 
 namespace smd::engine {
 
-// What a control frame is, by its tag. Lower ones are those of ErrorKind: the sender's group has
-// failed, and the payload says why; `signature` is that of the collective in which it did, if any,
-// and `amount` the first one that a rank has not completed.
+// The tag says what a control frame is. A lower tag than these is an ErrorKind: the sender's group
+// has failed, and the payload is the text of the error. Then `signature` is the collective in which
+// it failed, if any, and `amount` is the first collective that a rank has not completed.
 inline constexpr std::uint64_t kAskPosition = 16;   // signature.sequence: of special interest
 inline constexpr std::uint64_t kTellPosition = 17;  // payload: encodePosition()
 
-// Whoever lives answers sooner, also on a busy machine.
+// A rank that is alive answers within this time, also on a busy machine.
 inline constexpr nanoseconds kAnswerTime = std::chrono::milliseconds(400);
 
 class Positions {
@@ -31,8 +31,8 @@ class Positions {
     TimePoint received{};
     TimePoint asked{};  // the first question after that answer; zero: none
 
-    // Whether a question has gone unanswered for so long that the answer, if there is one, tells
-    // where the rank was, and no longer where it is.
+    // Whether a question has had no answer for so long that the last answer says where the rank
+    // was, and no longer where it is.
     bool isOld(TimePoint now) const {
       return position && asked != TimePoint{} && now - asked >= kAnswerTime;
     }

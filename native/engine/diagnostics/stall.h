@@ -1,13 +1,14 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// When somebody who waits for an operation looks around: pure arithmetic on times.
+// When a thread that waits for an operation looks where the other ranks are: pure arithmetic on
+// times.
 //
-//   first look      after 1 s, or half the operation's timeout if that is shorter: where are those
-//                   that are missing? then every 250 ms
+//   first look      where are the missing ranks? After 1 s, or half the operation's timeout if that
+//                   is shorter; then every 250 ms
 //   questions       to ranks on other hosts: at the first look, half a second before each report,
-//                   and before the deadline, so that the answers are there when they are needed and
-//                   nobody waits for them
+//                   and before the deadline: so the answers are there when they are needed, and
+//                   nothing waits for them
 //   reports         after `reportAfter`, and again when twice, four times ... as much has passed
 #pragma once
 

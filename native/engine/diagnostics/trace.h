@@ -30,7 +30,7 @@ struct Event {
   std::int64_t queuedNs = 0;        // the call
   std::int64_t startedNs = 0;       // at the head of its queue
   std::int64_t arrivedNs = 0;       // all ranks had arrived; known where memory is shared
-  std::int64_t finishedNs = 0;      // just before whoever waits is told
+  std::int64_t finishedNs = 0;      // just before those who wait are told
   bool isDrivenByProgress = false;  // it ended on the progress thread
   std::string error;                // empty: it went well
 };
@@ -40,8 +40,8 @@ struct Recording {
   std::uint64_t numDropped = 0;
 };
 
-// Discards what was recorded and records up to `capacity` events. The first ones are kept, later
-// ones only counted: so what there is has no holes, and begins where the user said.
+// Discards what was recorded, and records up to `capacity` events from now on. Later events are
+// only counted: so the recording has no gaps, and begins where the user said.
 void start(std::size_t capacity);
 // Returns what was recorded since start(); nothing if off. Later events are ignored.
 Recording stop();

@@ -1,13 +1,13 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks that know nothing of each other but a way to exchange bytes become a group: two
-// exchanges of at most a few hundred bytes per rank (so n^2 such messages in all through a store
-// that gives everyone everything).
-//   1. everyone publishes an Identity; the lowest rank of each machine offers a shared region, the
-//      others ask for it over a Unix socket: whoever gets the descriptor shares the host;
-//   2. everyone publishes whether that worked, so that all draw the same map, and a mark of its job
-//      token, so that all see who has another one.
+// How ranks become a group that have nothing but a function to exchange bytes. It takes two
+// exchanges of at most a few hundred bytes per rank (n^2 such messages through a store in which
+// every rank reads every value):
+//   1. Every rank publishes an Identity. The lowest rank of each machine offers a shared region;
+//      the others ask for it over a Unix socket. Ranks that get the descriptor share the host.
+//   2. Every rank publishes whether that worked, so that all draw the same map, and a mark of its
+//      job token, so that all see which rank has another token.
 #pragma once
 
 #include <functional>
@@ -31,18 +31,19 @@ using ExchangeFn =
 struct Membership {
   std::vector<hosts::Identity> identities;  // by rank
   hosts::Hosts hosts;
-  // Ranks whose memory is shared with this one's, in order, this one included; and their region
-  // (null if there is no other).
+  // The ranks that share memory with this one, in order and including it; and their region (null
+  // if this rank shares memory with none).
   std::vector<int> localRanks;
   std::shared_ptr<transport::shm::Region> region;
-  // Whether all ranks of this host map the region's arenas: then memory may be allocated there.
+  // Whether all ranks of this host have mapped the region's arenas. Only then may memory be
+  // allocated there.
   bool hasArenas = false;
   auth::SessionKey key;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
 };
 
-// Every rank's `value`, by rank. Throws Error(kConfiguration) if the function returned another
-// number of them.
+// Every rank's `value`, by rank. Throws Error(kConfiguration) if `exchange` returns any other
+// number of values.
 std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::string& key,
                                      const std::string& value, int worldSize);
 

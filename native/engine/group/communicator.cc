@@ -24,19 +24,20 @@
 namespace smd::engine {
 namespace {
 
-// Of an operation that is carried out briefly: bytes for which it may spin once more as long, and
-// beyond which no longer.
+// An operation in Mode::kBrief may spin for one more spin budget per kWorthOneBudget bytes, up to
+// kMostOfOne bytes.
 constexpr std::uint64_t kWorthOneBudget = std::uint64_t{4} << 20;
 constexpr std::uint64_t kMostOfOne = std::uint64_t{32} << 20;
 
 using algorithms::Request;
 
-// An asynchronous operation of so many bytes is tried on the caller's thread while that may spin,
-// before the progress thread takes over: a hand-over and back costs some 100 us. A larger one would
-// keep the caller from computing.
+// The caller's thread tries an asynchronous operation of at most this size for as long as it may
+// spin, before the progress thread takes the operation over: a hand-over and back costs some 100
+// us. A larger operation would keep the caller from computing.
 constexpr std::uint64_t kInlineBytes = 64 << 10;
 constexpr milliseconds kGoodbyeGrace{2000};
-// For measuring the network when a group is made; what is not known by then is assumed.
+// How long a new group may measure the network between its hosts. What it has not learned by then
+// is assumed.
 constexpr milliseconds kLinkPatience{5000};
 
 bool isSmall(const Request& request) {
@@ -74,7 +75,7 @@ std::shared_ptr<Communicator> Communicator::create(int rank, int worldSize,
   if (communicator->options_.hasSignalReport) {
     try {
       installSignalReport();
-    } catch (const std::exception&) {  // out of descriptors or threads: only a diagnostic is lost
+    } catch (const std::exception&) {  // no descriptor or thread is left: only a diagnostic is lost
     }
   }
   return communicator;
@@ -141,15 +142,15 @@ void Communicator::join(const ExchangeFn& exchange) {
   positions_.join(peers_.membership, peers_.memory ? &*peers_.memory : nullptr,
                   peers_.mailbox.get(), peers_.liveness.get());
   if (peers_.membership.tcp != nullptr) {
-    // Before the mailbox knows it, and before it starts to call the mailbox: close() must find it
-    // here if anything below throws.
+    // First of all: if anything below throws, close() must find the transport here.
     transport::tcp::TcpTransport& tcp = *peers_.membership.tcp;
     peers_.transports.push_back(std::move(peers_.membership.tcp));
     peers_.tcp = &tcp;
     std::vector<std::string> endpoints;
     for (const auto& identity : peers_.membership.identities)
       endpoints.push_back(identity.endpoint);
-    // Before it starts: a peer's question may come at once, and is answered.
+    // Before the transport starts: a peer may ask a question at once, which is answered through the
+    // mailbox.
     for (int peer = 0; peer < peers_.size; ++peer) {
       if (!std::binary_search(locals.begin(), locals.end(), peer)) {
         peers_.mailbox->setTransport(peer, &tcp);
@@ -157,8 +158,9 @@ void Communicator::join(const ExchangeFn& exchange) {
     }
     interfaces_ = tcp.interfaces();
     tcp.start(std::move(endpoints), peers_.membership.key, *peers_.mailbox);
-    // So that there is a way to every rank along which a failure is told, whoever talks to whom: a
-    // ring of hosts for each position there. Within a host the region is the way.
+    // A ring of connections over the hosts, for each position on a host: so news of a failure finds
+    // a way to every rank, whichever ranks have talked to each other. Within a host the region is
+    // that way.
     const hosts::Hosts& hosts = peers_.membership.hosts;
     const std::vector<int>& next = hosts.ranksOf((hosts.self + 1) % hosts.count());
     tcp.expect(next[static_cast<std::size_t>(hosts.position) % next.size()]);
@@ -195,7 +197,8 @@ Doorbell& Communicator::bell() { return peers_.memory ? peers_.memory->mine().be
 std::shared_ptr<transport::shm::SharedBuffer> Communicator::allocateShared(
     std::size_t bytes, transport::shm::Contents contents) {
   checkUsable();
-  // They are for what all ranks reduce: of no use if some are on other hosts.
+  // Shared buffers are for what all ranks reduce: they are of no use if some ranks are on other
+  // hosts.
   if (peers_.arena == nullptr || !peers_.areAllLocal || failure_.hasEnded()) return nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -230,7 +233,7 @@ void Communicator::checkUsable() const {
   }
 }
 
-// Caller holds mutex_.
+// The caller holds mutex_.
 void Communicator::requireOpen() const {
   if (!closed_) return;
   throw Error(
@@ -240,7 +243,7 @@ void Communicator::requireOpen() const {
           "last use.");
 }
 
-// Also that there is such a peer.
+// The group is open, and has a rank `peer` other than this one.
 void Communicator::requireUsable(std::string_view operation, int peer, bool mayBeAny) {
   checkUsable();
   const bool isAny = peer == transport::kAnyPeer && mayBeAny;
@@ -255,7 +258,7 @@ void Communicator::requireUsable(std::string_view operation, int peer, bool mayB
   requireOpen();
 }
 
-// What lies at no address would be read by nobody, or end the process.
+// To read elements at a null address would end the process.
 void Communicator::requireMemory(const Request& request) const {
   if (!algorithms::lacksMemory(request, request.root == peers_.rank)) return;
   throw Error(ErrorKind::kConfiguration,
@@ -267,7 +270,7 @@ void Communicator::requireMemory(const Request& request) const {
                   "resized to 0. Pass wait_tensor(t), t.to_local() or a copy.");
 }
 
-// Throws with `request` as it was, if there is no memory.
+// If there is no memory it throws, and `request` is unchanged.
 std::shared_ptr<Work> Communicator::makeWork(Request&& request, nanoseconds timeout) {
   auto work = std::make_shared<Work>();
   work->started = Clock::now();
@@ -296,7 +299,7 @@ void Communicator::failCall(const Signature& signature, std::uint64_t bytes,
   Error told = peers_.size > 1 ? *failure_.error() : error;
   try {
     told = peers_.withPrefix(describe(signature), told);
-  } catch (const std::bad_alloc&) {  // without its first words then
+  } catch (const std::bad_alloc&) {  // then the error lacks its first words
   }
   throw told;
 }
@@ -315,7 +318,7 @@ Task Communicator::start(Work& work) {
   Algorithm algorithm = choice.algorithm;
   context.pattern = choice.pattern;
   if (algorithm == Algorithm::kShared && !algorithms::mayShareBuffers(context)) {
-    algorithm = Algorithm::kStaged;  // this rank need not wait to know
+    algorithm = Algorithm::kStaged;  // known at once, without waiting for the other ranks
   }
   const bool readsFragments = algorithm == Algorithm::kShared || algorithm == Algorithm::kStaged;
   if (!readsFragments) algorithms::joinFragments(context.request);
@@ -348,8 +351,8 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
     if (peers_.size == 1 || request.op == ReduceOp::kPremulSum) algorithms::joinFragments(request);
     std::unique_ptr<std::byte[]> packed = algorithms::pack(request, peers_.size);
     work = makeWork(std::move(request), timeout);
-    work->startClock(work->started);  // whoever is late keeps others waiting
-    // Before premultiply(), which may write to the caller's array.
+    work->startClock(work->started);  // from the call on: a late rank keeps the others waiting
+    // These checks come before premultiply(), which may write to the caller's array.
     if (mode == Mode::kBlocking && peers_.size > 1) requireMayWait(work->signature());
     if (work->context.request.op == ReduceOp::kPremulSum) {
       const std::lock_guard looking(mutex_);
@@ -394,8 +397,8 @@ std::shared_ptr<Work> Communicator::collective(Request&& request, Mode mode, nan
 void Communicator::giveUp(Work& work) {
   failure_.fail(Error(ErrorKind::kPeerLost,
                       positions_.describePeer(peers_.rank) + " was interrupted by its user"));
-  // Whoever drives may be in the middle of this operation: the caller's buffers are in use until it
-  // has seen the error.
+  // The driver may be in the middle of this operation. Until it has seen the error, it uses the
+  // caller's buffers.
   work.waitUntil(TimePoint::max(), nullptr);
   throw Interrupted{};
 }
@@ -405,7 +408,7 @@ bool Communicator::isInterruptedHere() const {
 }
 
 void Communicator::requireMayWait(const Signature& signature) const {
-  if (!isInterruptedHere() && !Work::isCallingBack()) return;  // at once: in each blocking call
+  if (!isInterruptedHere() && !Work::isCallingBack()) return;  // cheap: each blocking call asks
   requireMayWait([&signature] { return describe(signature); });
 }
 
@@ -449,19 +452,20 @@ Communicator::Drive Communicator::wait(Work& work, TimePoint end) {
   return isDone ? Drive::kDone : Drive::kNotYet;
 }
 
-// The caller holds the lock, which is let go of, and nobody drives. `work` is in the queue.
+// The caller holds the lock, which this function releases. `work` is in the queue, and no thread
+// drives the queue.
 Communicator::Drive Communicator::driveQueue(std::unique_lock<std::mutex>& lock, const Work& work,
                                              const Until& until) {
   driver_ = Driver::kInline;
   Drive result = Drive::kDone;
   while (result == Drive::kDone && !work.isCompleted()) {
-    Work& first = *queue_.front();  // stays there: whoever drives takes it off
+    Work& first = *queue_.front();  // stays in the queue: the driver removes it
     lock.unlock();
     first.context.copyAhead = copyAhead_;
     if (first.trace) first.trace->isDrivenByProgress = false;
     try {
       result = driveInline(first, until);
-    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+    } catch (const std::exception& error) {  // no memory: no other thread would end it
       failure_.fail(failure_.cannotGoOn(error, first));
       finish(first, failure_.error());
       result = Drive::kDone;
@@ -484,8 +488,9 @@ void Communicator::handOver(std::unique_lock<std::mutex>& lock) {
   leaveToProgressThread();
 }
 
-// Whatever is under way that nobody drives. False: there is no such thread, and all has ended with
-// that as its error, since nobody else would let go of the callers' buffers.
+// Gives the operations that no thread drives to the progress thread. False: that thread cannot be
+// started. Then all operations have ended with that as their error, since otherwise the callers'
+// buffers would stay in use.
 bool Communicator::leaveToProgressThread() {
   try {
     ProgressThread::process().add(shared_from_this());
@@ -500,7 +505,7 @@ bool Communicator::leaveToProgressThread() {
               reasonOf(error) +
               "); expected room for one more thread. Raise the limit of processes and threads "
               "(ulimit -u, or that of the container), or start fewer");
-    } catch (const std::bad_alloc&) {  // it stays what it was
+    } catch (const std::bad_alloc&) {  // then the reason is that there is no memory
     }
     failure_.fail(reason);
   }
@@ -536,7 +541,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
   request.root = peer;
   requireMemory(request);
   std::shared_ptr<Work> work;
-  std::list<std::shared_ptr<Work>> asynchronous;  // made before it begins: it must be kept then
+  std::list<std::shared_ptr<Work>> asynchronous;  // made first: once it has begun it must be kept
   try {
     work = makeWork(std::move(request), timeout);
     work->context.signature.detail = tag;
@@ -562,7 +567,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     Drive result = Drive::kDone;
     try {
       result = driveInline(*work, {});
-    } catch (const std::exception& error) {  // no memory while it waited: nobody else would end it
+    } catch (const std::exception& error) {  // no memory: no other thread would end it
       failure_.fail(failure_.cannotGoOn(error, *work));
       finish(*work, failure_.error());
     }
@@ -574,7 +579,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
     }
     return work;
   }
-  // Posting happens here and now, so that receives match in the order of the calls.
+  // The first step posts the receive, on this thread: so receives match in the order of the calls.
   if (step(*work)) return work;
   std::unique_lock lock(mutex_);
   independent_.splice(independent_.end(), asynchronous);
@@ -585,7 +590,7 @@ std::shared_ptr<Work> Communicator::runIndependently(Request request, std::uint6
 
 // --- driving operations --------------------------------------------------------------------------
 
-// Returns whether the work is complete, well or not.
+// Takes the operation as far as it gets. Returns whether it is complete, with or without an error.
 bool Communicator::step(Work& work) {
   try {
     if (failure_.hasEnded()) {
@@ -595,8 +600,9 @@ bool Communicator::step(Work& work) {
     if (work.suspicion) return false;
     const std::uint64_t sequence = work.context.signature.sequence;
     if (!work.isStarted) {
-      // The others may have left all that it takes behind when they gave up: that is no result.
-      // What they sent before they gave up may be received.
+      // If another rank has failed, its part of a collective may still lie there, left over from
+      // the time before: a result of that would be wrong. A message that it sent before it failed
+      // may be received.
       const bool maySucceed = work.context.request.kind == OpKind::kRecv;
       const std::optional<Error> reported = maySucceed ? std::nullopt : failure_.reported();
       if (reported) {
@@ -630,15 +636,15 @@ bool Communicator::step(Work& work) {
       failure_.fail(error);
       finish(work, failure_.error());
     }
-  } catch (const std::exception& error) {  // no memory, most likely
+  } catch (const std::exception& error) {  // most likely there is no memory
     failure_.fail(failure_.cannotGoOn(error, work));
     finish(work, failure_.error());
   }
   return true;
 }
 
-// Over messages, ranks that name different roots may all get through: each sends to ranks that do
-// not listen. What they sent tells.
+// Over messages, ranks that name different roots may all complete the operation: each sends to
+// ranks that do not listen. Frames that nobody has received give that away.
 void Communicator::checkForStrays(const Work& work) {
   const Signature& mine = work.context.signature;
   if (mine.sequence == 0 || peers_.areAllLocal) return;
@@ -666,7 +672,7 @@ void Communicator::finish(Work& work, std::optional<Error> error) {
     if (error)
       error = peers_.withPrefix(describe(work.signature()), failure_.asSeenBy(work, *error));
     if (work.trace) trace::record(work.trace->finish(work.context, error));
-  } catch (const std::bad_alloc&) {  // its first words, or its line in the trace, are missing then
+  } catch (const std::bad_alloc&) {  // then its first words, or its event in the trace, are missing
   }
   work.complete(std::move(error));
 }
@@ -682,7 +688,7 @@ class Communicator::DrivenWork final : public Driven {
     const Condition* awaited = work_.body.awaited();
     return awaited != nullptr && awaited->awaitsOtherHosts();
   }
-  // Of messages it is not known: only with collectives ranks say where they are.
+  // Only of collectives: there, ranks say on which processor they are.
   bool isInTheWay() const override {
     return work_.context.signature.sequence != 0 && communicator_.peers_.memory &&
            communicator_.peers_.memory->hasPeerOn(sched_getcpu());
@@ -698,7 +704,8 @@ Communicator::Drive Communicator::driveInline(Work& work, const Until& until) {
   SpinBudget budget = peers_.areAllLocal ? callerSpinBudget()
                       : work.isSmall     ? kBetweenHosts
                                          : kBetweenHostsLarge;
-  // Ranks wait for each other at every block of a large operation: about as long as it takes.
+  // Ranks wait for each other at every block of a large operation, so the whole operation may be
+  // one long wait.
   if (until.isBrief) {
     const std::uint64_t bytes = algorithms::agreedBytes(work.context.request);
     budget.spins *= 1 + static_cast<int>(std::min(bytes, kMostOfOne) / kWorthOneBudget);
@@ -710,10 +717,10 @@ bool Communicator::stepOrDiagnose(Work& work) {
   if (step(work)) return true;
   std::optional<Error> error;
   try {
-    // A collective in shared memory looks at no ring, where a peer may wait for room.
+    // A collective in shared memory does not look at the rings, where a peer may wait for room.
     if (peers_.memory && work.context.signature.sequence != 0) peers_.mailbox->poll();
     error = diagnosis_.diagnose(work);
-  } catch (const std::exception& exception) {  // no memory, most likely
+  } catch (const std::exception& exception) {  // most likely there is no memory
     failure_.fail(failure_.cannotGoOn(exception, work));
     error = failure_.error();
   }
@@ -724,7 +731,7 @@ bool Communicator::stepOrDiagnose(Work& work) {
 
 Advancing::Result Communicator::advance() {
   bool moved = false;
-  // Called with the lock, which is let go of meanwhile.
+  // Called with the lock, which it releases while the operation runs.
   std::unique_lock lock(mutex_);
   const auto drive = [&](const std::shared_ptr<Work>& work) {
     isStepping_ = true;
@@ -737,7 +744,7 @@ Advancing::Result Communicator::advance() {
     moved = moved || isDone;
     return isDone;
   };
-  if (isStepping_) return Result::kBlocked;  // by a thread that was told to stop, and has not yet
+  if (isStepping_) return Result::kBlocked;  // an old progress thread has not stopped yet
   while (driver_ == Driver::kProgress && !queue_.empty()) {
     const std::shared_ptr<Work> work = queue_.front();
     if (!drive(work)) break;
@@ -757,7 +764,8 @@ Advancing::Result Communicator::advance() {
   if (driver_ != Driver::kProgress && independent_.empty() && !areMessagesLeft) {
     return Result::kIdle;
   }
-  // Who waits for these sleeps until the background thread has received something.
+  // A caller that waits for these operations sleeps until the background thread has received
+  // something.
   if (!moved) peers_.mailbox->letReturn();
   return moved ? Result::kMoved : Result::kBlocked;
 }
@@ -828,7 +836,7 @@ void Communicator::abort(const std::string& reason) {
                       positions_.describePeer(peers_.rank) + " aborted the group: " + reason));
 }
 
-// Whoever sent and did not wait before leaving still meant it to arrive.
+// A rank that closes the group without waiting for its sends still meant them to arrive.
 void Communicator::letSendsOut() {
   const TimePoint patience = Clock::now() + kGoodbyeGrace;
   const auto isSend = [](const std::shared_ptr<Work>& work) {
@@ -863,7 +871,7 @@ void Communicator::close() {
   failure_.leave(isPending, isLate ? milliseconds(0) : kGoodbyeGrace);
   if (messages_ != nullptr) messages_->close();
   wake();
-  // Whoever drives them completes what is pending with that error.
+  // The drivers of pending operations complete them with that error.
   while (isPending) {
     if (ProgressThread::process().isStopped()) advance();
     sched_yield();

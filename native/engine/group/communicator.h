@@ -46,8 +46,8 @@
 
 namespace smd::engine {
 
-// kBrief: kAsync for callers that have nothing better to do. They carry out the operation for as
-// long as that takes no sleep: for a large one quicker than to leave it to the progress thread.
+// kBrief: like kAsync, but the calling thread carries the operation out for as long as it need not
+// sleep. For a caller that has nothing else to do, that is quicker than the progress thread.
 enum class Mode { kBlocking, kAsync, kBrief };
 
 class Communicator final : public Advancing, public std::enable_shared_from_this<Communicator> {
@@ -59,9 +59,9 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size; }
   const std::string& name() const { return peers_.name; }
-  // Through which other hosts are reached, for people; empty if there are none.
+  // The interfaces through which other hosts are reached, for people; empty if there are no others.
   const std::string& interfaces() const { return interfaces_; }
-  // What the cost model counts with between hosts: the same on all ranks.
+  // The link between hosts that the cost model assumes: the same on all ranks.
   const Link& link() const { return topology_.link; }
   const Membership& membership() const { return peers_.membership; }
   bool sharesMemoryWith(int peer) const { return peers_.sharesMemoryWith(peer); }
@@ -73,7 +73,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   // it, and is asleep, the calling thread takes it over.
   using Drive = engine::Drive;
   Drive wait(Work& work, TimePoint end);
-  // peer: transport::kAnyPeer for a receive from whoever sends first.
+  // peer: transport::kAnyPeer to receive from the rank that sends first.
   std::shared_ptr<Work> send(const std::byte* data, std::uint64_t count, DType dtype, int peer,
                              std::uint64_t tag, Mode mode, nanoseconds timeout);
   std::shared_ptr<Work> receive(std::byte* data, std::uint64_t count, DType dtype, int peer,
@@ -81,35 +81,37 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   // Messages of unknown size, without tags (messages.h).
   //
-  // Sends one to `peer`: a header, and a body of `segments`. All has been copied, once, when it
-  // returns; it never waits for the peer. Any thread. Throws the group's error, that the peer has
-  // gone, that the group is closed, or that there is no such peer.
+  // Sends a message to `peer`: a header, and a body made of `segments`. Copies everything once, and
+  // never waits for the peer. Any thread. Throws if the group has failed or is closed, if the peer
+  // has gone, or if there is no such peer.
   void postMessage(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
-  // The oldest message that has arrived whole, from whomever: those of one peer in the order of
-  // their posting. Nothing if none has come by `end`; then nothing has changed. One thread at a
-  // time. The group's own deadline and stall reports do not apply. Throws the group's error, and
-  // PeerLost once a peer has gone: but what had arrived whole by then is delivered first. Throws
-  // Interrupted, which harms nothing either.
+  // The oldest message that has arrived whole, from any rank; messages of one peer come in the
+  // order in which it posted them. Nothing if none has come by `end`; then nothing has changed. One
+  // thread at a time. The group's own deadline and stall reports do not apply. Throws the group's
+  // error, and PeerLost once a peer has gone, after its last whole message has been delivered.
+  // Throws Interrupted; the group can be used further then.
   std::optional<Message> nextMessage(TimePoint end);
 
-  // Memory that all ranks can reach: collectives use buffers there where they lie, if
-  // those of every rank are such ones. Not a collective. Null where no such memory is to be had:
-  // one rank, several hosts, TCP, no room, a group that is closed or has failed.
+  // Memory that all ranks can reach. If the buffers of all ranks lie in such memory, collectives
+  // use them without a copy. Not a collective. Null where there is no such memory: one rank,
+  // several hosts, TCP, no room, a group that is closed or has failed.
   std::shared_ptr<transport::shm::SharedBuffer> allocateShared(
       std::size_t bytes, transport::shm::Contents contents = transport::shm::Contents::kZeros);
 
   // Whether a collective, or an asynchronous send or receive, that is not complete reads or writes
-  // any byte of [begin, begin + bytes). False in a forked child: nothing is under way there.
+  // any byte of [begin, begin + bytes). False in a forked child, where
+  // no operation is under way.
   bool isInUse(const std::byte* begin, std::size_t bytes);
 
-  // What would be chosen, and why (but for sums of 16-bit floats, see `isRoundedOnce` in select.h).
+  // The algorithm that would be chosen, and why. (Sums of 16-bit floats may differ: `isRoundedOnce`
+  // in select.h.)
   Choice choose(OpKind kind, std::uint64_t payloadBytes) const;
 
   // Every rank's pending and later operations fail with `reason`.
   void abort(const std::string& reason);
-  // Whether this rank knows that the group has failed: an operation would raise why.
+  // Whether this rank knows that the group has failed. An operation would raise the reason.
   bool hasFailed() const;
-  // Says goodbye and lets go of everything. Pending operations of this rank fail. Idempotent.
+  // Says goodbye and frees everything. Pending operations of this rank fail. Idempotent.
   void close();
 
   // The last operations of this rank. Any thread.
@@ -120,24 +122,25 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
   Result advance() override;
   Doorbell& bell() override;
 
-  // Whether this thread runs a signal handler inside one of its calls, which goes on only after
-  // it: what waits for the group in there would wait for ever.
+  // Whether this thread is in a signal handler that has interrupted a call of this group. That call
+  // goes on only after the handler, so a handler that waited for the group would wait for ever.
   bool isInterruptedHere() const;
-  // Throws in a forked child of the process that has made it.
+  // Throws in a forked child of the process that made the group.
   void checkUsable() const;
 
  private:
   Communicator(int rank, int worldSize, EngineOptions options, std::string name);
   void join(const ExchangeFn& exchange);
-  // Of the network between the hosts.
+  // Learns how fast the network between the hosts is.
   void learnLink(const ExchangeFn& exchange);
 
   void requireMemory(const algorithms::Request& request) const;
   std::shared_ptr<Work> makeWork(algorithms::Request&& request, nanoseconds timeout);
-  // Ends the group if there are others, who would wait for a call that this rank has not made.
+  // Ends the group, if there are other ranks: they would wait for a call that this rank has not
+  // made.
   [[noreturn]] void failCall(const Signature& signature, std::uint64_t bytes,
                              const std::exception& cause);
-  // Throws if this thread is the one that what waits for `signature` would wait for.
+  // Throws if a wait for `signature` on this thread would wait for this thread itself.
   void requireMayWait(const Signature& signature) const;
   void requireMayWait(const std::function<std::string()>& what) const;
   Task start(Work& work);
@@ -147,7 +150,7 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
                                          DType dtype, int peer, std::uint64_t tag, Mode mode,
                                          nanoseconds timeout);
 
-  // Whoever drives looks again, wherever it sleeps.
+  // Has the driver look again, wherever it sleeps.
   void wake();
   class DrivenWork;
   Drive driveInline(Work& work, const Until& until);
@@ -188,8 +191,8 @@ class Communicator final : public Advancing, public std::enable_shared_from_this
 
   std::uint64_t copyAhead_ = 1, copyAheadInBackground_ = 1;
   std::uint64_t blocksDone_ = 0;  // touched by the driver only
-  algorithms::Scratch scratch_;   // likewise
-  // What was chosen last, as it usually is again; likewise.
+  algorithms::Scratch scratch_;   // touched by the driver only
+  // The last choice, which usually comes again; touched by the driver only.
   struct LastChoice {
     OpKind kind{};
     std::uint64_t bytes = 0;

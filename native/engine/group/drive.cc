@@ -12,7 +12,7 @@ namespace {
 
 InterruptCheck interruptCheck;
 
-// A handler that waits in another group may be interrupted there in its turn.
+// A signal handler that waits in another group may itself be interrupted there.
 struct Handling {
   const transport::Mailbox* within;
   const Handling* outer;
@@ -22,12 +22,12 @@ thread_local const Handling* handling = nullptr;
 constexpr nanoseconds kLongestSleep = milliseconds(100);
 // Polls between two looks at the clock and at the health of the group.
 constexpr int kPollsPerCheck = 64;
-// Whoever yields comes back after a slice of whatever else wants the processor. If that computes,
-// it is better to sleep: who is woken is let in at once.
+// A thread that yields gets the processor back after a slice of another thread. If that one
+// computes, it is better to sleep: a thread that is woken gets the processor at once.
 constexpr nanoseconds kLongestYielding = milliseconds(2);
 
-// The background thread stays away from the wires while this one is at them. If the wait ends well
-// meanwhile, the next one is likely to follow soon.
+// While this thread polls the wires, the background thread stays away from them. If the wait ends
+// well, the next wait is likely to follow soon.
 class Wires {
  public:
   explicit Wires(transport::Mailbox& mailbox) : mailbox_(mailbox) {}
@@ -86,9 +86,9 @@ Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const 
     if (polls < budget.spins) {
       cpuRelax();
       ++polls;
-      // Ranks that could have a processor each are put on one now and then, and to spin keeps the
-      // peer from doing what is waited for. One that sleeps leaves it to the peer, and is woken on
-      // another processor if there is an idle one.
+      // Ranks that could have a processor each are sometimes put on the same one. A thread that
+      // spins there keeps the peer from doing what it waits for. A thread that sleeps leaves the
+      // processor to the peer, and is woken on an idle one if there is one.
       if (polls % kPollsPerCheck == 0 && driven.isInTheWay()) polls = limit;
       continue;
     }
@@ -99,7 +99,7 @@ Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const 
       polls = now < yieldsEnd ? polls + 1 : limit;
       continue;
     }
-    // Only now and then: the check may have to wait for another thread, and the peers with it.
+    // Only now and then: the check may have to wait for another thread, and the peers wait with it.
     if (interruptsSeen == TimePoint{}) interruptsSeen = now;
     if (woken == FutexResult::kInterrupted || now - interruptsSeen >= kLongestSleep) {
       interruptsSeen = now;

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a thread waits that has nothing else to do: it moves what can be moved, spins and offers its
-// processor for a while, then sleeps. docs/thread_model.md says why so.
+// How a thread waits for an operation: it moves what can be moved, spins and offers its processor
+// for a while, then sleeps. docs/thread_model.md gives the reasons.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,24 @@
 
 namespace smd::engine {
 
-// Asked by threads that block on behalf of a user: "did Ctrl-C arrive?" Set once by the bindings.
-// It must not throw.
+// Threads that block on behalf of a user ask it: "did Ctrl-C arrive?" The bindings set it once. It
+// must not throw.
 using InterruptCheck = std::function<bool()>;
 void setInterruptCheck(InterruptCheck check);
-// By a thread that waits with this mailbox, which is a group's.
+// Asks that, for a thread that waits for the group of this mailbox.
 bool wasInterrupted(const transport::Mailbox& mailbox);
-// Whether this thread is in it: in a signal handler of the user's, within a call of that group.
+// Whether this thread is inside that question: in a signal handler of the user, within a call of
+// that group.
 bool isHandlingSignals(const transport::Mailbox* mailbox);
 
-// Whoever called was interrupted while waiting. Not an Error: the caller knows better what it is.
+// Thrown when the user interrupts a wait. Not an Error: the caller knows better what it means.
 struct Interrupted {};
 
 // What is waited for.
 class Driven {
  public:
   virtual ~Driven() = default;
-  // Moves what can be moved. Returns whether there is nothing left to wait for, well or not.
+  // Moves what can be moved. Returns whether the wait is over, with or without an error.
   virtual bool step() = 0;
   // The same, and looks at the clock and at the health of the group.
   virtual bool stepOrDiagnose() = 0;
@@ -42,7 +43,7 @@ class Driven {
   virtual bool isInTheWay() const = 0;
 };
 
-// When the calling thread stops driving what is not complete.
+// When the calling thread stops driving an operation that is not complete.
 struct Until {
   bool isBrief = false;  // it may spin, but not sleep
   TimePoint end = TimePoint::max();
@@ -50,18 +51,18 @@ struct Until {
 
 enum class Drive { kDone, kNotYet, kInterrupted };
 
-// Of one rank: where its threads sleep, and its wires.
+// Where the threads of a rank sleep, and its wires.
 struct Waiting {
   Doorbell& bell;
   transport::Mailbox& mailbox;
 };
 
-// For waits in which messages of other hosts count. They take so long that it costs little to offer
-// the processor all the while. The ranks of several containers, or test hosts, may share processors
-// without knowing it.
+// For waits for messages of other hosts. These take so long that it costs little to offer the
+// processor all the while; and ranks of several containers, or of several test hosts, may share
+// processors without knowing it.
 inline constexpr SpinBudget kBetweenHosts{20, 1000};
-// With large ones whole milliseconds pass between messages, and sending and receiving them takes
-// all the processor there is.
+// For large operations: whole milliseconds pass between messages, and to send and receive them
+// takes all the processor time there is.
 inline constexpr SpinBudget kBetweenHostsLarge{20, 20};
 
 Drive drive(Driven& driven, const Until& until, const SpinBudget& budget, const Waiting& waiting);

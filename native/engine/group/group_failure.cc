@@ -18,10 +18,10 @@ namespace smd::engine {
 namespace {
 
 constexpr milliseconds kAbortGrace{200};
-// More, for a process in the middle of a piece where there is no memory to go on without it.
+// Longer, for a peer that is writing into a shared buffer, where there is no memory to replace it.
 constexpr milliseconds kGraceWithoutCopy{2000};
 
-// The beginning of `text`, at most `limit` bytes of it, that does not end inside a UTF-8 character.
+// The beginning of `text`: at most `limit` bytes, and no part of a UTF-8 character at the end.
 std::string_view wholeCharacters(std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return text;
   while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
@@ -55,7 +55,7 @@ std::optional<Error> GroupFailure::error() const {
   return error_;
 }
 
-// Caller holds endMutex_.
+// The caller holds endMutex_.
 void GroupFailure::closeWires(milliseconds grace, transport::Transport::Ending ending) {
   if (areWiresClosed_) return;
   areWiresClosed_ = true;
@@ -63,23 +63,24 @@ void GroupFailure::closeWires(milliseconds grace, transport::Transport::Ending e
   if (peers_.mailbox != nullptr) peers_.mailbox->noteClosed();
 }
 
-// Before operations end with an error: the buffers in them are the caller's again then, and peers
-// write into shared ones. A process that is stopped in the middle of a piece is not waited for
-// long: what it writes, whenever it goes on, goes to memory that is nobody's by then. Without
-// memory for that it may still write into a buffer: returns what the caller must be told then, else
-// nothing. Caller holds endMutex_.
+// Makes sure that no peer writes into this rank's shared buffers any more: when an operation ends
+// with an error, its buffers belong to the caller again. A peer that is stopped in the middle of
+// writing a piece is waited for only briefly. Then the buffer gets private pages, so what the peer
+// writes later reaches nobody. If there is no memory for private pages, the peer may still write
+// into the buffer: returns the warning for the caller, otherwise an empty text. The caller holds
+// endMutex_.
 std::string GroupFailure::letGoOfBuffers() {
   if (peers_.arena == nullptr || std::exchange(hasLetGoOfBuffers_, true)) return {};
   using Wait = transport::PeerMemory::Wait;
   peers_.arena->retire();
   const std::int64_t self = peers_.membership.identities[static_cast<std::size_t>(peers_.rank)].pid;
   TimePoint giveUp = Clock::now() + kAbortGrace;
-  int unfinished = peers_.rank;  // the last that was not waited for to the end
+  int unfinished = peers_.rank;  // the last peer that was still writing when the wait ended
   const auto waitFor = [&](int position) {
     const auto peer =
         static_cast<std::size_t>(peers_.membership.localRanks[static_cast<std::size_t>(position)]);
     if (peers_.liveness->isLost(static_cast<int>(peer))) return Wait::kIsNeedless;
-    // A thread of this process uses the same mapping, and is not stopped alone.
+    // A rank that is a thread of this process uses the same mapping, and is not stopped alone.
     const bool isElsewhere = peers_.membership.identities[peer].pid != self;
     if (!isElsewhere || Clock::now() < giveUp) return Wait::kGoesOn;
     unfinished = static_cast<int>(peer);
@@ -103,22 +104,23 @@ std::string GroupFailure::letGoOfBuffers() {
   }
 }
 
-// --- who hears of it -----------------------------------------------------------------------------
+// --- who hears of a failure ----------------------------------------------------------------------
 //
-// A failure travels along what there is already, and nobody opens a connection for it: through the
-// region to the ranks of this host, and over every connection, whoever has opened it, to ranks of
-// others. Each rank passes it on once, on the thread that receives: also one that computes, so
-// that it reaches all whom a way leads to. There is one to everybody: the ring of connections that
-// the communicator opens when it is made.
+// News of a failure uses the ways that exist; no rank opens a connection for it. It reaches the
+// ranks of this host through the region, and ranks of other hosts over every connection, whichever
+// side opened it. Each rank passes the news on once, on the thread that receives: so also while the
+// rank computes. A way leads to every rank: the ring of connections that a communicator opens when
+// it is made.
 //
-// Whoever waits hears of it, then, within the time that it takes to cross these ways. If processes
-// that have died cut them, the following holds still. A rank waits for peers with which it has a
-// connection, or makes one. A peer that knows of the failure has said so over it, or answers the
-// attempt with it; one that has ended closes it; one that waits, waits for others, of whom the same
-// is true; and one that computes hears when it calls next.
+// So every rank that waits hears the news within the time that it takes to cross these ways. If
+// processes that have died cut all of them, a rank that waits still hears: it has a connection to
+// the peer that it waits for, or opens one. A peer that knows of the failure has told it over that
+// connection, or answers the attempt with it. A peer that has ended closes the connection. A peer
+// that waits, waits for other ranks, and the same is true of those. A peer that computes hears at
+// its next call.
 
-// Whether this rank is the first of its host to say it: whoever is first writes, the others take
-// over what was written.
+// The first rank of a host that fails writes the news into the region; the others take over what it
+// wrote. Returns whether this rank was the first.
 bool GroupFailure::showToHost(News& news) noexcept {
   transport::AbortBlock& block = peers_.memory->abortBlock();
   std::uint32_t state = 0;
@@ -132,20 +134,20 @@ bool GroupFailure::showToHost(News& news) noexcept {
     for (int peer = 0; peer < peers_.memory->size(); ++peer) peers_.memory->cells(peer).bell.ring();
     return true;
   }
-  // The writer may have died in between: do not wait for it for long.
+  // The writer may have died before it was done: do not wait for long.
   const TimePoint giveUp = Clock::now() + milliseconds(100);
   while (block.state.load(std::memory_order_acquire) == 1 && Clock::now() < giveUp) sched_yield();
   if (block.state.load(std::memory_order_acquire) == 2) {
     try {
       news = {Error(static_cast<ErrorKind>(block.kind % kNumErrorKinds), block.text), block.during,
               block.unfinished};
-    } catch (const std::bad_alloc&) {  // then its own
+    } catch (const std::bad_alloc&) {  // then this rank keeps its own error
     }
   }
   return false;
 }
 
-// Without memory for it, the others hear of it when their links go.
+// If there is no memory for it, the other ranks learn of the failure when their connections close.
 void GroupFailure::passOn(const News& news) noexcept {
   const std::string_view text = wholeCharacters(news.error.what(), transport::kMostLastWords);
   transport::FrameHeader header;
@@ -160,8 +162,8 @@ void GroupFailure::passOn(const News& news) noexcept {
   }
 }
 
-// On a thread that moves bytes, which need not be in an operation: whoever is in one next ends the
-// group. The others of this host, and of others, are told at once.
+// Runs on a thread that moves bytes, which need not be in an operation. The other ranks are told at
+// once; the group ends on the next thread that drives an operation.
 void GroupFailure::learn(const News& news) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -187,7 +189,7 @@ bool GroupFailure::isSpoiled(std::uint64_t sequence) const {
   return block.state.load(std::memory_order_acquire) == 2 && block.unfinished <= sequence;
 }
 
-// A rank that comes late reads that it was waited for in vain.
+// A rank that comes too late is told that the others waited for it.
 Error GroupFailure::asSeenHere(const News& news) const noexcept {
   const std::uint64_t sequence = news.during.sequence;
   const bool wasWaitedFor = news.error.kind() == ErrorKind::kTimeout && sequence != 0 &&
@@ -201,7 +203,7 @@ Error GroupFailure::asSeenHere(const News& news) const noexcept {
   }
 }
 
-// The others may have given up on a rank that was waiting itself, for a message to be received.
+// The others may have given up on a rank that itself waited, for a message to be received.
 Error GroupFailure::asSeenBy(const Work& work, const Error& error) const {
   if (error.kind() != ErrorKind::kTimeout || work.signature().kind != OpKind::kSend ||
       !work.body.isStarted()) {
@@ -217,7 +219,7 @@ Error GroupFailure::asSeenBy(const Work& work, const Error& error) const {
                    error.what());
 }
 
-// On a thread that moves bytes.
+// Runs on a thread that moves bytes.
 void GroupFailure::noteRefusal(int peer, const transport::Refusal& refusal) noexcept {
   Error error = *noMemory_;
   try {
@@ -242,7 +244,7 @@ void GroupFailure::noteRefusal(int peer, const transport::Refusal& refusal) noex
              "matching sends, send less at a time, or free memory on that host";
     }
     error = Error(ErrorKind::kInternal, text);
-  } catch (const std::bad_alloc&) {  // it stays what it was
+  } catch (const std::bad_alloc&) {  // then the error is that there is no memory
   }
   learn({error, {}, completed_.load(std::memory_order_relaxed) + 1});
 }
@@ -285,7 +287,7 @@ void GroupFailure::fail(const Error& error, const Signature& during) {
   const std::string warning = letGoOfBuffers();
   if (peers_.size > 1 && !areWiresClosed_) {
     try {
-      peers_.mailbox->catchUp();       // messages that have come whole are delivered all the same
+      peers_.mailbox->catchUp();       // messages that have arrived whole are still delivered
     } catch (const std::exception&) {  // no memory for one
     }
     passOn(first);
@@ -305,7 +307,7 @@ void GroupFailure::leave(bool isPending, milliseconds grace) {
   const std::lock_guard ending(endMutex_);
   const std::string warning = isPending ? letGoOfBuffers() : std::string();
   closeWires(grace, transport::Transport::Ending::kInOrder);
-  // Those of a group that has failed go on to say why, to whoever connects.
+  // The transports of a failed group go on telling the reason to ranks that connect, until here.
   for (const auto& transport : peers_.transports) transport->close(milliseconds(0));
   if (!hasEnded()) {
     const std::lock_guard lock(mutex_);
@@ -314,7 +316,7 @@ void GroupFailure::leave(bool isPending, milliseconds grace) {
                    "operation to be waited for first" +
                        warning);
   }
-  // Within endMutex_: whoever sees the wires go and calls fail() must find that it is too late.
+  // While endMutex_ is held: a thread that sees the wires close and calls fail() comes too late.
   hasEnded_.store(true, std::memory_order_release);
 }
 

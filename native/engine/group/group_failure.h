@@ -1,15 +1,16 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a group ends: with the first error that any rank meets, on all ranks, or because this rank
-// closes it. The first error wins and stays. Before an operation ends with it the wires are closed
-// and shared buffers withdrawn, so that nothing writes into a buffer that the caller has got back.
+// How a group ends: on all ranks with the first error that any of them meets, or because this rank
+// closes the group. The first error wins and stays. Before an operation ends with it, the wires are
+// closed and the shared buffers withdrawn: so nothing writes into a buffer that belongs to the
+// caller again.
 //
-//   fail()    this rank has met an error: it becomes the group's, and all ranks are told
-//   learn()   another rank has said that the group has failed: told on at once, but the group's
-//             error only once fail() is called, by the next thread that drives an operation, since
-//             to close the wires takes time, which the thread that receives does not have
-//   leave()   this rank closes the group
+//   fail()    this rank has met an error. It becomes the error of the group; all ranks are told.
+//   learn()   another rank has said that the group has failed. The news is passed on at once. The
+//             next thread that drives an operation makes it the error of the group, by fail(): to
+//             close the wires may take a while, and the thread that receives must not wait.
+//   leave()   this rank closes the group.
 #pragma once
 
 #include <atomic>
@@ -31,25 +32,25 @@
 
 namespace smd::engine {
 
-// All of it may be called by any thread, unless it says otherwise.
+// Any thread may call any of it.
 class GroupFailure {
  public:
-  // Why the group has failed, as ranks tell one another.
+  // What ranks tell each other when the group fails.
   struct News {
     Error error;
-    Signature during;              // the collective in which a rank met it; sequence 0: in none
-    std::uint64_t unfinished = 0;  // the first collective that this rank has not completed
+    Signature during;              // the collective in which a rank met it; sequence 0: none
+    std::uint64_t unfinished = 0;  // the first collective that the rank has not completed
   };
 
-  // All of them outlive this. `exposed`: of the operation under way. `wake`: has whoever drives
-  // look again, wherever it sleeps.
+  // All arguments outlive this. `exposed`: the buffer of the operation under way. `wake` has
+  // drivers look again, wherever they sleep.
   GroupFailure(const Peers& peers, const GroupPositions& positions,
                algorithms::ExposedBuffer& exposed, std::function<void()> wake);
   GroupFailure(const GroupFailure&) = delete;
   GroupFailure& operator=(const GroupFailure&) = delete;
 
-  // Once it is known who the ranks are, before anything else is called: makes, while there is
-  // memory, what is said when there is none even for a text.
+  // Once it is known who the ranks are, and before anything else is called. Makes the error that is
+  // used when there is no memory left to make one.
   void prepare();
 
   // Whether the group has failed or is closed: then operations end with error().
@@ -57,36 +58,37 @@ class GroupFailure {
   std::optional<Error> error() const;
   // Whether another rank has said, by a message, that the group has failed.
   bool hasNews() const { return hasNews_.load(std::memory_order_acquire); }
-  // What another rank has said, if it is not the group's error yet. fail() finds the text of one on
-  // this host.
+  // What another rank has said. If that rank is on this host the text is a stand-in, and fail()
+  // finds the real one.
   std::optional<Error> reported() const;
   // Whether a rank that has failed did not complete collective `sequence`.
   bool isSpoiled(std::uint64_t sequence) const;
 
-  // Of this rank's collectives, what a driver has begun, and what went well.
+  // The last collective that a driver of this rank has begun, and the last that succeeded.
   void noteBegun(std::uint64_t sequence) { begun_.store(sequence, std::memory_order_relaxed); }
   void noteCompleted(std::uint64_t sequence) {
     completed_.store(sequence, std::memory_order_relaxed);
   }
 
-  // Makes `error` the group's, unless it has ended, tells everyone, and closes the wires. May wait
-  // for a transport, or for a peer in a shared buffer, for some tenths of a second.
+  // Makes `error` the error of the group, unless the group has ended; tells all ranks, and closes
+  // the wires. May wait some tenths of a second for a transport, or for a peer that writes into a
+  // shared buffer.
   void fail(const Error& error, const Signature& during = {});
   void learn(const News& news) noexcept;
-  // What came from `peer` could not be received: the group fails with that.
+  // `peer` has sent what cannot be received: the group fails.
   void noteRefusal(int peer, const transport::Refusal& refusal) noexcept;
-  // Closes the wires, within `grace` if the peers read what was sent. `isPending`: operations are
-  // under way, which end with that this rank has closed the group.
+  // Closes the wires; sends go out first, for at most `grace`. `isPending`: operations are under
+  // way. They end with the error that this rank has closed the group.
   void leave(bool isPending, milliseconds grace);
 
-  // That this rank cannot go on because of `cause`; if there is no memory for that text, that there
-  // is none.
+  // The error of a rank that cannot go on because of `cause`. noMemory() if there is no memory for
+  // its text.
   Error cannotGoOn(const std::exception& cause, const Work& work) const noexcept;
   Error cannotGoOn(const std::exception& cause, const std::function<std::string()>& during,
                    std::uint64_t bytes) const noexcept;
-  // That there is no memory, made when there was some.
+  // The error that there is no memory; made when there was some.
   const Error& noMemory() const { return *noMemory_; }
-  // The group's error as `work` ends with it.
+  // The text of the group's `error` with which `work` ends.
   Error asSeenBy(const Work& work, const Error& error) const;
 
  private:
@@ -103,7 +105,7 @@ class GroupFailure {
   std::optional<Error> noMemory_;
   std::atomic<std::uint64_t> begun_{0}, completed_{0};
 
-  std::mutex endMutex_;             // while the group ends; taken before the next
+  std::mutex endMutex_;             // held while the group ends; taken before mutex_
   bool hasLetGoOfBuffers_ = false;  // guarded by endMutex_, like the next
   bool areWiresClosed_ = false;
   mutable std::mutex mutex_;  // guards the next three
@@ -114,7 +116,7 @@ class GroupFailure {
   std::atomic<bool> hasEnded_{
       false};                         // set after error_, when nothing writes into buffers any more
   std::atomic<bool> hasNews_{false};  // set after news_
-  std::atomic<std::uint64_t> newsUnfinished_{0};  // of it
+  std::atomic<std::uint64_t> newsUnfinished_{0};  // the `unfinished` of news_
 };
 
 }  // namespace smd::engine

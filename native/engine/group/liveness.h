@@ -1,9 +1,9 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which peers are still there. On this host their processes are watched (process_watch.h): a dead
-// rank's sockets may live on in its forked children, its process does not. Remote peers are
-// reported by their link.
+// Which peers are still there. On this host their processes are watched (process_watch.h): the
+// sockets of a dead rank may live on in its forked children, but its process does not. The loss of
+// a peer on another host is reported by its link.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,8 @@
 
 namespace smd::engine {
 
-// Whether `how` a rank has gone, as links put it (transport/tcp/link_end.h) and
-// Peers::gone(), was in good order. A link that fails for want of memory says "no
-// memory left".
+// Whether a rank has left in good order. `how` is the text of its link (transport/tcp/link_end.h)
+// or of Peers::gone(). A link that fails for want of memory says "no memory left".
 inline bool hasLeftInOrder(std::string_view how) {
   return how.starts_with("left the group") || how.find(" left: it closed") != how.npos;
 }

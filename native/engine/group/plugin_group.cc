@@ -73,7 +73,8 @@ class PluginGroup final : public plugin_api::Group {
       if (buffer == nullptr) return nullptr;
       std::byte* data = buffer->data();
       return {std::move(buffer), data};
-    } catch (const std::exception&) {  // whoever asks has other memory; the operation will tell
+    } catch (
+        const std::exception&) {  // the caller has other memory, and its operation will say why
       return nullptr;
     }
   }
@@ -102,7 +103,7 @@ class PluginGroup final : public plugin_api::Group {
       const Error error(ErrorKind::kInternal, reasonOf(exception));
       return completion(&error);
     }
-    // Whoever completes the work keeps it meanwhile.
+    // The thread that completes the work keeps it alive meanwhile.
     work->onCompletion([raw = work.get(), completion = std::move(completion)] {
       completion(raw->error() ? &*raw->error() : nullptr);
     });

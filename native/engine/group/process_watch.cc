@@ -100,7 +100,8 @@ ProcessWatch& ProcessWatch::process() {
   return instance.get();
 }
 
-// Caller holds mutex_. What has ended, and whose watchers are about to hear of it, is not found.
+// The caller holds mutex_. A process that has ended, and whose watchers are about to be called, is
+// not found.
 ProcessWatch::Processes::iterator ProcessWatch::find(std::int64_t pid) {
   for (auto it = processes_.begin(); it != processes_.end(); ++it) {
     Process& process = it->second;
@@ -113,7 +114,7 @@ ProcessWatch::Processes::iterator ProcessWatch::find(std::int64_t pid) {
 }
 
 std::uint64_t ProcessWatch::watch(std::int64_t pid, std::function<void()> onEnd) {
-  Processes::node_type dropped;  // let go of without the lock
+  Processes::node_type dropped;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   auto process = find(pid);
   const bool isNew = process == processes_.end();
@@ -138,7 +139,7 @@ std::uint64_t ProcessWatch::watch(std::int64_t pid, std::function<void()> onEnd)
 }
 
 void ProcessWatch::unwatch(std::uint64_t number) {
-  Processes::node_type last;  // let go of without the locks: the loop may be about to take them
+  Processes::node_type last;  // destroyed without the locks: the loop may be about to take them
   {
     const std::lock_guard calling(callMutex_);
     const std::lock_guard lock(mutex_);
@@ -235,7 +236,7 @@ void ProcessWatch::look() {
 
 // On a background thread.
 void ProcessWatch::ended(std::uint64_t key) {
-  Processes::node_type process;  // let go of last: its loop calls this from a function of its own
+  Processes::node_type process;  // destroyed last: its loop calls this from a function of its own
   const std::lock_guard calling(callMutex_);
   {
     const std::lock_guard lock(mutex_);

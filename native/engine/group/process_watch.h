@@ -1,10 +1,10 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// When processes of this host end. The kernel tells at once, through a process descriptor (pidfd):
-// one for each process, whatever the number of groups that it shares with this one. Where none is
-// to be had (no descriptors left, a kernel before 5.3, a filter of system calls) the process is
-// looked at twice a second, with or without /proc, and one warning says so.
+// Tells when processes of this host end. The kernel reports that at once, through a process
+// descriptor (pidfd); there is one for each process, however many groups it shares with this
+// process. If there is no descriptor (none left, a kernel before 5.3, a filter of system calls),
+// the process is looked at twice a second, with or without /proc, and one warning says so.
 #pragma once
 
 #include <condition_variable>
@@ -22,13 +22,14 @@ namespace smd::engine {
 // Safe to use from any thread.
 class ProcessWatch {
  public:
-  // Of this process; a forked child has one of its own, which watches nothing yet.
+  // The one of this process. A forked child has its own, which watches nothing at first.
   static ProcessWatch& process();
 
   // Calls `onEnd`, once, on a background thread, when process `pid` has ended. Returns a number for
   // unwatch(), or 0 if it has ended already: then nothing is called.
   std::uint64_t watch(std::int64_t pid, std::function<void()> onEnd);
-  // After it returns the function is not running and will not run. Not from inside of one.
+  // When it returns, the function does not run and will not run. Not for use inside such a
+  // function.
   void unwatch(std::uint64_t number);
 
   // For tests.
@@ -50,7 +51,7 @@ class ProcessWatch {
   void look();
   void ended(std::uint64_t key);
 
-  std::mutex callMutex_;  // while functions run; taken before the next
+  std::mutex callMutex_;  // held while functions run; taken before mutex_
   std::mutex mutex_;      // guards what follows
   std::condition_variable changed_;
   Processes processes_;

@@ -67,7 +67,7 @@ void ProgressThread::add(std::shared_ptr<Advancing> advancing) {
 }
 
 void ProgressThread::shutdown() {
-  std::vector<std::shared_ptr<Advancing>> added;  // let go of without the lock: may close them
+  std::vector<std::shared_ptr<Advancing>> added;  // destroyed without the lock: that may close them
   std::jthread thread;                            // joined first; add() may start another meanwhile
   std::lock_guard lock(mutex_);
   added.swap(added_);

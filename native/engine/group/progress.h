@@ -1,7 +1,7 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one background thread of the process that advances operations nobody is waiting inline for.
+// The one background thread of the process. It advances operations that no other thread drives.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ class Advancing {
  public:
   virtual ~Advancing() = default;
   enum class Result { kMoved, kBlocked, kIdle };
-  // Advances what it can without blocking. After kIdle it is dropped until added again.
+  // Advances what it can without blocking. After kIdle the thread forgets it until it is added
+  // again.
   virtual Result advance() = 0;
   // Rung when advance() may get further.
   virtual Doorbell& bell() = 0;
@@ -28,14 +29,14 @@ class Advancing {
 
 class ProgressThread {
  public:
-  // Started on first use; stopped by shutdown(), after which a later use starts it again. A forked
-  // child has one of its own.
+  // Starts on first use. shutdown() stops it, and a later use starts it again. A forked child has a
+  // thread of its own.
   static ProgressThread& process();
 
-  // Throws if the thread cannot be started (a limit of the system's), or for want of memory: then
+  // Throws if the thread cannot be started (a limit of the system) or if there is no memory. Then
   // nothing has been added.
   void add(std::shared_ptr<Advancing> advancing);
-  // Ends the thread. Whatever was added stays unfinished: close communicators first.
+  // Ends the thread. What was added stays unfinished: close communicators first.
   void shutdown();
   bool isStopped();
 

@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The communicators of this process, for what concerns all of them: the exit, flight records, and
-// telling those who miss this rank in one group that it waits in another.
+// The communicators of this process, for what concerns all of them: the exit of the process, flight
+// records, and notes that tell the ranks of one group that this rank waits in another.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace smd::engine {
 class Communicator;
 
 void addToRegistry(const std::shared_ptr<Communicator>& communicator);
-// In the order in which they were made. In a forked child: those made there.
+// In the order in which they were made. In a forked child: only those made in the child.
 std::vector<std::shared_ptr<Communicator>> liveCommunicators();
 
-// Of every group that exists. Any thread; takes each group's lock for a moment.
+// The flight record of every group. Any thread; takes each group's lock for a moment.
 std::vector<GroupRecord> flightRecords();
-// The same for people.
+// The same as text for people.
 std::string flightRecordText();
 
-// From now on groups of other names show that this process waits in `where`; of several such waits,
-// the one that was told first. Returns its number, for `endElsewhere`; never 0.
+// From now on groups with other names show that this process waits in `where`; of several such
+// waits they show the first. Returns a number for `endElsewhere`, which is never 0.
 std::uint64_t beginElsewhere(const FlightNote& where);
 void endElsewhere(std::uint64_t number);
 

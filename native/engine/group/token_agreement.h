@@ -1,10 +1,10 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether all ranks have the same job token, and all or none use TLS: asked while the group is
-// made, so that a rank that differs is named to everybody at once, instead of being refused by each
-// peer on its own. It is a courtesy to people who forgot a setting; what protects is the handshake
-// of each connection.
+// Whether all ranks have the same job token, and whether all or none use TLS. Asked while the group
+// is made: so every rank learns at once which rank differs, instead of each peer refusing that rank
+// on its own. This helps people who forgot a setting; the protection is the handshake of each
+// connection.
 #pragma once
 
 #include <string>
@@ -16,11 +16,12 @@
 
 namespace smd::engine {
 
-// What a rank publishes. Of no use for guessing a random token.
+// What a rank publishes. It does not help to guess a random token.
 std::string tokenMark(const auth::SessionKey& key, bool usesTls);
 
-// `marks` of all ranks, by rank. Throws the same Error(kConfiguration) on every rank, which names
-// those whose mark differs from that of most ranks (of equally many: of rank 0).
+// `marks` are those of all ranks, by rank. If they differ, throws the same Error(kConfiguration) on
+// every rank. It names the ranks whose mark is not that of most ranks (if that is a tie: of rank
+// 0).
 void requireOneToken(const std::vector<std::string>& marks,
                      const std::vector<hosts::Identity>& identities);
 

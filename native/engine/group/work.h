@@ -35,8 +35,9 @@ class Work {
   // then and returns early if it says so.
   bool waitUntil(TimePoint end, const std::function<bool()>& interrupted);
 
-  // From when its time runs, unless it does already: a collective's from the call; a message's from
-  // when somebody first asks for it, since it may be started long before its peer gets to it.
+  // Starts the clock of its time limit, unless it runs already. For a collective that is the call;
+  // for a message it is the first wait, since a message may be started long before its peer is
+  // ready.
   void startClock(TimePoint from);
   bool isClockRunning() const { return deadline() != TimePoint::max(); }
   TimePoint clockStart() const { return deadline() - limit; }
@@ -44,8 +45,8 @@ class Work {
 
   // Runs `callback` once the work has completed: on the completing thread, or at once.
   void onCompletion(std::function<void()> callback);
-  // Whether this thread runs callbacks of a work that it has completed. Nothing else is driven by
-  // it meanwhile: what waits here may wait for ever.
+  // Whether this thread runs the callbacks of a work that it has completed. Meanwhile it drives
+  // nothing else, so a callback that waits for another operation may wait for ever.
   static bool isCallingBack();
 
   // --- for the communicator ---
@@ -57,16 +58,16 @@ class Work {
   std::unique_ptr<std::byte[]> packed;  // of a coalesced request
   Task body;
   std::atomic<bool> isStarted{
-      false};  // body made: at the head of the queue, on the driver's thread
+      false};  // the driver has made the body: the work is at the head of the queue
   std::unique_ptr<OperationTrace> trace;  // null: not traced
   TimePoint started;
-  nanoseconds limit{};       // of the time that it may take
+  nanoseconds limit{};       // how long it may take
   std::uint64_t flight = 0;  // its entry in the flight record; 0: none yet
   bool wasQueued = false;    // behind another collective
   StallWatch stall;
-  std::uint64_t noteElsewhere = 0;  // by which the process's other groups say that it waits here
-  // Ranks disagree, says a comparison with one of them. Before it becomes the group's error the
-  // others are asked, until `suspectedUntil`. The body stays as it is meanwhile.
+  std::uint64_t noteElsewhere = 0;  // the note that tells other groups of this wait; 0: none
+  // The error of a comparison with one rank. Before it becomes the error of the group, the other
+  // ranks are asked, until `suspectedUntil` (disagreements.h). The body stays as it is meanwhile.
   std::optional<Error> suspicion;
   TimePoint suspectedUntil, nextQuestion;
 
@@ -78,7 +79,7 @@ class Work {
   int source_ = -1;
   std::mutex mutex_;
   std::vector<std::function<void()>> callbacks_;
-  std::atomic<bool> hasCallbacks_{false};  // ever; looked at without the lock
+  std::atomic<bool> hasCallbacks_{false};  // true from the first callback on; read without the lock
 };
 
 }  // namespace smd::engine

@@ -57,7 +57,7 @@ class GroupMessages::Next final : public Driven {
     std::optional<Error> reason = group_.failure_.reported();
     if (!reason) reason = group_.goneError(transport::kAnyPeer);
     if (!reason) return false;
-    // It is known only now that nothing more will come: what came before is delivered first.
+    // Only now it is sure that nothing more will come. What came before is delivered first.
     group_.peers_.mailbox->catchUp();
     if (take()) return true;
     group_.failure_.fail(*reason);
@@ -87,7 +87,7 @@ void GroupMessages::noteProcessor() const {
   if (!peers_.memory) return;
   std::atomic<int>& noted = peers_.memory->mine().processor;
   const int processor = sched_getcpu();
-  if (noted.load(std::memory_order_relaxed) != processor) {  // else peers keep the line
+  if (noted.load(std::memory_order_relaxed) != processor) {  // otherwise peers keep the cache line
     noted.store(processor, std::memory_order_relaxed);
   }
 }
@@ -101,13 +101,13 @@ void GroupMessages::requireReachable(int peer) const {
 bool GroupMessages::post(int peer, std::span<const std::byte> header,
                          std::span<const Segment> segments) {
   noteProcessor();
-  // The group fails for whoever waits; who only posts must not wait for what that takes.
+  // Only a thread that waits lets the group fail: that may take a while, and a post must not wait.
   requireReachable(peer);
   Messages::Posted posted = Messages::Posted::kFailed;
   try {
     posted = messages_.post(peer, header, segments);
   } catch (const std::bad_alloc& error) {
-    // It will never come, and the peer may wait for it.
+    // The message will never come, and the peer may wait for it.
     const auto what = [peer] { return "post_message to rank " + std::to_string(peer); };
     failure_.fail(failure_.cannotGoOn(error, what, bodyBytes(segments) + header.size()));
     requireReachable(peer);
@@ -121,7 +121,7 @@ bool GroupMessages::post(int peer, std::span<const std::byte> header,
                                     "rank is done. Read its log."));
 }
 
-// One thread at a time, which is an error of the caller's otherwise.
+// One thread at a time takes messages; a second one is an error of the caller.
 class GroupMessages::Taking {
  public:
   explicit Taking(GroupMessages& group) : isTaking_(group.isTaking_) {
@@ -142,7 +142,7 @@ class GroupMessages::Taking {
 std::optional<Message> GroupMessages::next(std::optional<TimePoint> end) {
   noteProcessor();
   const Taking taking(*this);
-  // From everyone at any time: so the death of each is to be noticed.
+  // A message may come from any rank, so the death of each rank must be noticed.
   if (!isExpecting_) {
     for (int peer = 0; peer < peers_.size; ++peer) {
       if (peer != peers_.rank) peers_.mailbox->expect(peer);
@@ -154,7 +154,7 @@ std::optional<Message> GroupMessages::next(std::optional<TimePoint> end) {
     next.stepOrDiagnose();
   } else {
     const SpinBudget budget = peers_.areAllLocal ? patientSpinBudget() : kBetweenHosts;
-    // An interruption harms nothing: the message, should it come, is the next one.
+    // An interruption loses nothing: a message that comes later is the next one.
     if (drive(next, {.end = *end}, budget, {bell_, *peers_.mailbox}) == Drive::kInterrupted) {
       throw Interrupted{};
     }
@@ -186,12 +186,12 @@ bool GroupMessages::advance(bool& moved) {
   return messages_.hasUnsent();
 }
 
-// That a rank has gone: one that did not say goodbye, or `peer`.
+// The error that a rank has gone: `peer`, or any rank that did not say goodbye.
 std::optional<Error> GroupMessages::goneError(int peer) const {
   for (const auto& [rank, how] : peers_.gone()) {
     const bool leftInOrder = hasLeftInOrder(how);
     if (leftInOrder && peer != transport::kAnyPeer && rank != peer) continue;
-    if (failure_.hasNews()) return failure_.reported();  // it said why
+    if (failure_.hasNews()) return failure_.reported();  // that rank said why
     return Error(ErrorKind::kPeerLost,
                  positions_.describePeer(rank) + " " + how +
                      " while messages were exchanged; it was expected to stay until every rank "

@@ -1,9 +1,9 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of unknown size of a group (messages.h): who moves them, and what ends a wait for
-// them. They have no deadline of the group's and no entry in the flight record: whoever serves
-// others may wait for hours, and sees thousands of them in a minute.
+// The messages of unknown size of a group (messages.h): which thread moves them, and what ends a
+// wait for one. The group's deadline does not apply to them, and the flight record does not list
+// them: a rank that serves others may wait for hours, and sees thousands of messages in a minute.
 #pragma once
 
 #include <atomic>
@@ -24,28 +24,30 @@ namespace smd::engine {
 
 class GroupMessages {
  public:
-  // All of them outlive this, and are ready; there are peers. `bell`: where this rank sleeps.
-  // `limit`: of heldBytes(), zero for none.
+  // The references outlive this. The group has peers, and its mailbox is ready. `bell`: where the
+  // threads of this rank sleep. `limit`: the most that heldBytes() may be, zero for no limit.
   GroupMessages(const Peers& peers, const GroupPositions& positions, GroupFailure& failure,
                 Doorbell& bell, std::uint64_t limit);
   GroupMessages(const GroupMessages&) = delete;
   GroupMessages& operator=(const GroupMessages&) = delete;
 
-  // Any thread. All has been copied when it returns. Whether somebody must call advance() until
-  // nothing is left, and nobody had to before. Throws that the peer cannot be reached any more.
+  // Any thread. Everything has been copied when it returns. True: something could not go out at
+  // once, and advance() must be called until nothing is left; not if earlier messages need that
+  // already. Throws if the group has failed or the peer cannot be reached any more.
   bool post(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
-  // Throws the group's error, or that `peer` has gone.
+  // Throws if the group has failed or `peer` has gone.
   void requireReachable(int peer) const;
-  // The next message, by one thread at a time: what is there by `end`, or now. Throws the group's
-  // error, that a peer has gone once what it sent has been taken, and Interrupted.
+  // The next message that arrives by `end`, or that is there now if `end` is nothing. One thread at
+  // a time. Throws the group's error, PeerLost once all messages of a peer that has gone are taken,
+  // and Interrupted.
   std::optional<Message> next(std::optional<TimePoint> end);
 
-  // By the progress thread, without locks, if hasUnsent(): whoever posted may compute for long.
-  // Returns whether something is left to do; sets `moved` if something went out.
+  // The progress thread calls it while hasUnsent(), without locks: the thread that posted may
+  // compute for a long time. Returns whether something is left; sets `moved` if something went out.
   bool advance(bool& moved);
   bool hasUnsent() const { return messages_.hasUnsent(); }
   std::uint64_t heldBytes() { return messages_.heldBytes(); }
-  // The wires are closed: what has not been taken is let go of.
+  // The wires are closed: frees the messages that no peer has taken.
   void close() { messages_.close(); }
 
  private:

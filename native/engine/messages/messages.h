@@ -1,9 +1,9 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages of unknown size from anybody: a header, and a body put together from segments. Nobody
-// posts a receive for them; they are taken in the order in which they have arrived. What carries
-// the requests, activations and gradients of a pipeline, where a rank serves whatever comes next.
+// Messages of unknown size from any rank: a header, and a body made of segments. No rank posts a
+// receive for them; a rank takes them in the order in which they have arrived. They carry the
+// requests, activations and gradients of a pipeline, where a rank serves whichever comes next.
 //
 //   one host, large   the sender copies the segments into a block of its arena, and sends a frame
 //                     that says where. The receiver uses them there, and marks the block as
@@ -15,10 +15,10 @@
 //     released (64 bytes)        body                          where: offset, bytes
 //     body                       header                        header
 //
-// Who owns a block: the sender's process, from the arena's point of view all the time. From when it
-// has been sent until `released` is set it must neither be written nor given back, whatever happens
-// to either communicator: the body in it may outlive both. A sender that goes meanwhile leaves it
-// to the region, which goes with the last process that maps it.
+// Who owns a block: for the arena, always the process of the sender. From the time it is sent until
+// `released` is set, the sender must neither write to the block nor give it back, whatever happens
+// to either communicator: the body in it may outlive both. If the sender ends meanwhile, the block
+// stays in the region, which goes with the last process that maps it.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@
 
 namespace smd::engine {
 
-// Of a body and of each segment in it.
+// The alignment of a body and of each segment in it.
 inline constexpr std::size_t kSegmentAlignment = transport::kMessageAlignment;
 
 // Memory that becomes a part of a body.
@@ -48,11 +48,12 @@ struct Segment {
   std::uint64_t bytes = 0;
 };
 
-// Of the body that they make: segment i + 1 begins at the first multiple of kSegmentAlignment at or
-// behind the end of segment i. Throws Error(kConfiguration) for more than a frame may hold.
+// The size of the body that `segments` make: segment i + 1 begins at the first multiple of
+// kSegmentAlignment at or behind the end of segment i. Throws Error(kConfiguration) for more than a
+// frame may hold.
 std::uint64_t bodyBytes(std::span<const Segment> segments);
 
-// At the beginning of a block: whether its receiver is through with it.
+// At the beginning of a block: whether its receiver has released it.
 struct alignas(kSegmentAlignment) BlockControl {
   std::atomic<std::uint32_t> isReleased{0};
 };
@@ -63,12 +64,12 @@ struct ReleaseBlock {
   std::uint64_t generation = 0;
 };
 
-// A message that has arrived. Its memory is let go of on destruction: on any thread, at any time,
-// and in a forked child (which has a private copy) without effect on the sender.
+// A message that has arrived. Its destructor frees its memory: on any thread, at any time, and in a
+// forked child (which has a private copy) without effect on the sender.
 class Message {
  public:
-  // `frame` as it came; `region` and `localRanks` of this rank's host, to find blocks. Throws
-  // Error(kInternal) for what no sender of ours would say.
+  // `frame` as it arrived; `region` and `localRanks` of this rank's host, to find blocks. Throws
+  // Error(kInternal) for what no sender of ours would send.
   Message(transport::MessageFrame frame, const std::shared_ptr<transport::shm::Region>& region,
           std::span<const int> localRanks);
 
@@ -96,9 +97,9 @@ class MessageBlocks {
 
   // A block for a body of so many bytes, not released; null if there is no room.
   Buffer take(std::uint64_t bytes);
-  // It is about to be sent: it comes back once it is released.
+  // `block` is about to be sent. It comes back once it is released.
   void lend(Buffer block);
-  // Of blocks that receivers have not released.
+  // The size of the blocks that receivers have not released.
   std::uint64_t lentBytes();
   // Gives the unused ones back to the arena.
   void trim();
@@ -131,23 +132,24 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  // All is copied when it returns. kLeft: a part is still here, of which there was nothing before:
-  // somebody must poll the mailbox and sweep() until hasUnsent() is false. kFailed: the peer cannot
-  // be reached any more. Throws Error(kConfiguration) above the limit.
+  // Everything is copied when it returns. kLeft: a part could not go out, and nothing was left of
+  // earlier messages; so the caller must see to it that the mailbox is polled and sweep() called
+  // until hasUnsent() is false. kFailed: the peer cannot be reached any more. Throws
+  // Error(kConfiguration) above the limit.
   enum class Posted { kDone, kLeft, kFailed };
   Posted post(int peer, std::span<const std::byte> header, std::span<const Segment> segments);
   bool hasUnsent() const { return numUnsent_.load(std::memory_order_acquire) != 0; }
-  // Lets go of what has gone out meanwhile, or never will. Returns whether there was any.
+  // Frees what has gone out meanwhile, or never will. Returns whether there was any.
   bool sweep();
-  // Of messages that were posted here: what has not been taken where they go, and blocks that have
-  // been and are not released.
+  // The size of the messages that were posted here and that no peer has taken, and of blocks that
+  // were taken and are not released.
   std::uint64_t heldBytes();
-  // To whom something is still to go.
+  // The peers to which something must still go out.
   std::vector<int> unsentTo();
 
   std::optional<Message> take();
 
-  // The transports are closed: what has not been taken is let go of.
+  // The transports are closed: frees the messages that no peer has taken.
   void close();
 
  private:

@@ -1,7 +1,7 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A non-blocking socket, in the clear or inside TLS: whoever reads and writes need not know which.
+// A non-blocking socket, in the clear or inside TLS: those who read and write need not know which.
 #pragma once
 
 #include <sys/types.h>

@@ -12,7 +12,7 @@ namespace smd::transport::tcp {
 
 struct LinkEnd {
   bool hasLeft = false;  // the peer said goodbye
-  std::string text;      // for Error(kPeerLost); whoever adds the operation also names the rank
+  std::string text;      // for Error(kPeerLost), which also names the operation and the rank
 };
 
 inline LinkEnd leftInGoodOrder(const std::string& endpoint) {

@@ -37,7 +37,7 @@ class Receiver {
   // to no payload yet; it is empty again on return, so all connections may share one.
   Result receive(std::size_t budget, std::span<std::byte> scratch);
 
-  // Nothing will be read any more: lets go of a frame that has not come whole.
+  // Nothing will be read any more: drops a frame that has not come whole.
   void cancel() { parser_.cancel(); }
 
   Connection& connection() { return connection_; }

@@ -1,10 +1,11 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Thread model. All sockets of a transport are in one Poller, which the event loop watches. Whoever
-// holds the *right to make progress* (a try-lock; the loop thread, or a thread in poll()) takes the
-// ready events and works on them: it alone touches receivers and handshakes, and it alone calls the
-// sink. So the sink sees one thread at a time, and a send() from inside the sink cannot recurse.
+// Thread model. All sockets of a transport are in one Poller, which the event loop watches. The
+// thread that holds the *right to make progress* (a try-lock: the loop thread, or a thread in
+// poll()) takes the ready events and works on them. It alone touches receivers and handshakes, and
+// it alone calls the sink. So the sink sees one thread at a time, and a send() from inside the sink
+// cannot recurse.
 //
 // Lock order, outermost first; a thread that holds one may take those below:
 //   1. the right to make progress
@@ -19,10 +20,10 @@
 // for want of memory or because it broke the protocol, is not read from any more, but its
 // connections stay, and so does the way to it: it is to be told.
 //
-// A failure is told along connections that there are: over those that we opened as a control frame,
-// over those that we accepted as an answer, behind a mark that proves who says it. A rank that
-// connects later is answered so, too, also when everything else is closed already: until close() is
-// called once more.
+// News of a failure uses the connections that exist: over those that we opened as a control frame,
+// over those that we accepted as an answer, behind a mark that proves which rank says it. A rank
+// that connects later gets the same answer, also when everything else is closed already, until
+// close() is called once more.
 #include <sys/eventfd.h>
 #include <sys/poll.h>
 #include <sys/socket.h>
@@ -71,8 +72,8 @@ constexpr milliseconds kExpiryInterval{500};  // between looks at overdue handsh
 constexpr milliseconds kAcceptPause{100};     // when the process is out of descriptors
 constexpr milliseconds kDrainPause{500};      // without a byte from a peer that is gone
 constexpr std::chrono::minutes kRejectionLineInterval{1};
-// Of the loop, after the last wait: each look that finds others have begun since doubles the time
-// until the next one, as a look takes a processor from whoever waits.
+// How long after the last wait the loop looks. Each look that finds that others have begun to wait
+// doubles the time until the next one, since a look takes a processor from a thread that waits.
 constexpr milliseconds kReturnDelay{1};
 constexpr milliseconds kLongestReturnDelay{16};
 constexpr milliseconds kCloseInterval{1};  // between looks at what is left to hand over
@@ -185,7 +186,7 @@ class Core : public std::enable_shared_from_this<Core> {
       return Waited::kBusy;
     }
     const RightHeld held{*this};
-    // From here on nobody else delivers, and whoever calls interruptWait() ends the sleep.
+    // From here on no other thread delivers, and interruptWait() ends the sleep.
     if (rings.load(std::memory_order_acquire) != seen) {
       return Waited::kNothing;
     }
@@ -795,7 +796,7 @@ class Core : public std::enable_shared_from_this<Core> {
     return true;
   }
 
-  // One line for the first, then one a minute at most: whoever knocks all day fills no log.
+  // One line for the first, then one a minute at most: a stranger that knocks all day fills no log.
   void noteRejection(const SocketAddress& stranger, int claimedRank,
                      std::string_view reason) noexcept try {
     const std::uint64_t count = rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
