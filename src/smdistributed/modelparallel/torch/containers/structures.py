@@ -169,6 +169,11 @@ class Structure:
         """Whether there is no container, only a leaf."""
         return self._spec is None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether equal structures are the same: as keys of dicts, 1, True and 1.0 are equal."""
+        return _is_exact(self._spec)
+
     def unflatten(self, leaves: Iterable[Any]) -> Any:
         """Puts new containers around the leaves.
 
@@ -557,6 +562,20 @@ def _take_items(
             specs = [*[None] * count, spec]
         count += 1
     return count if specs is None else tuple(specs)
+
+
+def _is_exact(spec: Spec) -> bool:
+    if spec is None:
+        return True
+    _, meta, children, attributes = spec
+    if isinstance(meta, tuple) and not all(type(key) in _EXACT_KEYS for key in meta):
+        return False
+    if not isinstance(children, int) and not all(map(_is_exact, children)):
+        return False
+    return attributes is None or all(map(_is_exact, _specs(attributes[2])))
+
+
+_EXACT_KEYS = (str, int, type(None))
 
 
 def _put_together(spec: Spec, leaves: Iterator[Any]) -> Any:

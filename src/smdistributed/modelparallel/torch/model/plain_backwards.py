@@ -12,6 +12,7 @@ from __future__ import annotations
 from torch import nn
 
 from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.torch.job.state import Job
 
 __all__ = ["PlainBackwards"]
@@ -28,8 +29,8 @@ class PlainBackwards:
     def __init__(self, model: nn.Module, job: Job) -> None:
         self._model = model
         self._microbatches = job.config.microbatches
-        self._is_first = job.rank == 0
-        self._watches = job.config.partitions == 1 and self._microbatches > 1
+        self._is_first = job.rank_in(GroupKind.DP) == 0
+        self._watches = self._microbatches > 1
         self._before: list[tuple[int, int] | None] = []
 
     def begin_step(self) -> None:

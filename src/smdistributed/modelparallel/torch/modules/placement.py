@@ -171,7 +171,11 @@ def _is_nothing(tensor: Tensor) -> bool:
 
 def absent_like(tensor: Tensor) -> Tensor:
     """What stands for a tensor that is on another rank."""
-    value: Any = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+    value: Any = float("nan")
+    if not (tensor.is_floating_point() or tensor.is_complex()):  # what no script can take for data
+        is_bool = tensor.dtype is torch.bool
+        limits = None if is_bool else torch.iinfo(tensor.dtype)
+        value = False if limits is None else limits.min or limits.max
     return torch.full((), value, dtype=tensor.dtype).expand(tensor.shape)
 
 

@@ -24,7 +24,12 @@ from torch.autograd import Function
 
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
-from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes, is_watched
+from smdistributed.modelparallel.torch.pipeline.caller.programs import partial_pass
+from smdistributed.modelparallel.torch.pipeline.changes.attributes import (
+    Attributes,
+    Missing,
+    is_watched,
+)
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.values.deferred import (
@@ -42,6 +47,8 @@ _HERE_IN_PART = -1
 _original = nn.Module.__call__
 _original_apply = Function.__dict__["apply"].__func__
 _original_backward = torch.autograd.backward
+# Below torch.autograd.grad and backward, by whatever name they were imported; no documented name.
+_original_engine = getattr(torch.autograd, "_engine_run_backward", None)
 _original_setattr = nn.Module.__setattr__
 _original_delattr = nn.Module.__delattr__
 _activities: Activities | None = None
@@ -82,6 +89,8 @@ def install(
     nn.Module.__call__ = _call  # type: ignore[method-assign]
     Function.apply = classmethod(_apply)  # type: ignore[assignment]
     torch.autograd.backward = _backward
+    if _original_engine is not None:
+        torch.autograd._engine_run_backward = _run_engine  # type: ignore[attr-defined,assignment]
     nn.Module.__setattr__ = _setattr  # type: ignore[method-assign]
     nn.Module.__delattr__ = _delattr  # type: ignore[method-assign]
 
@@ -96,6 +105,8 @@ def uninstall(activities: Activities) -> None:
         nn.Module.__call__ = _original  # type: ignore[method-assign]
         Function.apply = classmethod(_original_apply)  # type: ignore[assignment]
         torch.autograd.backward = _original_backward
+        if _original_engine is not None:
+            torch.autograd._engine_run_backward = _original_engine  # type: ignore[attr-defined]
         nn.Module.__setattr__ = _original_setattr  # type: ignore[method-assign]
         nn.Module.__delattr__ = _original_delattr  # type: ignore[method-assign]
         _replaced.clear()
@@ -165,12 +176,21 @@ def _backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any)
     _original_backward(arrived(tensors), arrived(grad_tensors), *args, **kwargs)
 
 
+def _run_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    assert _original_engine is not None
+    _, _, makes_graph, inputs = args[:4]
+    if not makes_graph and not inputs:
+        return _original_engine(outputs, *args, **kwargs)
+    with partial_pass():
+        return _original_engine(outputs, *args, **kwargs)
+
+
 def _setattr(self: nn.Module, name: str, value: Any) -> None:
     if name == "forward":
         _note_forward(self, value)
     if type(value) is Deferred:
         value = arrived(value)
-    if _activities is not None and is_watched(value):
+    if _activities is not None and (is_watched(value) or is_watched(self.__dict__.get(name))):
         activity = _running()
         if activity is not None:
             _attributes.note(activity, self, name, value)
@@ -180,6 +200,10 @@ def _setattr(self: nn.Module, name: str, value: Any) -> None:
 def _delattr(self: nn.Module, name: str) -> None:
     if name == "forward":
         _note_forward(self, None)
+    elif _activities is not None and is_watched(self.__dict__.get(name)):
+        activity = _running()
+        if activity is not None:
+            _attributes.note(activity, self, name, Missing.ATTRIBUTE)
     _original_delattr(self, name)
 
 

@@ -26,7 +26,6 @@ from smdistributed.modelparallel.torch.pipeline.loop.modes import (
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.router import Router
 from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramState
-from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred, arrived
@@ -52,7 +51,6 @@ class Leader:
 
     Attributes:
         step: the step under way.
-        habit: of its bodies.
     """
 
     def __init__(
@@ -73,12 +71,9 @@ class Leader:
         self._seed = 0
         self._modes: Modes = current_modes()
         self.step: StepState
-        self.habit = Habit()
 
-    def begin_step(self, step: StepState, habit: Habit) -> None:
+    def begin_step(self) -> None:
         """Microbatches of this step find the modes of the thread that calls."""
-        self.step = step
-        self.habit = habit
         self._seed = self._random.draw()
         self._modes = current_modes()
 
@@ -104,8 +99,9 @@ class Leader:
             activity.end()
             raise
         if activity.task.phase is Phase.FORWARD:
+            step.habit.runs_alone |= self._attributes.are_shared
             self._note_forward_done()
-        self.habit.note_backwards(activity.num_backwards)
+        step.habit.note_backwards(activity.num_backwards)
         step.num_finished += 1
         self._attributes.end_microbatch(microbatch)
         self._caller.forget(activity)
@@ -113,9 +109,10 @@ class Leader:
     def _note_forward_done(self) -> None:
         step = self.step
         step.num_forwards_done += 1
+        step.habit.has_run = True
         if step.num_forwards_done == step.schedule.microbatches:
             step.are_forwards_done = True
-            if self._last_backward.may_tell(self.habit, self._caller.has_called_late):
+            if self._last_backward.may_tell(step.habit, self._caller.has_called_late):
                 self._router.post_to_all(messages.ForwardsDone())
         if step.turned and step.may_turn_back:
             turned, step.turned = step.turned, []
@@ -142,9 +139,9 @@ class Leader:
         step.had_backward = True
         activity.num_backwards += 1
         if activity.num_backwards > 1:
-            self.habit.note_backwards(activity.num_backwards)
+            step.habit.note_backwards(activity.num_backwards)
         is_last_body = step.num_finished == step.schedule.microbatches - 1
-        if is_last_body and self.habit.goes_back_once:
+        if is_last_body and step.habit.goes_back_once:
             self._last_backward.begins(lambda: 0)
         try:
             _run(roots)

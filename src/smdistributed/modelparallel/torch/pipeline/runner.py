@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from smdistributed._common.error_text import error_text
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
@@ -177,8 +178,12 @@ class Runner:
             Exception: what a body, or a module on any rank, raised first.
             StepAborted: this rank is not at fault.
         """
-        step = self._begin(StepState(schedule, self._is_learning, before_last_backward, bodies))
-        self._leader.begin_step(step, habit or self._own_habit)
+        step = self._begin(
+            StepState(
+                schedule, self._is_learning, before_last_backward, bodies, habit or self._own_habit
+            )
+        )
+        self._leader.begin_step()
         with self._under_way(step):
             try:
                 self._router.take_early()
@@ -226,6 +231,7 @@ class Runner:
     def refuse(self, error: Exception) -> None:
         """Ends a step on the leader before it begins."""
         step = self._begin(StepState(self._step.schedule))
+        self._random.draw()  # as the other ranks do
         self._tell_abort(error)
         self._finish(step)
 
@@ -292,11 +298,14 @@ class Runner:
         self._router.post_to_all(messages.End(self._step.had_backward, tensors, pickled))
 
     def _tell_abort(self, error: BaseException) -> None:
-        text = "".join(getattr(error, "__notes__", ()))
-        reason = (
-            f"the step ended because of {_told(error)}. It was raised on the"
-            f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
-        )
+        if isinstance(error, StepAborted):  # another rank has said why
+            reason = str(error)
+        else:
+            text = "".join(map(str, getattr(error, "__notes__", None) or ()))
+            reason = (
+                f"the step ended because of {error_text(error)}. It was raised on the"
+                f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
+            )
         for rank in self._router.others:
             self._tell_reason(rank, reason)
 
@@ -304,7 +313,7 @@ class Runner:
         trace = "".join(traceback.format_exception(error)).rstrip()
         self._tell_reason(
             0,
-            f"the step ended because of {_told(error)}.\n--- raised on rank"
+            f"the step ended because of {error_text(error)}.\n--- raised on rank"
             f" {self._rank} of the pipeline ---\n{trace}",
         )
 
@@ -320,6 +329,9 @@ class Runner:
     def _ended(self, source: int, end: messages.End) -> None:
         self._step.end = end
         self._router.is_step_over = True
+        # The leader has waited for all that counts. What is suspended here was called by a program
+        # that has failed since, and nobody answers it any more.
+        self._activities.abort()
 
     def _was_aborted(self, source: int, abort: messages.Abort) -> None:
         if self._rank == 0:
@@ -327,8 +339,3 @@ class Runner:
         self._step.end = abort
         self._router.is_step_over = True
         self._activities.abort()
-
-
-def _told(error: BaseException) -> str:
-    """For the middle of a text."""
-    return f"{type(error).__name__}: {error}".rstrip(".")

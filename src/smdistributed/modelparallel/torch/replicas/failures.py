@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from smdistributed._common.error_text import error_text
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.torch.job.state import Job
@@ -41,7 +42,7 @@ def tell_replicas(job: Job, error: BaseException) -> None:
     """
     members = job.members(GroupKind.MP)
     shown = f"{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"
-    reason = f"{_BEGIN}{shown}; rank {job.rank} says: {type(error).__name__}: {error}"
+    reason = f"{_BEGIN}{shown}; rank {job.rank} says: {error_text(error)}"
     group: Any = job.process_group(GroupKind.DP)
     with contextlib.suppress(Exception):
         if group.name() == _BACKEND:
@@ -55,7 +56,7 @@ def reason_of_replica(error: BaseException) -> StepAborted | None:
     """What to raise instead of an error that another replica has caused; None if none has."""
     if isinstance(error, StepAborted):
         return None  # it says so already
-    _, begin, reason = str(error).partition(_BEGIN)
+    _, begin, reason = error_text(error).partition(_BEGIN)
     if not begin:
         return None
     for end in _ENDS:

@@ -208,7 +208,7 @@ class Callee:
         if len(frame.gradients) >= asked.num_returning:
             frame.move_to(FrameState.READY_BACK)
             frame.activity.task = asked.task
-            self._activities.submit_activity(frame.activity, lambda: self._run_back(frame, asked))
+            self._activities.submit_activity(frame.activity, lambda: self._run_back(frame))
 
     def dropped(self, source: int, drop: messages.Drop) -> None:
         """Nobody will ask for anything of these programs any more."""
@@ -227,6 +227,7 @@ class Callee:
             frame.activity.end()
         self._frames.clear()
         self._early.clear()
+        self._signatures.forget_single()
 
     def _find(self, key: Key) -> Frame | None:
         """A program's frame; None if the program is gone, and messages for it were on the way."""
@@ -449,8 +450,9 @@ class Callee:
 
     # --- backward --------------------------------------------------------------------------------
 
-    def _run_back(self, frame: Frame, asked: messages.Backward) -> None:
-        if frame.is_gone:
+    def _run_back(self, frame: Frame) -> None:
+        asked = frame.backward
+        if frame.is_gone or asked is None:
             return
         frame.move_to(FrameState.GOING_BACK)
         try:

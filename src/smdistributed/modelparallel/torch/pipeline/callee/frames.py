@@ -136,6 +136,13 @@ class ArrivalNode(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        if ctx.frame.state is not FrameState.GOING_BACK:
+            raise RuntimeError(
+                "a backward pass came to what an earlier call on this rank was given: a module has"
+                " kept a tensor with a history of that call, in an attribute for example, and has"
+                " used it in a later call; expected each call to use what it is given. Return that"
+                " tensor and pass it as an argument, or keep tensor.detach()."
+            )
         ctx.frame.input_gradients = gradients  # in a pass that makes no graph
         return (None, None, None)
 

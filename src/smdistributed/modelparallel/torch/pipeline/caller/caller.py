@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -29,6 +30,7 @@ from smdistributed.modelparallel.torch.pipeline.changes.apply import (
     apply_changes,
     require_same_reach,
 )
+from smdistributed.modelparallel.torch.pipeline.changes.attributes import Missing
 from smdistributed.modelparallel.torch.pipeline.changes.contents import Changes, Reach
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState, current_modes, mixed
@@ -101,13 +103,20 @@ class Caller:
         """The activity that runs now.
 
         Raises:
-            SMPError: none does.
+            SMPError: none does, or it runs on another thread than this one.
         """
-        activity: CallingActivity | None = self._activities.current.activity
+        fiber = self._activities.current
+        activity: CallingActivity | None = fiber.activity
         if activity is None:
             raise SMPError(
                 "a module on another rank was called outside of a step; expected calls inside a"
                 " function decorated with @smp.step, on the leader alone."
+            )
+        if fiber.thread != threading.get_ident():
+            raise SMPError(
+                f"thread {threading.current_thread().name!r} called a module on another rank, or"
+                " looked at its result; expected that of the step function, since several"
+                " microbatches take turns on it. Call such modules outside of threads."
             )
         return activity
 
@@ -222,8 +231,12 @@ class Caller:
         return self._names[self._number_of[module]] if module in self._number_of else "?"
 
     def _set_attribute(self, number: int, name: str, value: Any) -> None:
-        """Of a module here; a call of it on another rank has set that attribute there."""
-        setattr(self._modules[number], name, value)
+        """Of a module here; a call of it on another rank has set or deleted it there."""
+        module = self._modules[number]
+        if value is not Missing.ATTRIBUTE:
+            setattr(module, name, value)
+        elif name in module.__dict__:
+            delattr(module, name)
 
     def _open(self, activity: CallingActivity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)
@@ -280,6 +293,7 @@ class Caller:
         placeholders = [program.deferred[number]() for number in numbers]
         if program.activity is not self._activities.current.activity:
             self._refuse(program)
+        self.running()  # on this thread
         returned = self._fetch(program.activity, program, numbers)
         tensors = with_history(program, numbers, _present(returned.values))
         for each, tensor in zip(placeholders, tensors, strict=True):

@@ -21,6 +21,8 @@ that use it have been told to go back: nothing is counted, and unused results ne
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -31,6 +33,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from smdistributed.modelparallel.decide.schedules.schedule import Task
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.pipeline.loop import autograd_engine
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.messages import messages
@@ -42,7 +45,7 @@ from smdistributed.modelparallel.torch.pipeline.messages.states import (
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
 from smdistributed.modelparallel.torch.pipeline.values.signatures import Signature
 
-__all__ = ["CallingActivity", "Program", "with_history"]
+__all__ = ["CallingActivity", "Program", "partial_pass", "with_history"]
 
 # As many are copied in a few microseconds.
 _COPIED_BYTES = 64 << 10
@@ -225,7 +228,8 @@ class Program:
         key = id(tensor), -1 - version
         slot = self._slot_of.get(key)
         if slot is None:
-            is_small = tensor.layout is torch.strided and tensor.nbytes <= _COPIED_BYTES
+            is_dense = tensor.layout is torch.strided and not tensor.is_nested
+            is_small = is_dense and tensor.nbytes <= _COPIED_BYTES
             slot = self._new_slot(key, tensor.clone() if is_small else tensor)
             self.held.append((tensor, version if not is_small else -1))
         return slot
@@ -401,6 +405,23 @@ def _has_gradient(tensor: Tensor) -> bool:
     return (tensor.arrive() if type(tensor) is Deferred else tensor).requires_grad
 
 
+class _Pass(threading.local):
+    is_partial = False
+
+
+_pass = _Pass()
+
+
+@contextlib.contextmanager
+def partial_pass() -> Iterator[None]:
+    """In this block a backward pass does not give all leaves their gradients, or makes a graph."""
+    before, _pass.is_partial = _pass.is_partial, True
+    try:
+        yield
+    finally:
+        _pass.is_partial = before
+
+
 class ProgramNode(Function):
     """A program in its caller's graph. Its backward pass waits inside the engine's."""
 
@@ -419,6 +440,14 @@ class ProgramNode(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if _pass.is_partial:
+            raise SMPError(
+                f"torch.autograd.grad(), backward(inputs=...) or create_graph=True came to"
+                f" {ctx.program.name} on rank {ctx.program.owner}; expected a pass that gives all"
+                " parameters their gradients, as another rank can do no other. Call"
+                " model.backward(loss), or put what this gradient is for on one rank:"
+                ' smp.set_partition(module, 0), with "auto_partition": False.'
+            )
         gradients = ctx.program.caller.go_back(ctx.program, ctx.num_inputs)
         return (None, None, None, *gradients, *[None] * ctx.num_tokens)
 

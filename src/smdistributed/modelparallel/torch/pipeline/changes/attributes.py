@@ -15,6 +15,7 @@ is what is put into a list or a dict that stays the same.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,13 +26,21 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.torch.containers.structures import flatten, is_container
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 
-__all__ = ["Attributes", "is_watched"]
+__all__ = ["Attributes", "Missing", "is_watched"]
 
 _log = get_logger()
 
 _Slot = tuple[nn.Module, str]
 
 _NOTHING = object()
+
+
+class Missing(enum.Enum):
+    """Stands for a value that there is not."""
+
+    ATTRIBUTE = enum.auto()
+
+
 # Larger tensors are not compared: they count as changed.
 _COMPARED_BYTES = 1 << 20
 
@@ -41,10 +50,14 @@ class Attributes:
 
     Args:
         numbers: of the model's modules.
+
+    Attributes:
+        are_shared: code of the leader has set a tensor that all microbatches see, in this step.
     """
 
     def __init__(self, numbers: Mapping[nn.Module, int]) -> None:
         self._numbers = numbers
+        self.are_shared = False
         # What stood in each attribute before its first microbatch set it.
         self._before: dict[_Slot, Any] = {}
         # What each microbatch has there, while another one runs.
@@ -64,10 +77,13 @@ class Attributes:
         if is_own:
             self._before.setdefault(slot, known)
         if module in self._numbers:
+            key = self._numbers[module], name
             is_news = is_own or not _is_alike(known, value)
-            activity.attributes[self._numbers[module], name] = module, is_news
+            _, _, replaces = activity.attributes.get(key, (module, False, False))
+            activity.attributes[key] = module, is_news, replaces or _holds_tensors(known)
         if is_own or activity.caller is not None:
             return
+        self.are_shared = True
         setter = self._set_by.get(slot)
         self._set_by[slot] = activity.task.microbatch
         if setter not in (None, activity.task.microbatch) and not _is_alike(known, value):
@@ -91,12 +107,13 @@ class Attributes:
             is_expected: the caller does not wait, as earlier calls have set nothing.
         """
         found = {}
-        for (number, name), (module, is_news) in activity.attributes.items():
-            value = module.__dict__.get(name)
+        for (number, name), (module, is_news, replaces) in activity.attributes.items():
+            value = module.__dict__.get(name, Missing.ATTRIBUTE)
             tensors = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
             has_history = any(tensor.requires_grad for tensor in tensors)
             # In an evaluation nothing has a history, and a loss is read all the same.
-            if has_history or (tensors and not torch.is_grad_enabled() and not is_expected):
+            is_evaluated = tensors and not torch.is_grad_enabled() and not is_expected
+            if has_history or is_evaluated or (replaces and not tensors):
                 # Also what is no news here: the caller may have missed what a failed call has set.
                 found[number, name] = value
             elif is_news:
@@ -143,10 +160,15 @@ class Attributes:
                 for slot, value in self._aside[number].items():
                     if value is not self._before[slot]:
                         _put(*slot, value)
+        self.are_shared = False
         self._before.clear()
         self._aside.clear()
         self._set_by.clear()
         self._microbatch = 0
+
+
+def _holds_tensors(value: Any) -> bool:
+    return is_watched(value) and any(isinstance(leaf, Tensor) for leaf in flatten(value)[0])
 
 
 def is_watched(value: Any) -> bool:

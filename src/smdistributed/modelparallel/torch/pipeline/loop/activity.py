@@ -22,8 +22,8 @@ class Activity:
         caller: the rank whose program it is; None for a microbatch's body on the leader.
         fiber: the `Fiber` that it runs on, or is suspended on.
         waiting_for: in words, while it is suspended.
-        attributes: that it has set, by the module's number and the name: the module, and whether
-            the value was another one before (`changes.attributes`).
+        attributes: that it has set, by the module's number and the name: the module, whether the
+            value was another one before, and whether that held tensors (`changes.attributes`).
     """
 
     __slots__ = ("attributes", "caller", "fiber", "seed", "task", "waiting_for")
@@ -34,7 +34,7 @@ class Activity:
         self.caller = caller
         self.fiber: Any = None
         self.waiting_for = ""
-        self.attributes: dict[tuple[int, str], tuple[nn.Module, bool]] = {}
+        self.attributes: dict[tuple[int, str], tuple[nn.Module, bool, bool]] = {}
 
     def turn_back(self) -> None:
         """From now on it is a backward pass."""

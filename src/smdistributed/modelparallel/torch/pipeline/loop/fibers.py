@@ -31,7 +31,7 @@ __all__ = ["Aborted", "Fiber", "Outside", "Scheduler"]
 class Fiber:
     """A stack. `activity` is what is worked on there; the scheduler does not look at it."""
 
-    __slots__ = ("_baton", "_is_given", "activity", "is_suspended", "job", "thrown")
+    __slots__ = ("_baton", "_is_given", "activity", "is_suspended", "job", "thread", "thrown")
 
     def __init__(self) -> None:
         self._baton = threading.Lock()
@@ -40,6 +40,7 @@ class Fiber:
         self.job: Callable[[], None] | None = None
         self.thrown: BaseException | None = None
         self.is_suspended = False
+        self.thread = 0  # its identity
         self.activity: Any = None
 
     def give(self) -> None:
@@ -155,17 +156,21 @@ class Scheduler:
         self._until = until
         self._fatal = None
         main = self._main
+        main.thread = threading.get_ident()
         self.current = main
         try:
             while not self._is_over():
                 ready = self._next()
                 if ready is None:
                     continue
-                if ready.fiber is None:
-                    self._work(main, ready.run)
+                fiber, run = ready.fiber, ready.run
+                del ready  # while this stack waits it must not keep what it has worked on
+                if fiber is None:
+                    self._work(main, run)
+                    del run
                     continue
                 self._is_main_idle = True
-                self._switch(main, ready.fiber)
+                self._switch(main, fiber)
                 self._is_main_idle = False
                 if main.job is not None:
                     self._work(main, main.take_job())
@@ -173,11 +178,15 @@ class Scheduler:
             self._ready.clear()
             self._is_aborting = False  # what is submitted from now on is of the next run
             self.current = main
-        if self._is_interrupted:
-            self._is_interrupted = False
-            raise KeyboardInterrupt from self._fatal
-        if self._fatal is not None:
-            raise self._fatal
+        fatal, self._fatal = self._fatal, None
+        try:
+            if self._is_interrupted:
+                self._is_interrupted = False
+                raise KeyboardInterrupt from fatal
+            if fatal is not None:
+                raise fatal
+        finally:
+            del fatal  # this frame is in its traceback
 
     def close(self) -> None:
         """Ends the pooled threads. Nothing may be under way."""
@@ -300,7 +309,10 @@ class Scheduler:
             self.recorder.resume(me.activity)
         if me.thrown is not None:
             thrown, me.thrown = me.thrown, None
-            raise thrown
+            try:
+                raise thrown
+            finally:
+                del thrown  # this frame is in its traceback
 
     def _fiber_for(self, ready: _Ready) -> Fiber:
         """A fiber that has nothing to do, and now this."""
@@ -347,6 +359,7 @@ class Scheduler:
         return fiber
 
     def _pooled(self, me: Fiber) -> None:
+        me.thread = threading.get_ident()
         me.take(self._interrupt)
         while True:
             try:
@@ -354,11 +367,16 @@ class Scheduler:
             except _Exit:
                 return
             while (ready := self._next()) is not None and ready.fiber is None:
-                self._work(me, ready.run)
+                run = ready.run
+                del ready
+                self._work(me, run)
+                del run
             assert ready is not None  # None is for the main fiber
-            assert ready.fiber is not None
+            fiber = ready.fiber
+            assert fiber is not None
+            del ready
             self._idle.append(me)
-            self._switch(me, ready.fiber)
+            self._switch(me, fiber)
 
 
 def _raise_exit() -> None:

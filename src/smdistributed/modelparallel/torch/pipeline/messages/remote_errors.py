@@ -7,6 +7,7 @@ from __future__ import annotations
 import pickle
 import traceback
 
+from smdistributed._common.error_text import error_text
 from smdistributed.modelparallel.exceptions import SMPError
 
 __all__ = ["RemoteError", "pickled_error", "unpickled_error"]
@@ -30,7 +31,7 @@ def pickled_error(error: BaseException, where: str) -> bytes:
         pickle.loads(encoded)  # many classes can be pickled, but not made again
     except Exception:
         encoded = b""
-    return pickle.dumps((encoded, text, f"{type(error).__name__}: {error}"))
+    return pickle.dumps((encoded, text, error_text(error)))
 
 
 def unpickled_error(data: bytes) -> Exception:
@@ -44,6 +45,11 @@ def unpickled_error(data: bytes) -> Exception:
             error = None
     if not isinstance(error, Exception):
         error = RemoteError(summary)
+    else:
+        try:
+            str(error)
+        except Exception:  # then no text could be made of it
+            error = RemoteError(summary)
     if hasattr(error, "__notes__"):
         error.__notes__.clear()
     error.add_note(text)

@@ -12,10 +12,15 @@ class Habit:
 
     Attributes:
         goes_back_once: each microbatch that went back did so once; None: none has been seen.
+        has_run: a microbatch has ended its forward pass.
+        runs_alone: one microbatch at a time, where none goes back and modules keep tensors in
+            attributes: in an evaluation nothing tells whose a tensor is.
     """
 
     def __init__(self) -> None:
         self.goes_back_once: bool | None = None
+        self.has_run = False
+        self.runs_alone = False
 
     def note_backwards(self, count: int) -> None:
         """A microbatch has called backward so often, up to now or in all."""

@@ -12,6 +12,7 @@ import torch
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.messages.messages import Abort, End
+from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 
 __all__ = ["StepState"]
 
@@ -24,6 +25,7 @@ class StepState:
         is_learning: it is the first one of this placement: what modules return is not known yet.
         before_last_backward: see `Runner.lead`.
         bodies: by microbatch, the user's function with its arguments; on the leader.
+        habit: of these bodies.
 
     Attributes:
         default_dtype: that a microbatch begins with.
@@ -43,12 +45,14 @@ class StepState:
         is_learning: bool = False,
         before_last_backward: Callable[[], None] | None = None,
         bodies: Sequence[Callable[[], Any]] = (),
+        habit: Habit | None = None,
     ) -> None:
         self.schedule = schedule
         self.is_learning = is_learning
         self.before_last_backward = before_last_backward
         self.default_dtype = torch.get_default_dtype()
         self.bodies = bodies
+        self.habit = habit or Habit()
         self.results: list[Any] = [None] * len(bodies)
         self.num_started = self.num_forwards_done = self.num_finished = 0
         self.most_under_way = 0
@@ -63,10 +67,15 @@ class StepState:
         if self.failure is not None:
             return False
         # The first microbatch learns what modules return, and waits at each of them: the others
-        # would overtake it, and running statistics depend on the order.
-        if self.is_learning and self.num_started == 1 and self.num_forwards_done == 0:
+        # would overtake it, and running statistics depend on the order. Of a new step function it
+        # shows the habit.
+        is_first = self.is_learning or not self.habit.has_run
+        if is_first and self.num_started == 1 and self.num_forwards_done == 0:
             return False
-        return self.schedule.may_start(self.num_started, self.num_started - self.num_finished)
+        num_under_way = self.num_started - self.num_finished
+        if self.habit.runs_alone and num_under_way and not self.turned:
+            return False
+        return self.schedule.may_start(self.num_started, num_under_way)
 
     def start_next(self) -> int:
         """Returns: the number of the microbatch that starts."""
@@ -94,5 +103,5 @@ class StepState:
         """Of what users' tensors hang on; the step is over."""
         self.bodies = ()
         self.results = []
-        self.failure = None
+        self.failure = self.end = self.before_last_backward = None
         self.turned = []

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import enum
+import math
 import pickle
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -81,8 +83,10 @@ class Template(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds nothing but tensors and None."""
-        return all(leaf is Place.TENSOR or leaf is None for leaf in self.leaves)
+        """Whether it holds nothing but tensors and None, and is the same as any equal one."""
+        return self.structure.is_exact and all(
+            leaf is Place.TENSOR or leaf is None for leaf in self.leaves
+        )
 
     def fill(self, tensors: Iterable[Tensor], known: Sequence[Any] = ()) -> Any:
         """The value, with tensors in their places: first those of leaves, then of objects.
@@ -223,13 +227,19 @@ def signature_of(
     tensors: list[Tensor] = []
     constants: list[Any] = []
     objects: list[Any] = []
-    is_lasting = True
+    is_lasting = structure.is_exact
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             tensors.append(leaf)
             constants.append(Place.TENSOR)
         elif type(leaf) is float:
-            constants.append((float, leaf, leaf.hex()))  # tells 0.0 from -0.0
+            # Tells 0.0 from -0.0, and one NaN is as good as another.
+            constants.append((float, leaf if leaf == leaf else math.nan, leaf.hex()))
+        elif type(leaf) is complex:
+            constants.append((complex, leaf, leaf.real.hex(), leaf.imag.hex()))
+        elif isinstance(leaf, (types.FunctionType, types.BuiltinFunctionType)):
+            is_lasting = False
+            constants.append(("function", leaf))  # its class cannot be pickled
         elif is_constant(leaf):
             is_lasting = is_lasting and type(leaf) in IMMUTABLE
             constants.append((type(leaf), leaf))
@@ -351,6 +361,11 @@ class KnownSignatures:
             if length < len(_ROWS) and signature.structure == _ROWS[length]:
                 signature = signature._replace(structure=_ROWS[length])
             self._by_number[caller, number] = signature
+
+    def forget_single(self) -> None:
+        """Those that serve once, of calls that did not run; the step is over."""
+        for key in [key for key in self._by_number if key[1] < 0]:
+            del self._by_number[key]
 
     def get(self, caller: int, number: int) -> Signature:
         """The signature that `caller` calls by a number."""

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fibers: who runs next, and what ends them."""
 
+import contextlib
+import gc
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -261,3 +264,54 @@ def test_closing_ends_the_threads() -> None:
     for thread in ours:
         thread.join(scaled(10))
     assert not [thread for thread in ours if thread.is_alive()]
+
+
+class _Held:
+    """Something that user code has."""
+
+
+@pytest.mark.parametrize("is_fatal", [False, True])
+def test_what_user_code_had_is_gone_with_its_error(is_fatal: bool) -> None:
+    """Up to 2.0.0 it lived until the garbage collector found the frames of the traceback."""
+    world, inbox = World(), {}
+    held: list[weakref.ref[_Held]] = []
+
+    def waits() -> None:
+        mine = _Held()
+        held.append(weakref.ref(mine))
+        _waits(world, "first", FORWARD[0], inbox)()
+        del mine
+
+    def raises() -> None:
+        mine = _Held()
+        held.append(weakref.ref(mine))
+        if is_fatal:
+            raise RuntimeError("a defect")
+        world.scheduler.abort()
+
+    gc.collect()
+    gc.disable()
+    try:
+        world.scheduler.submit(FORWARD[0], waits)
+        world.scheduler.submit(FORWARD[1], raises)
+        with pytest.raises(RuntimeError) if is_fatal else contextlib.nullcontext():
+            world.scheduler.run(lambda: len(held) == 2)
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_rank_that_waits_keeps_nothing_of_what_it_has_done() -> None:
+    world = World()
+    held: list[weakref.ref[_Held]] = []
+    seen: list[Any] = []
+
+    def submit() -> None:
+        mine = _Held()
+        held.append(weakref.ref(mine))
+        world.scheduler.submit(FORWARD[0], lambda: seen.append(type(mine)))
+
+    submit()
+    world.late.append(lambda: seen.append(held[0]()))
+    world.scheduler.run(lambda: len(seen) == 2)
+    assert seen == [_Held, None]

@@ -3,6 +3,7 @@
 """Messages as bytes, and back."""
 
 import ctypes
+import weakref
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ class Message(bytearray):
     nbytes = 0
 
 
-def sent(*args: Any, **kwargs: Any) -> Letter:
+def delivered(*args: Any, **kwargs: Any) -> Message:
     header, segments, _ = pack(*args, **kwargs)
     message = Message()
     for address, nbytes in segments:
@@ -47,7 +48,11 @@ def sent(*args: Any, **kwargs: Any) -> Letter:
             message.extend(ctypes.string_at(address, nbytes))
     message.header = header
     message.nbytes = len(message)
-    return unpack(message)
+    return message
+
+
+def sent(*args: Any, **kwargs: Any) -> Letter:
+    return unpack(delivered(*args, **kwargs))
 
 
 def test_a_message_without_tensors() -> None:
@@ -127,3 +132,17 @@ def test_any_message_arrives(ints: list[int], shapes: list[list[int]], pickled: 
     for one, other in zip(letter.tensors, tensors, strict=True):
         assert one is not None
         assert torch.equal(one, other)
+
+
+def test_a_small_tensor_does_not_keep_the_large_one_it_came_with() -> None:
+    """Up to 2.0.0 a script that kept its losses kept all that its steps had returned."""
+    message = delivered(1, 1, [], [torch.ones(1 << 20), torch.tensor(3.0)])
+    alive = weakref.ref(message)
+    loss = unpack(message).tensors[1]
+    del message
+    assert float(loss) == 3.0  # type: ignore[arg-type]
+    assert alive() is None
+    first, second = sent(1, 1, [], [torch.ones(2), torch.ones(2)]).tensors
+    assert first is not None
+    assert second is not None
+    assert float(first.sum() + second.sum()) == 4.0

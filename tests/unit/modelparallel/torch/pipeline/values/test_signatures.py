@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from smdistributed.modelparallel.torch.pipeline.loop.modes import current_modes
-from smdistributed.modelparallel.torch.pipeline.values.signatures import CalledSignatures
+from smdistributed.modelparallel.torch.pipeline.values.signatures import (
+    CalledSignatures,
+    KnownSignatures,
+)
 
 X, Y = torch.zeros(2), torch.ones(3)
 
@@ -58,3 +61,36 @@ def test_each_has_its_number_and_its_arguments(is_training: bool) -> None:
         assert repr(again_args) == repr(args)
         assert repr(again_kwargs) == repr(kwargs)
     assert numbers == [number for number in range(len(CALLS)) for _ in range(3)]
+
+
+def test_a_signature_that_serves_once_ends_with_its_step() -> None:
+    """Of a call that did not run it stayed, up to 2.0.0."""
+    signatures = CalledSignatures()
+    once = signatures.find(7, False, (X, [object()]), {}, current_modes())
+    lasting = signatures.find(7, False, (X,), {}, current_modes())
+    known = KnownSignatures()
+    known.learn(3, {once[1]: once[0], lasting[1]: lasting[0]})
+    known.forget_single()
+    assert known.get(3, lasting[1]) == lasting[0]
+    with pytest.raises(KeyError):
+        known.get(3, once[1])
+
+
+def test_equal_arguments_that_are_not_the_same_differ() -> None:
+    signatures = CalledSignatures()
+    numbers = [
+        signatures.find(7, False, (X, value), {}, current_modes())[1]
+        for value in (
+            {1: 2},
+            {True: 2},
+            {1.0: 2},
+            {(1, 2): 2},
+            {(True, 2): 2},
+            complex(0.0, 0.0),
+            complex(0.0, -0.0),
+            complex(-0.0, 0.0),
+        )
+    ]
+    assert len(set(numbers)) == len(numbers)
+    nan = [signatures.find(7, False, (X, float("nan")), {}, current_modes())[1] for _ in range(2)]
+    assert nan[0] == nan[1], "one not-a-number is as good as another"

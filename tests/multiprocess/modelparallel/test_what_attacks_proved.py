@@ -1,0 +1,446 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that were silently wrong, hung or kept memory, up to 2.0.0 where nothing else is said.
+
+Each is compared with one process, or must be one error that says what to do.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from harness import run_ranks
+from torch import Tensor, nn
+from torch.nn import functional
+
+DEADLINE_S = 60.0
+MICROBATCHES = 4
+WIDTH = 4
+
+Way = Callable[["Net", Tensor], Tensor]
+
+
+class Versatile(nn.Module):
+    """Does what `way` says with its input, in addition to a layer."""
+
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("steps", torch.full((3,), 7))
+        self.kept: Any = None
+
+    def forward(self, x: Tensor, *args: Any, way: str = "", **kwargs: Any) -> Any:
+        y: Tensor = self.dense(x)
+        if way == "sets":
+            self.kept = y.pow(2).mean()
+        elif way == "resets":
+            self.kept = None
+        elif way == "deletes":
+            del self.kept
+        elif way == "keeps":
+            self.kept = y
+        elif way == "uses":
+            y = y + self.kept
+        elif way == "calls":
+            y = args[0](y)
+        elif way == "first key":
+            y = y * (1.0 if isinstance(next(iter(kwargs["box"])), bool) else 3.0)
+        elif way == "sign":
+            y = y * (1.0 if str(args[0]).startswith("-") else 3.0)
+        return y
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.remote = Versatile()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.remote(self.first(x))
+        return result
+
+
+def reset_attribute(net: Net, x: Tensor) -> Tensor:
+    y = net.remote(net.first(x), way="sets")
+    y = net.remote(y, way="resets")
+    return y.sum() + (100.0 if net.remote.kept is not None else 0.0)
+
+
+def deleted_attribute(net: Net, x: Tensor) -> Tensor:
+    y = net.remote(net.first(x), way="sets")
+    y = net.remote(y, way="deletes")
+    return y.sum() + (100.0 if "kept" in net.remote.__dict__ else 0.0)
+
+
+def functions_as_arguments(net: Net, x: Tensor) -> Tensor:
+    y = net.first(x)
+    for function in (functional.gelu, torch.relu, torch.tanh):
+        y = net.remote(y, function, way="calls")
+    return y.sum()
+
+
+def keys_that_are_equal(net: Net, x: Tensor) -> Tensor:
+    y = net.first(x)
+    for key in (1, True, 1.0, True, 1):
+        y = net.remote(y, way="first key", box={key: x})
+    return y.sum()
+
+
+def zeros_that_are_equal(net: Net, x: Tensor) -> Tensor:
+    y = net.first(x)
+    for number in (complex(0.0, 0.0), complex(-0.0, 0.0), 0.0, -0.0, complex(0.0, 0.0)):
+        y = net.remote(y, number, way="sign")
+    return y.sum()
+
+
+RIGHT: tuple[Way, ...] = (
+    reset_attribute,
+    deleted_attribute,
+    functions_as_arguments,
+    keys_that_are_equal,
+    zeros_that_are_equal,
+)
+
+
+def partial_gradient(net: Net, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(x).sum(), x)
+    return net(x).sum() + slope.sum()
+
+
+def inputs_of_backward(net: Net, x: Tensor) -> Tensor:
+    net(x).sum().backward(inputs=list(net.first.parameters()))  # type: ignore[no-untyped-call]
+    return net(x).sum()
+
+
+def second_derivative(net: Net, x: Tensor) -> Tensor:
+    net(x).sum().backward(create_graph=True)  # type: ignore[no-untyped-call]
+    return net(x).sum()
+
+
+def history_in_an_attribute(net: Net, x: Tensor) -> Tensor:
+    net.remote(net.first(x), way="keeps")
+    y = net.remote(net.first(2.0 * x), way="uses")
+    return y.sum()
+
+
+def another_thread(net: Net, x: Tensor) -> Tensor:
+    found: list[Exception] = []
+
+    def call() -> None:
+        try:
+            float(net(x).sum())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    raise found[0]
+
+
+REFUSED: dict[Way, str] = {
+    partial_gradient: "torch.autograd.grad(), backward(inputs=...)",
+    inputs_of_backward: "torch.autograd.grad(), backward(inputs=...)",
+    second_derivative: "create_graph=True",
+    history_in_an_attribute: "kept a tensor with a history",
+    another_thread: "several microbatches take turns",
+}
+
+
+def ways_of_a_step(rank: int, world_size: int) -> None:
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init(
+        {
+            "partitions": 2,
+            "microbatches": MICROBATCHES,
+            "auto_partition": False,
+            "default_partition": 0,
+        }
+    )
+    torch.manual_seed(0)
+    net, whole = Net(), Net()
+    whole.load_state_dict(net.state_dict())
+    smp.set_partition(net.remote, 1)
+    model = smp.DistributedModel(net)
+    way: Way = reset_attribute
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        loss = way(net, x)
+        model.backward(loss)
+        return loss.detach()
+
+    batch = torch.randn(MICROBATCHES * 2, WIDTH, generator=torch.Generator().manual_seed(1))
+    for way in (*RIGHT, *REFUSED, *RIGHT):
+        for module in (net, whole):
+            module.zero_grad()
+            module.remote.kept = None
+        if way in REFUSED:
+            with pytest.raises(Exception) as raised:  # noqa: PT011 -- on rank 1 it is StepAborted
+                train(batch)
+            told = "".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+            assert REFUSED[way] in told, (way.__name__, told)
+            continue
+        losses = train(batch).outputs
+        for loss, x in zip(losses, batch.chunk(MICROBATCHES), strict=True):
+            whole.remote.kept = None
+            expected = way(whole, x)
+            (expected / MICROBATCHES).backward()  # type: ignore[no-untyped-call]
+            assert torch.allclose(loss, expected, atol=1e-5), (way.__name__, loss, expected)
+        for name, parameter in model.local_named_parameters():
+            wanted = whole.get_parameter(name.removeprefix("module.")).grad
+            assert torch.allclose(parameter.grad, wanted, atol=1e-5), (way.__name__, name)
+
+
+def test_ways_of_a_step() -> None:
+    run_ranks(ways_of_a_step, 2, deadline_s=DEADLINE_S)
+
+
+class Total(nn.Module):
+    """Keeps a tensor for whoever called it, and a sum over all that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.last = torch.zeros(())
+        self.total = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.dense(x)
+        self.last = y.sum()
+        self.total = self.total + self.last
+        return y
+
+
+def evaluation(rank: int, world_size: int) -> None:
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init(
+        {
+            "partitions": 2,
+            "microbatches": MICROBATCHES,
+            "auto_partition": False,
+            "default_partition": 0,
+        }
+    )
+    torch.manual_seed(0)
+    net = nn.Sequential(Total(), Total())
+    whole = nn.Sequential(Total(), Total())
+    whole.load_state_dict(net.state_dict())
+    smp.set_partition(net[1], 1)
+    model = smp.DistributedModel(net)
+
+    def seen(module: nn.Sequential, y: Tensor) -> Tensor:
+        here, there = module
+        assert isinstance(here, Total)
+        assert isinstance(there, Total)
+        return y.sum() + 10 * here.last + 100 * there.last
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        loss = model(x).pow(2).mean()
+        model.backward(loss)
+        return loss.detach()
+
+    @smp.step
+    def evaluate(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return seen(net, model(x).clone())
+
+    batch = torch.randn(MICROBATCHES * 2, WIDTH, generator=torch.Generator().manual_seed(1))
+    train(batch)
+    with torch.no_grad():
+        for module in (net, whole):
+            for each in module:
+                assert isinstance(each, Total)
+                each.last, each.total = torch.zeros(()), torch.zeros(())
+    for _ in range(4):
+        found = evaluate(batch).outputs
+        with torch.no_grad():
+            for mine, x in zip(found, batch.chunk(MICROBATCHES), strict=True):
+                assert torch.allclose(mine, seen(whole, whole(x)), atol=1e-5), (rank, mine)
+    if rank == 0:
+        first, other = net[0], whole[0]
+        assert isinstance(first, Total)
+        assert isinstance(other, Total)
+        assert torch.allclose(first.total, other.total, atol=1e-4)
+
+
+def test_tensors_that_modules_keep_in_an_evaluation() -> None:
+    run_ranks(evaluation, 2, deadline_s=DEADLINE_S)
+
+
+class BadText(ValueError):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError("str is broken")
+
+
+class Slow(nn.Module):
+    """Calls a module of rank 1 late, when the program that called it has failed."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.gate = gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate:
+            threading.Event().wait(0.5)
+        result: Tensor = self.inner(self.dense(x))
+        return result
+
+
+class Failing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.slow = Slow("")
+        self.is_bad = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.slow(self.dense(x))
+        if self.is_bad:
+            raise ValueError("fails")
+        return y
+
+
+def failures(rank: int, world_size: int) -> None:
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init(
+        {
+            "partitions": 3,
+            "microbatches": 2,
+            "auto_partition": False,
+            "default_partition": 0,
+        }
+    )
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), Failing())
+    failing = net[1]
+    assert isinstance(failing, Failing)
+    smp.set_partition(failing, 1)
+    smp.set_partition(failing.slow, 2)
+    smp.set_partition(failing.slow.inner, 1)
+    model = smp.DistributedModel(net)
+    body: Callable[[Tensor], Tensor]
+
+    @smp.step
+    def train(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = body(x)
+        loss = y.pow(2).mean()
+        model.backward(loss)
+        return loss.detach(), y.detach()
+
+    def well(x: Tensor) -> Tensor:
+        y: Tensor = model(x)
+        return y
+
+    def caught(x: Tensor) -> Tensor:
+        h = net[0](x)
+        try:
+            y: Tensor = failing(h).clone()
+        except ValueError:
+            y = h
+        return y
+
+    def bad_text(x: Tensor) -> Tensor:
+        raise BadText
+
+    batch = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))
+    body = well
+    first = train(batch)[0].reduce_mean()
+
+    # A program that was dropped still waited for another rank: its rank never left the step.
+    body, failing.is_bad, failing.slow.gate = caught, True, "late"
+    train(batch)
+    body, failing.is_bad, failing.slow.gate = well, False, ""
+    assert torch.allclose(train(batch)[0].reduce_mean(), first)
+
+    # An exception without a text: the other ranks were never told.
+    body = bad_text
+    with pytest.raises(Exception) as raised:  # noqa: PT011 -- on the others it is StepAborted
+        train(batch)
+    if rank:
+        assert "BadText" in str(raised.value)
+    del raised
+    body = well
+    assert torch.allclose(train(batch)[0].reduce_mean(), first)
+
+    # A batch that does not divide: afterwards ranks drew other random numbers.
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        train(batch[:3])
+    drawn = smp.allgather(float(torch.rand(())), smp.WORLD)
+    assert len(set(drawn)) == 1, drawn
+
+    # What a step has returned, and what a failed one has computed, is not kept here.
+    results = train(batch)
+    references = [weakref.ref(each) for each in results[1].outputs]
+    del results
+    assert not any(each() is not None for each in references), "kept until the next step"
+    gc.disable()
+    body, failing.is_bad = well, True
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        train(torch.ones(4, WIDTH))
+    gc.enable()
+
+
+def test_failures_leave_nothing_behind() -> None:
+    run_ranks(failures, 3, deadline_s=DEADLINE_S)
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def plain_backward(rank: int, world_size: int) -> bool:
+    import smdistributed.modelparallel.torch as smp
+
+    heard = Heard()
+    logging.getLogger("smdistributed").addHandler(heard)
+    smp.init(
+        {
+            "partitions": 2,
+            "microbatches": MICROBATCHES,
+            "auto_partition": False,
+            "default_partition": 0,
+        }
+    )
+    net = Net()
+    smp.set_partition(net.remote, 1)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(2):
+        train(torch.ones(MICROBATCHES, WIDTH))
+    return sum("gradients are their sum" in text for text in heard.texts) == 1
+
+
+def test_loss_backward_over_two_partitions_is_told() -> None:
+    """Gradients are sums over microbatches; only with one partition a warning said so."""
+    assert run_ranks(plain_backward, 2, deadline_s=DEADLINE_S) == [True, True]
