@@ -22,6 +22,7 @@
 
 namespace smd::engine {
 
+// Writes the errors of peers that are lost and of operations that wait too long, and the reports.
 // The driver of an operation uses it. What it learns it keeps in the Work.
 class Diagnosis {
  public:

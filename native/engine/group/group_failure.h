@@ -11,6 +11,9 @@
 //             next thread that drives an operation makes it the error of the group, by fail(): to
 //             close the wires may take a while, and the thread that receives must not wait.
 //   leave()   this rank closes the group.
+//
+// What an error says of a peer that is lost, or of ranks that disagree, is written in
+// engine/diagnostics/diagnosis.cc.
 #pragma once
 
 #include <atomic>

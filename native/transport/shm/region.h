@@ -5,7 +5,7 @@
 // is left behind whatever happens, and Docker's small /dev/shm does not matter. Pages cost memory
 // only once touched: about 1 MiB of staging + 2 kSlotBytes per rank, plus the rings that carry
 // point-to-point messages (size^2 rings of kRingBytes, each only if used), plus what is allocated
-// in the arenas (arena.h).
+// in the arenas (arena.h; how large they may become is in arena_size.h).
 #pragma once
 
 #include <cstddef>

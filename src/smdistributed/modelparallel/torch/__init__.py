@@ -108,7 +108,7 @@ from smdistributed.modelparallel.torch.modules.assignment import (
 from smdistributed.modelparallel.torch.optimizer.distributed_optimizer import DistributedOptimizer
 from smdistributed.modelparallel.torch.pipeline.pipeline import is_tracing
 from smdistributed.modelparallel.torch.pipeline.step_output import StepOutput
-from smdistributed.modelparallel.torch.recompute.setting import (
+from smdistributed.modelparallel.torch.recompute.recomputing_modules import (
     set_activation_checkpointing,
 )
 from smdistributed.modelparallel.torch.reporting.plan import plan
@@ -117,7 +117,7 @@ from smdistributed.modelparallel.torch.reporting.report import (
     report,
     start_from_environment,
 )
-from smdistributed.modelparallel.torch.saving.checkpoints.api import (
+from smdistributed.modelparallel.torch.saving.checkpoints.save_and_resume import (
     resume_from_checkpoint,
     save_checkpoint,
     save_safetensors,

@@ -11,7 +11,8 @@
 | DP | the same partition (the TP groups of an RDP group) |
 
 Every function raises `SMPNotInitialized` before `smp.init()`. A rank in a group is the position in
-it; the lists that `get_..._group` return are world ranks, ascending.
+it; the lists that `get_..._group` return are world ranks, ascending. The arithmetic is in
+`decide.topology`.
 
 Source: modelparallel specification, section 2.
 """

@@ -66,7 +66,7 @@ from smdistributed.modelparallel.torch.partitioning.partitioner import (
 )
 from smdistributed.modelparallel.torch.pipeline.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.recompute.elsewhere import one_for_each_partition
-from smdistributed.modelparallel.torch.recompute.setting import check_settings
+from smdistributed.modelparallel.torch.recompute.recomputing_modules import check_settings
 from smdistributed.modelparallel.torch.replicas.gradient_reduction import GradientReduction
 from smdistributed.modelparallel.torch.saving import state_dicts
 from smdistributed.modelparallel.torch.saving.checkpoints.agreement import (

@@ -12,7 +12,8 @@ Read in this order:
   `progress.step_state` is the state of the step, a new one each time.
 - `interception`: where calls of modules leave torch.
 - `caller`: calls of modules on other ranks. `callee`: calls by other ranks of modules here.
-- `messages`: what ranks tell each other, with a drawn sequence of one microbatch.
+- `handlers`: what happens when a message comes. `messages`: what ranks tell each other, with a
+  drawn sequence of one microbatch.
 - `values`: what is promised and has not come, and what travels; `changes`: what modules change.
 - `loop`: which activity runs next, on which stack.
 """

@@ -32,6 +32,7 @@ from smdistributed.modelparallel.torch.pipeline import interception
 from smdistributed.modelparallel.torch.pipeline.callee.callee import Callee
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
+from smdistributed.modelparallel.torch.pipeline.handlers import handlers
 from smdistributed.modelparallel.torch.pipeline.leader import Leader
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState
@@ -124,16 +125,7 @@ class Runner:
         )
         self._world.run_body = self._leader.run_body
         self._router.handlers = {
-            messages.Call: self._callee.called,
-            messages.Return: self._caller.returned,
-            messages.Value: self._callee.value_came,
-            messages.Fetch: self._callee.fetched,
-            messages.Push: self._callee.pushed,
-            messages.Backward: self._callee.asked_back,
-            messages.Gradient: self._callee.gradient_came,
-            messages.Gradients: self._caller.went_back,
-            messages.Raise: self._caller.raised,
-            messages.Drop: self._callee.dropped,
+            **handlers(self._callee, self._caller),
             messages.ForwardsDone: self._forwards_are_done,
             messages.End: self._ended,
             messages.Abort: self._was_aborted,

@@ -28,7 +28,7 @@ from smdistributed.modelparallel.torch.recompute.recomputation import (
     in_a_row,
     recomputed,
 )
-from smdistributed.modelparallel.torch.recompute.strategies import (
+from smdistributed.modelparallel.torch.recompute.sequential_rows import (
     DIVIDED,
     most_layers,
     rows,

@@ -22,7 +22,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 import smdistributed.modelparallel.torch as smp
 from smdistributed.modelparallel.torch.patches.checkpoint import checkpoint, checkpoint_sequential
 from smdistributed.modelparallel.torch.recompute import calls, offloading, recomputation
-from smdistributed.modelparallel.torch.recompute.strategies import (
+from smdistributed.modelparallel.torch.recompute.sequential_rows import (
     DIVIDED,
     most_layers,
     rows,

@@ -3,7 +3,8 @@
 """The factor that the loss is multiplied by, so that gradients do not vanish in fp16.
 
 Source: modelparallel specification, section 6.7. Names are those that scripts know from Apex and
-Megatron, and so are the rules.
+Megatron, and so are the rules. Scripts that use autocast have `smp.amp.GradScaler`
+(`optimizer.grad_scaler`), with torch's rules.
 """
 
 from __future__ import annotations

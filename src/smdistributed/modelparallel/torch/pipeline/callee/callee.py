@@ -20,9 +20,9 @@ from smdistributed.modelparallel.torch.pipeline.callee.frames import (
     received,
 )
 from smdistributed.modelparallel.torch.pipeline.caller.caller import WHOLE_RESULT, Caller, Post
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import ADVICE, Changes
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
-from smdistributed.modelparallel.torch.pipeline.changes.contents import ADVICE, Changes
-from smdistributed.modelparallel.torch.pipeline.changes.watch import (
+from smdistributed.modelparallel.torch.pipeline.changes.changed_arguments import (
     Watch,
     is_any_changed,
     tensors_watched,

@@ -30,8 +30,8 @@ from smdistributed.modelparallel.torch.pipeline.changes.apply import (
     apply_changes,
     require_same_reach,
 )
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import Changes, Reach
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Missing
-from smdistributed.modelparallel.torch.pipeline.changes.contents import Changes, Reach
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState, current_modes, mixed
 from smdistributed.modelparallel.torch.pipeline.messages import messages

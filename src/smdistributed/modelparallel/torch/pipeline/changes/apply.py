@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.pipeline.changes.contents import (
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import (
     ADVICE,
     DEQUE,
     Changes,

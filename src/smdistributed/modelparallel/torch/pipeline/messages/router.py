@@ -51,7 +51,8 @@ class Router:
         predecessor: what used the channel before, and is closed.
 
     Attributes:
-        handlers: by type of message, what deals with one of the step under way, from a rank.
+        handlers: by type of message, what deals with one of the step under way, from a rank; the
+            table is in `pipeline.handlers`.
         of_ended_step: what deals with a Call of a step that has ended.
         recorder: what counts messages, or None.
         is_step_over: a handler has set it: what comes from now on is not of this step.

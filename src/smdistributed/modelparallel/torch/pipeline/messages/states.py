@@ -2,17 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a program, on the rank that calls it and on the rank that runs it.
 
-caller (Program)                              owner (Frame)
+caller (Program)
 
-OPEN ----------> SENT --> ANSWERED            WAITING --> READY --> RUNNING --> RUN
-calls may join    |          |                for inputs            on a fiber   |
-v          v                                                   v
-GOING_BACK <-+                                  +--------> READY_BACK
-|    ^  from other values                     |                |
-v    |                            from other  |                v
-GONE_BACK                           values      +-- GONE_BACK <- GOING_BACK
+OPEN ------> SENT ------> ANSWERED
+calls may    |            |
+join         +-----+------+
+v
+GOING_BACK  <---+
+|         |  from other values
+v         |
+GONE_BACK  -----+
 
-from each state: FAILED                       from each state: GONE
+from each state: FAILED
+
+owner (Frame)
+
+WAITING -----> READY -----> RUNNING -----> RUN
+for inputs                  on a fiber     |
+v
++-------> READY_BACK
+|              |
+from other values|              v
+|         GOING_BACK
+|              |
+|              v
++-------- GONE_BACK
+
+from each state: GONE
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.torch.pipeline.changes.apply import apply_changes
-from smdistributed.modelparallel.torch.pipeline.changes.contents import Reach
-from smdistributed.modelparallel.torch.pipeline.changes.watch import (
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import Reach
+from smdistributed.modelparallel.torch.pipeline.changes.changed_arguments import (
     Watch,
     is_any_changed,
     tensors_watched,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.exceptions import SMPError
-from smdistributed.modelparallel.torch.pipeline.changes.contents import (
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import (
     ADVICE,
     Changes,
     Content,

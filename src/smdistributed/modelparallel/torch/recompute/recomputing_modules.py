@@ -25,7 +25,7 @@ from smdistributed.modelparallel.torch.recompute.calls import (
     warn_of_packing,
 )
 from smdistributed.modelparallel.torch.recompute.recomputation import recomputed
-from smdistributed.modelparallel.torch.recompute.strategies import (
+from smdistributed.modelparallel.torch.recompute.sequential_rows import (
     DIVIDED,
     most_layers,
 )

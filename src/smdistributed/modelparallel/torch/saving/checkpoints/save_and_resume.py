@@ -3,8 +3,8 @@
 """`smp.save_checkpoint`, `smp.resume_from_checkpoint`, `smp.save_safetensors`.
 
 All are collectives of all ranks: they succeed on every rank, or raise on every rank. The directory
-is described in `checkpointing.directory`, the files of a partial checkpoint in
-`checkpointing.parts`.
+is described in `checkpoints.directory`, the files of a partial checkpoint in
+`checkpoints.parts`.
 
 Source: modelparallel specification, section 6.9; `save_safetensors` is our choice.
 """

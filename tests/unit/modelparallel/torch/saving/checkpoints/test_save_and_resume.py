@@ -25,8 +25,8 @@ import smdistributed.modelparallel.torch as smp
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel import atomic_files
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
-from smdistributed.modelparallel.torch.saving.checkpoints import api
 from smdistributed.modelparallel.torch.saving.checkpoints import directory as directory_module
+from smdistributed.modelparallel.torch.saving.checkpoints import save_and_resume
 from tests.unit.modelparallel.torch.forked import in_a_child
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -610,9 +610,11 @@ class TestKilled:
             with monkeypatch.context() as patch:
                 for name in _CHANGES:
                     patch.setattr(os, name, counted(name))
-                patch.setattr(api, "agreed", lambda job, what, check: check())
-                patch.setattr(api, "together", lambda job, what, action, undo=None: [action()])
-                patch.setattr(api, "keeper_of", lambda *_: 0)
+                patch.setattr(save_and_resume, "agreed", lambda job, what, check: check())
+                patch.setattr(
+                    save_and_resume, "together", lambda job, what, action, undo=None: [action()]
+                )
+                patch.setattr(save_and_resume, "keeper_of", lambda *_: 0)
                 return in_a_child(
                     lambda: smp.save_checkpoint(
                         path,
