@@ -194,6 +194,7 @@ def ways_of_a_step(rank: int, world_size: int) -> None:
             assert REFUSED[way] in told, (way.__name__, told)
             continue
         losses = train(batch).outputs
+        assert torch._C._is_multithreading_enabled(), "what a step turns off is on again"
         for loss, x in zip(losses, batch.chunk(MICROBATCHES), strict=True):
             whole.remote.kept = None
             expected = way(whole, x)

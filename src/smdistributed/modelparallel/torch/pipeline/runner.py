@@ -258,6 +258,7 @@ class Runner:
     def _under_way(self, step: StepState) -> Iterator[None]:
         """A step, at whose end nothing of it is left here; and nothing is learned if it fails."""
         outside = self._random.save()
+        is_multithreaded = torch._C._is_multithreading_enabled()  # of autograd; off in a step
         try:
             yield
             if self._recorder is not None:
@@ -266,6 +267,7 @@ class Runner:
         finally:
             self._finish(step)
             self._random.restore(outside)
+            torch.autograd.set_multithreading_enabled(is_multithreaded)
 
     def _finish(self, step: StepState) -> None:
         if self._recorder is not None:
