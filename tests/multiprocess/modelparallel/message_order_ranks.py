@@ -31,8 +31,9 @@ from message_order_ways import (
     REFUSED,
     WAYS,
     Step,
-    caught,
+    caught_elsewhere,
     chain,
+    elsewhere,
     fails,
     fails_in_backward,
     failures,
@@ -386,11 +387,11 @@ def an_error_comes_while_a_microbatch_waits_for_its_turn(
     """
     from smdistributed import collectives
 
-    steps = [Step(chain, pipeline)]
+    steps = [Step(elsewhere, pipeline)]
     for part in ("b", "c"):
-        steps.append(Step(caught, pipeline, part=part, fault=fails))
-        steps.append(Step(chain, pipeline, part=part, fault=fails, told=("microbatch 2",)))
-    steps.append(Step(chain, pipeline))
+        steps.append(Step(caught_elsewhere, pipeline, part=part, fault=fails))
+        steps.append(Step(elsewhere, pipeline, part=part, fault=fails, told=("microbatch 2",)))
+    steps.append(Step(elsewhere, pipeline))
     with collectives.init() as comm:
         me = Rank(comm._native, rank, world_size, folder)
         comm.barrier()

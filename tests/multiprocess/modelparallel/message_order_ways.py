@@ -27,6 +27,13 @@ def chain(net: Net, x: Tensor, back: Back) -> Any:
     return loss
 
 
+def elsewhere(net: Net, x: Tensor, back: Back) -> Any:
+    """No gradient comes back to the leader, which so does not wait for one."""
+    loss = net.c(net.b(x)).pow(2).mean()
+    back(loss)
+    return loss
+
+
 def skips(net: Net, x: Tensor, back: Back) -> Any:
     """From each part to all later ones; d calls the leader meanwhile."""
     y = net.a(x)
@@ -169,6 +176,7 @@ def hasty(net: Net, x: Tensor, back: Back) -> Any:
 
 WAYS: tuple[Way, ...] = (
     chain,
+    elsewhere,
     skips,
     fans,
     looks,
@@ -254,6 +262,16 @@ def caught(net: Net, x: Tensor, back: Back) -> Any:
         return chain(net, x, back)
     except Broken:
         loss = net.d(net.a(x)).sum()
+        back(loss)
+        return loss
+
+
+def caught_elsewhere(net: Net, x: Tensor, back: Back) -> Any:
+    """The same, where no gradient comes back to the leader."""
+    try:
+        return elsewhere(net, x, back)
+    except Broken:
+        loss = net.d(net.b(x)).sum()
         back(loss)
         return loss
 
@@ -427,6 +445,8 @@ CAUGHT: tuple[Step, ...] = (
     Step(caught, part="b", fault=fails_in_backward),
     Step(caught, part="c", fault=fails),
     Step(caught, part="b.inner", fault=fails),
+    Step(caught_elsewhere, part="b", fault=fails),
+    Step(caught_elsewhere, part="c", fault=fails_in_backward),
     Step(caught_looking, part="b", fault=fails),
     Step(caught_looking, part="b.inner", fault=fails),
     Step(careful, part="careful.inner", fault=fails),

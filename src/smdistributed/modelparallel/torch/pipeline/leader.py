@@ -134,16 +134,16 @@ class Leader:
         step = self.step
         activity = self._caller.running()
         roots = [self._root(*pair) for pair in zip(tensors, gradients, strict=True)]
-        if activity.task.phase is Phase.FORWARD:
-            self._turn_back(activity, tensors)
         step.had_backward = True
         activity.num_backwards += 1
         if activity.num_backwards > 1:
             step.habit.note_backwards(activity.num_backwards)
-        is_last_body = step.num_finished == step.schedule.microbatches - 1
-        if is_last_body and step.habit.goes_back_once:
-            self._last_backward.begins(lambda: 0)
         try:
+            if activity.task.phase is Phase.FORWARD:
+                self._turn_back(activity, tensors)
+            is_last_body = step.num_finished == step.schedule.microbatches - 1
+            if is_last_body and step.habit.goes_back_once:
+                self._last_backward.begins(lambda: 0)
             _run(roots)
             self._caller.wait_for_backwards(activity)
             self._caller.check(activity)
@@ -171,9 +171,13 @@ class Leader:
                 lambda: step.may_turn_back,
                 "the forward passes of the other microbatches",
             )
-        if step.schedule.turns_back_early:
-            self._caller.send_back_root(tensors)
-        self._activities.yield_to_more_urgent(activity.task)
+        asked = self._caller.send_back_root(tensors) if step.schedule.turns_back_early else None
+        if asked is not None and asked.num_inputs:
+            # The engine's first node would wait for this. Others work meanwhile either way, but a
+            # pass that has not begun is suspended and resumed once and not twice.
+            self._caller.wait_for_gradients(asked)
+        else:
+            self._activities.yield_to_more_urgent(activity.task)
 
     def _root(self, tensor: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if type(tensor) is not Deferred:

@@ -390,7 +390,7 @@ class Caller:
 
     # --- backward --------------------------------------------------------------------------------
 
-    def go_back(self, program: Program, num_inputs: int) -> list[Tensor | None]:
+    def go_back(self, program: Program) -> list[Tensor | None]:
         """Runs a program's backward pass; waits only if gradients come back to this rank.
 
         Returns: the gradients of its inputs that require one.
@@ -401,26 +401,39 @@ class Caller:
             program.is_asked_early = False
         else:
             self._send_back(program)
-        if num_inputs == 0:
+        if program.num_inputs == 0:
             return []
-        what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
-        self._wait(program.activity, program, lambda: program.input_gradients is not None, what)
+        self.wait_for_gradients(program)
         returned, program.input_gradients = program.input_gradients, None
         assert returned is not None
         return list(returned)
 
-    def send_back_root(self, roots: Sequence[Tensor]) -> None:
+    def wait_for_gradients(self, program: Program) -> None:
+        """Waits until a program that has been asked to go back has sent those of its inputs.
+
+        Raises:
+            Exception: of its backward pass, or of a program that it belongs together with.
+        """
+        if program.input_gradients is None:
+            what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
+            self._wait(program.activity, program, lambda: program.input_gradients is not None, what)
+
+    def send_back_root(self, roots: Sequence[Tensor]) -> Program | None:
         """Asks for the backward pass of the program that a backward pass begins with, if it is one.
 
         Nothing else adds to its gradients. So its owner, which most often is the last rank, can go
         on at once, and not when this rank comes to it.
+
+        Returns: that program.
         """
         pending = [root for root in roots if type(root) is Deferred and root.is_pending]
         programs: set[Program] = {root.program for root in pending}
-        if len(pending) == len(roots) and len(programs) == 1:
-            program = programs.pop()
-            self._send_back(program)
-            program.is_asked_early = True
+        if len(pending) != len(roots) or len(programs) != 1:
+            return None
+        program = programs.pop()
+        self._send_back(program)
+        program.is_asked_early = True
+        return program
 
     def _send_back(self, program: Program) -> None:
         activity = self.running()

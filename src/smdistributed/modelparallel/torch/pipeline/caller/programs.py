@@ -98,7 +98,7 @@ class Asked(Protocol):
     def force(self, program: Program, placeholder: Deferred) -> None:
         """Waits for the tensor of a placeholder, and gives it to the placeholder."""
 
-    def go_back(self, program: Program, num_inputs: int) -> list[Tensor | None]:
+    def go_back(self, program: Program) -> list[Tensor | None]:
         """Runs a program's backward pass."""
 
 
@@ -117,6 +117,7 @@ class Program:
         num_values_of: how many values each call returns.
         deferred: by number of the value, those that user code may still hold.
         token: of the autograd graph; None in calls without gradients.
+        num_inputs: of this rank, to which gradients flow out of it.
         gradients: of values that came here, by number.
         num_returning: values that other programs have used, whose owners will send a gradient for
             each: those programs have been told to go back.
@@ -147,6 +148,7 @@ class Program:
         "is_connected",
         "is_grad",
         "name",
+        "num_inputs",
         "num_returning",
         "num_values",
         "num_values_of",
@@ -194,6 +196,7 @@ class Program:
         self.error: BaseException | None = None
         self.has_raised = False
         self.token: Tensor | None = None
+        self.num_inputs = 0
         self.gradients: dict[int, Tensor] = {}
         self.num_returning = 0
         self.input_gradients: messages.Tensors | None = None
@@ -395,7 +398,8 @@ class Program:
             for program, number in self.used()
             if program.token is not None and program.has_gradient(number)
         }
-        self.token = ProgramNode.apply(self, dummy, len(edges), *edges, *tokens.values())
+        self.num_inputs = len(edges)
+        self.token = ProgramNode.apply(self, dummy, *edges, *tokens.values())
 
 
 def _has_gradient(tensor: Tensor) -> bool:
@@ -428,13 +432,10 @@ class ProgramNode(Function):
     apply = autograd_engine.apply
 
     @staticmethod
-    def forward(
-        ctx: Any, program: Program, dummy: Tensor, num_inputs: int, *edges: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, program: Program, dummy: Tensor, *edges: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.program = program
-        ctx.num_inputs = num_inputs
-        ctx.num_tokens = len(edges) - num_inputs
+        ctx.num_tokens = len(edges) - program.num_inputs
         return torch.empty(())
 
     @staticmethod
@@ -448,8 +449,8 @@ class ProgramNode(Function):
                 " model.backward(loss), or put what this gradient is for on one rank:"
                 ' smp.set_partition(module, 0), with "auto_partition": False.'
             )
-        gradients = ctx.program.caller.go_back(ctx.program, ctx.num_inputs)
-        return (None, None, None, *gradients, *[None] * ctx.num_tokens)
+        gradients = ctx.program.caller.go_back(ctx.program)
+        return (None, None, *gradients, *[None] * ctx.num_tokens)
 
 
 class ValuesNode(Function):
