@@ -53,6 +53,7 @@ from ordered_channel import (
 from torch import Tensor
 
 from smdistributed.modelparallel.decide.schedules import SCHEDULES, schedule_named
+from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale
 
 # --- a rank ---------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Rank:
 
     def _run(self, step: Step) -> list[Any]:
         runner = self.runner
-        models.microbatch = lambda: runner.microbatch
+        models.microbatch = lambda: runner._caller.running().task.microbatch
         schedule = schedule_named(step.pipeline, MICROBATCHES, step.bound)
         if self.rank > 0:
             return runner.serve(schedule, self._notice).results  # type: ignore[no-any-return]
@@ -186,7 +187,7 @@ class Rank:
         return runner.lead(schedule, bodies, self._notice).results  # type: ignore[no-any-return]
 
     def _back(self, loss: Tensor) -> None:
-        self.runner.backward([loss], [None])
+        self.runner.backward([loss], [None], Scale())
 
     def _notice(self) -> None:
         """The gradients of all backward passes but one are there."""

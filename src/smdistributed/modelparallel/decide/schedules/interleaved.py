@@ -36,8 +36,8 @@ class Interleaved:
         return int(task.phase is Phase.FORWARD), task.microbatch
 
     def may_start(self, num_started: int, num_under_way: int) -> bool:
-        """While there are some left, and fewer than the bound are under way."""
-        return num_started < self.microbatches and num_under_way < self.bound
+        """While there are some left, and fewer are under way than the user allows."""
+        return num_started < self.microbatches and num_under_way < self.active_microbatches
 
     def may_turn_back(self, num_forwards_done: int) -> bool:
         """At once."""

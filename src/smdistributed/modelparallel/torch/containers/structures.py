@@ -580,7 +580,8 @@ _EXACT_KEYS = (str, int, type(None))
 
 def _put_together(spec: Spec, leaves: Iterator[Any]) -> Any:
     cls, meta, children, attributes = spec
-    items = _put_items(children, leaves)
+    is_flat = type(children) is int
+    items = list(islice(leaves, children)) if is_flat else _put_items(children, leaves)
     if cls is tuple:
         return tuple(items)
     if cls is dict:

@@ -301,16 +301,12 @@ class DistributedModel(Wrapper):
             given = [None] * len(roots)
         else:
             given = [grad_tensors] if isinstance(grad_tensors, Tensor) else list(grad_tensors)
-        pipeline.backward(roots, given, self._gradient_scale(pipeline))
-        if not pipeline.is_in_step:
-            self._note_backward()
-
-    def _gradient_scale(self, pipeline: Pipeline) -> float:
         optimizer = current_optimizer()
         loss_scale = 1.0 if optimizer is None else optimizer.loss_scale
-        if not self.averages_microbatches or self._gradient_reduction.has_hook:
-            return loss_scale
-        return loss_scale * pipeline.weight
+        is_of_mean = self.averages_microbatches and not self._gradient_reduction.has_hook
+        pipeline.backward(roots, given, loss_scale, is_of_mean)
+        if not pipeline.is_in_step:
+            self._note_backward()
 
     def _note_backward(self) -> None:
         optimizer = current_optimizer()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale, scaled
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome
 
@@ -20,7 +21,7 @@ class Alone:
     """Of one rank.
 
     Attributes:
-        microbatch: the one whose body runs now.
+        microbatch: the one whose body runs now, or ran last.
     """
 
     def __init__(self) -> None:
@@ -54,11 +55,16 @@ class Alone:
             self._before_last_backward = None
         return Outcome(results, note, self._had_backward)
 
-    def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """A backward pass, in a step or outside."""
+    def backward(
+        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Scale
+    ) -> None:
+        """A backward pass, in a step or outside; the arguments are those of `Leader.backward`."""
+        factor = scale.of(self.microbatch)
+        pairs = zip(tensors, gradients, strict=True)
+        given = [scaled(tensor, gradient, factor) for tensor, gradient in pairs]
         self._had_backward = True
         is_last = self.microbatch == self._num_bodies - 1
         if self._before_last_backward is not None and is_last and self._habit.goes_back_once:
             self._before_last_backward()
         self._num_backwards += 1
-        torch.autograd.backward(list(tensors), gradients)
+        torch.autograd.backward(list(tensors), given)

@@ -14,6 +14,7 @@ from smdistributed.modelparallel.torch.containers.structures import map_leaves
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
 from smdistributed.modelparallel.torch.pipeline.caller.programs import CallingActivity
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
+from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale, scaled
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.autograd_engine import run_backward
 from smdistributed.modelparallel.torch.pipeline.loop.modes import (
@@ -121,19 +122,26 @@ class Leader:
 
     # --- backward --------------------------------------------------------------------------------
 
-    def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    def backward(
+        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Scale
+    ) -> None:
         """`model.backward()` of the running microbatch; goes on when that is the most urgent.
 
         Args:
             tensors: where the pass begins.
             gradients: of these; None for a tensor of one element.
+            scale: of the gradients.
 
         Raises:
             Exception: of a module on any rank, in its backward pass.
         """
         step = self.step
         activity = self._caller.running()
-        roots = [self._root(*pair) for pair in zip(tensors, gradients, strict=True)]
+        factor = scale.of(activity.task.microbatch)
+        roots = [
+            self._root(activity, tensor, gradient, factor)
+            for tensor, gradient in zip(tensors, gradients, strict=True)
+        ]
         step.had_backward = True
         activity.num_backwards += 1
         if activity.num_backwards > 1:
@@ -145,7 +153,8 @@ class Leader:
             if is_last_body and step.habit.goes_back_once:
                 self._last_backward.begins(lambda: 0)
             _run(roots)
-            self._caller.wait_for_backwards(activity)
+            if activity.num_going_back:
+                self._caller.wait_for_backwards(activity)
             self._caller.check(activity)
         except Exception as error:
             if activity.num_backwards > 1 and "graph a second time" in str(error):
@@ -171,7 +180,11 @@ class Leader:
                 lambda: step.may_turn_back,
                 "the forward passes of the other microbatches",
             )
-        asked = self._caller.send_back_root(tensors) if step.schedule.turns_back_early else None
+        asked = (
+            self._caller.send_back_root(activity, tensors)
+            if step.schedule.turns_back_early
+            else None
+        )
         if asked is not None and asked.num_inputs:
             # The engine's first node would wait for this. Others work meanwhile either way, but a
             # pass that has not begun is suspended and resumed once and not twice.
@@ -179,9 +192,11 @@ class Leader:
         else:
             self._activities.yield_to_more_urgent(activity.task)
 
-    def _root(self, tensor: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _root(
+        self, activity: CallingActivity, tensor: Tensor, gradient: Tensor | None, factor: float
+    ) -> tuple[Tensor, Tensor | None]:
         if type(tensor) is not Deferred:
-            return tensor, gradient
+            return tensor, scaled(tensor, gradient, factor)
         if not tensor.is_pending:
             if tensor.program.state in _BACK and not tensor.arrive().requires_grad:
                 raise RuntimeError(
@@ -189,9 +204,11 @@ class Leader:
                     " once from each. If several losses have something in common, pass them"
                     " together: model.backward([first, second])."
                 )
-            return tensor.arrive(), gradient
-        given = torch.ones(()) if gradient is None else gradient
-        return self._caller.root_of(tensor, given), _OF_TOKEN
+            return tensor.arrive(), scaled(tensor.arrive(), gradient, factor)
+        # Of a tensor of one element, or its owner refuses it.
+        given = torch.full((), factor) if gradient is None else scaled(tensor, gradient, factor)
+        assert given is not None
+        return self._caller.root_of(activity, tensor, given), _OF_TOKEN
 
 
 def _run(roots: Sequence[tuple[Tensor, Tensor | None]]) -> None:

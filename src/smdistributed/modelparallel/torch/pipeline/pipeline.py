@@ -21,9 +21,9 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.pipeline.alone import Alone
+from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome, Runner
-from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
 from smdistributed.modelparallel.torch.replicas.failures import reason_of_replica, tell_replicas
 
 __all__ = ["Batch", "Pipeline", "current_pipeline", "is_tracing"]
@@ -202,24 +202,27 @@ class Pipeline:
         finally:
             state.is_in_body = False
 
-    @property
-    def weight(self) -> float:
-        """Of the microbatch whose body runs now, in a mean over the batch; outside of a step 1."""
-        if not self.is_in_step:
-            return 1.0
-        return self._weights[(self.runner() if self.size > 1 else self._alone).microbatch]
-
     def backward(
-        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: float
+        self,
+        tensors: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        factor: float,
+        is_of_mean: bool,
     ) -> None:
-        """A backward pass of the microbatch under way, or of anything where there is one rank."""
+        """A backward pass of the microbatch under way, or of anything where there is one rank.
+
+        Args:
+            factor: of the gradients.
+            is_of_mean: in a step they are those of the mean over its microbatches.
+        """
         if self.size > 1 and not self.is_in_step:
             raise RuntimeError(
                 "model.backward() was called outside of a step; expected a call inside a function"
                 " decorated with @smp.step."
             )
-        scaled = [_scaled(*pair, scale) for pair in zip(tensors, gradients, strict=True)]
-        (self.runner() if self.size > 1 else self._alone).backward(tensors, scaled)
+        weights = self._weights if is_of_mean and self.is_in_step else None
+        runs = self.runner() if self.size > 1 else self._alone
+        runs.backward(tensors, gradients, Scale(factor, weights))
 
     def refuse(self, error: Exception) -> None:
         """Ends a step on the leader before it begins: others learn why, replicas included."""
@@ -299,13 +302,3 @@ def current_pipeline(what: str) -> Pipeline:
 def is_tracing() -> bool:
     """Whether the step's body runs only to be watched, before the model is partitioned."""
     return _pipeline is not None and _pipeline.is_observing
-
-
-def _scaled(root: Tensor, gradient: Tensor | None, scale: float) -> Tensor | None:
-    if scale == 1.0:
-        return gradient
-    if gradient is not None:
-        return gradient * scale
-    if isinstance(root, Deferred) and root.is_pending:
-        return torch.full((), scale)  # of a tensor of one element, or its owner refuses it
-    return torch.full_like(root, scale) if root.numel() == 1 else None  # torch refuses the other

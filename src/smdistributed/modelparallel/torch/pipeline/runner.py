@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from smdistributed._common.error_text import error_text
 from smdistributed._common.log import get_logger
@@ -77,6 +77,9 @@ class Runner:
         device: where tensors that arrive go.
         timeout_s: how long a step may wait for one message.
         predecessor: what used the channel before, and is closed.
+
+    Attributes:
+        backward: `model.backward()` of the running microbatch (`Leader.backward`).
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Runner:
             self._last_backward,
         )
         self._world.run_body = self._leader.run_body
+        self.backward = self._leader.backward
         self._router.handlers = {
             **handlers(self._callee, self._caller),
             messages.ForwardsDone: self._forwards_are_done,
@@ -227,22 +231,14 @@ class Runner:
         self._tell_abort(error)
         self._finish(step)
 
-    def backward(self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """`model.backward()` of the running microbatch (`Leader.backward`)."""
-        self._leader.backward(tensors, gradients)
-
-    @property
-    def microbatch(self) -> int:
-        """The one whose body runs now."""
-        return self._caller.running().task.microbatch
-
     @property
     def most_under_way(self) -> int:
         """Microbatches that were under way at the same time, in the last step."""
         return self._step.most_under_way
 
     def _begin(self, step: StepState) -> StepState:
-        self._step = self._world.step = self._leader.step = self._last_backward.step = step
+        self._step = self._leader.step = self._last_backward.step = step
+        self._world.begin_step(step)
         self._router.begin_step()
         recorder = active_recorder()
         if recorder is not None and self._is_learning:

@@ -13,7 +13,6 @@ from typing import Any
 
 from smdistributed.modelparallel.torch.pipeline.microbatches import (
     ArgumentSplitter,
-    Call,
     weights_of,
 )
 from smdistributed.modelparallel.torch.pipeline.pipeline import (
@@ -105,11 +104,8 @@ class StepFunction:
             pipeline.refuse(error)
             raise
         weights = weights_of(size, len(calls)) if size and size % len(calls) else None
-        return Batch([functools.partial(self._run, call) for call in calls], weights)
-
-    def _run(self, call: Call) -> Any:
-        args, kwargs = call
-        return self._function(*args, **kwargs)
+        bodies = [functools.partial(self._function, *args, **kwargs) for args, kwargs in calls]
+        return Batch(bodies, weights)
 
     def _gather(self, outcome: Outcome) -> Any:
         """What the microbatches returned, together."""

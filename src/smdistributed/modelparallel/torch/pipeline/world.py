@@ -8,6 +8,7 @@ default dtype, and what its modules have set in their attributes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -34,6 +35,7 @@ class World:
     Attributes:
         step: the step under way.
         run_body: runs a microbatch of the leader.
+        priority: what comes first, by the schedule of the step: the smallest.
         poll, wait: the router's.
     """
 
@@ -47,25 +49,26 @@ class World:
         self._random = random
         self._attributes = attributes
         self.step: StepState
+        self.priority: Callable[[Task], Priority]
         self.run_body: Callable[[int], None]
 
     # --- what is to do ---------------------------------------------------------------------------
 
-    def priority(self, task: Task) -> Priority:
-        """What comes first: the smallest."""
-        return self.step.schedule.priority(task, self._is_leader)
+    def begin_step(self, step: StepState) -> None:
+        """From now on this step is under way."""
+        self.step = step
+        self.priority = functools.partial(step.schedule.priority, is_leader=self._is_leader)
 
     def offer(self) -> Task | None:
         """The leader's next microbatch, if it may start."""
         step = self.step
-        if not step.bodies or not step.may_start():
+        if step.num_started == len(step.bodies) or not step.may_start():
             return None
         return Task(Phase.FORWARD, step.num_started)
 
     def accept(self, offered: Task) -> Callable[[], None]:
         """What runs it."""
-        number = self.step.start_next()
-        return lambda: self.run_body(number)
+        return functools.partial(self.run_body, self.step.start_next())
 
     def interrupted(self) -> None:
         """Ctrl-C came, while another thread works or waits."""

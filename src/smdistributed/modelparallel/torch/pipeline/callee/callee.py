@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Collection, Sequence
@@ -166,7 +167,7 @@ class Callee:
     def _start(self, frame: Frame) -> None:
         if frame.state is FrameState.WAITING:
             frame.move_to(FrameState.READY)
-            self._activities.submit_activity(frame.activity, lambda: self._run(frame))
+            self._activities.submit_activity(frame.activity, functools.partial(self._run, frame))
 
     def fetched(self, source: int, fetch: messages.Fetch) -> None:
         """The caller wants values now."""
@@ -208,7 +209,8 @@ class Callee:
         if len(frame.gradients) >= asked.num_returning:
             frame.move_to(FrameState.READY_BACK)
             frame.activity.task = asked.task
-            self._activities.submit_activity(frame.activity, lambda: self._run_back(frame))
+            run_back = functools.partial(self._run_back, frame)
+            self._activities.submit_activity(frame.activity, run_back)
 
     def dropped(self, source: int, drop: messages.Drop) -> None:
         """Nobody will ask for anything of these programs any more."""

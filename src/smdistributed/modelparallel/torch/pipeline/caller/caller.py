@@ -300,15 +300,15 @@ class Caller:
             if each is not None and each.tensor is None:
                 each.tensor = tensor
 
-    def root_of(self, placeholder: Deferred, gradient: Tensor) -> Tensor:
-        """The token that a backward pass from a placeholder begins with.
+    def root_of(self, activity: CallingActivity, placeholder: Deferred, gradient: Tensor) -> Tensor:
+        """The token that a backward pass of the running activity from a placeholder begins with.
 
         Raises:
             RuntimeError: there are no gradients for it.
         """
         program: Program = placeholder.program
-        if not program.is_sent:
-            self.send_open(self.running())
+        if program.state is ProgramState.OPEN:
+            self.send_open(activity)
         if program.token is None:
             raise RuntimeError(
                 "backward() of a tensor that was computed without gradients; expected one that"
@@ -337,15 +337,12 @@ class Caller:
                 self.send_open(activity)
             self._send(activity, program, wanted)
         what = f"what rank {program.owner} computes for it, beginning with {program.name}"
-        self._wait(activity, program, lambda: program.answer is not None, what)
-        return program.take_answer()
-
-    def _wait(
-        self, activity: CallingActivity, program: Program, is_there: Callable[[], bool], what: str
-    ) -> None:
-        self._activities.wait_until(activity, lambda: program.error is not None or is_there(), what)
+        self._activities.wait_until(
+            activity, lambda: program.answer is not None or program.error is not None, what
+        )
         if program.error is not None:
             self._show(program)
+        return program.take_answer()
 
     def _send(self, activity: CallingActivity, program: Program, wanted: list[int]) -> None:
         try:
@@ -396,11 +393,12 @@ class Caller:
         Returns: the gradients of its inputs that require one.
         """
         # What is heard of since: a program that waits for a gradient of it would wait in vain.
-        self.check(self.running())
+        activity = self.running()
+        self.check(activity)
         if program.is_asked_early:
             program.is_asked_early = False
         else:
-            self._send_back(program)
+            self._send_back(activity, program)
         if program.num_inputs == 0:
             return []
         self.wait_for_gradients(program)
@@ -414,11 +412,17 @@ class Caller:
         Raises:
             Exception: of its backward pass, or of a program that it belongs together with.
         """
-        if program.input_gradients is None:
-            what = f"the gradients of rank {program.owner}, of what begins with {program.name}"
-            self._wait(program.activity, program, lambda: program.input_gradients is not None, what)
+        if program.input_gradients is not None:
+            return
+        self._activities.wait_until(
+            program.activity,
+            lambda: program.input_gradients is not None or program.error is not None,
+            f"the gradients of rank {program.owner}, of what begins with {program.name}",
+        )
+        if program.error is not None:
+            self._show(program)
 
-    def send_back_root(self, roots: Sequence[Tensor]) -> Program | None:
+    def send_back_root(self, activity: CallingActivity, roots: Sequence[Tensor]) -> Program | None:
         """Asks for the backward pass of the program that a backward pass begins with, if it is one.
 
         Nothing else adds to its gradients. So its owner, which most often is the last rank, can go
@@ -431,18 +435,17 @@ class Caller:
         if len(pending) != len(roots) or len(programs) != 1:
             return None
         program = programs.pop()
-        self._send_back(program)
+        self._send_back(activity, program)
         program.is_asked_early = True
         return program
 
-    def _send_back(self, program: Program) -> None:
-        activity = self.running()
+    def _send_back(self, activity: CallingActivity, program: Program) -> None:
         if program.error is not None:  # heard of since it was called: nobody would answer
             self._show(program)
         numbers = sorted(program.gradients)
         gradients = [program.gradients[number] for number in numbers]
         program.gradients = {}
-        for used, _ in program.used():
+        for used, _ in program.used:
             used.num_returning += 1
         activity.num_going_back += 1
         self._post(
@@ -516,12 +519,13 @@ class Caller:
         if program is None:
             return
         program.input_gradients = message.of_inputs
-        # With a history: another backward pass may begin at those that require grad.
-        tensors = with_history(program, list(message.values), _present(message.tensors))
-        for value, tensor in zip(message.values, tensors, strict=True):
-            placeholder = program.deferred[value]()
-            if placeholder is not None:
-                placeholder.tensor = tensor
+        if message.values:
+            # With a history: another backward pass may begin at those that require grad.
+            tensors = with_history(program, list(message.values), _present(message.tensors))
+            for value, tensor in zip(message.values, tensors, strict=True):
+                placeholder = program.deferred[value]()
+                if placeholder is not None:
+                    placeholder.tensor = tensor
         program.is_closed = message.is_closed
         if program.is_going_back:  # else a program that it belongs together with has failed
             program.move_to(ProgramState.GONE_BACK)
@@ -539,15 +543,15 @@ class Caller:
         failed = [program]
         if not message.is_going_back:  # who waits for a value of it was called later
             for other in program.activity.programs:
-                if any(used in failed for used, _ in other.used()):
+                if any(used in failed for used, _ in other.used):
                     failed.append(other)
         for each in failed:  # and who waits for a gradient waits in vain
             if each.is_going_back:
-                for used, _ in each.used():  # no gradient of these will be sent
+                for used, _ in each.used:  # no gradient of these will be sent
                     used.num_returning -= not used.is_going_back
                 each.activity.num_going_back -= 1
             each.fail(error)
-            failed += (used for used, _ in each.used() if used.is_going_back)
+            failed += (used for used, _ in each.used if used.is_going_back)
         if all(each.has_raised for each in failed):  # user code has seen that they would
             self._activities.wake(program.activity)
         elif self._activities.wake_with(program.activity, error):

@@ -78,6 +78,7 @@ class CallingActivity(Activity):
         for program in self.programs:
             program.token = program.error = program.answer = None
             program.slots.clear()
+            program.used.clear()
             program.held.clear()
             program.gradients.clear()
         self.programs.clear()
@@ -110,6 +111,7 @@ class Program:
         ordinal: among those of its activity.
         slots: what comes in: tensors of this rank (None once it is sent), or values of other
             programs.
+        used: those values.
         held: what the keys of slots name, so that nothing else gets the same names.
         has_edges: gradients flow out of it.
         constants: values, by number, that are detached, or made of such ones alone.
@@ -159,6 +161,7 @@ class Program:
         "slots",
         "state",
         "token",
+        "used",
     )
 
     def __init__(
@@ -181,6 +184,7 @@ class Program:
         self.state = ProgramState.OPEN
         self.calls: list[messages.ModuleCall] = []
         self.slots: list[Tensor | tuple[Program, int] | None] = []
+        self.used: list[tuple[Program, int]] = []
         self._slot_of: dict[tuple[int, int], int] = {}
         self.held: list[tuple[Tensor, int] | Program] = []
         self.has_edges = False
@@ -303,6 +307,7 @@ class Program:
         if slot is not None:
             return slot, False
         self.held.append(program)
+        self.used.append((program, number))
         return self._new_slot(key, (program, number)), True
 
     def _new_slot(self, key: tuple[int, int], source: Tensor | tuple[Program, int]) -> int:
@@ -356,12 +361,6 @@ class Program:
         """Waits for the tensor of a placeholder, and gives it to the placeholder."""
         self.caller.force(self, placeholder)
 
-    def used(self) -> Iterator[tuple[Program, int]]:
-        """The values of other programs that come in."""
-        for slot in self.slots:
-            if isinstance(slot, tuple):
-                yield slot
-
     def take_answer(self) -> messages.Return:
         """What has come for who waits."""
         answer, self.answer = self.answer, None
@@ -376,7 +375,7 @@ class Program:
 
     def note_used_answered(self) -> None:
         """What it uses is through."""
-        for program, _ in self.used():
+        for program, _ in self.used:
             program.note_answered()
 
     def fail(self, error: BaseException) -> None:
@@ -395,7 +394,7 @@ class Program:
         edges = [slot for slot in self.slots if isinstance(slot, Tensor) and slot.requires_grad]
         tokens = {
             program.number: program.token
-            for program, number in self.used()
+            for program, number in self.used
             if program.token is not None and program.has_gradient(number)
         }
         self.num_inputs = len(edges)

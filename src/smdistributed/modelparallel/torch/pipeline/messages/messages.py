@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self, TypeAlias
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from torch import Tensor
 
@@ -56,7 +56,6 @@ __all__ = [
     "Return",
     "Value",
     "decode",
-    "number_of",
 ]
 
 Tensors: TypeAlias = Sequence[Tensor | None]
@@ -65,9 +64,14 @@ Encoded: TypeAlias = tuple[Sequence[int], Tensors, bytes]
 
 
 class Message:
-    """A message. Most of them name a program."""
+    """A message. Most of them name a program.
+
+    Attributes:
+        number: of the type, on the wire.
+    """
 
     __slots__ = ()
+    number: ClassVar[int]
 
     def encode(self) -> Encoded:
         """What travels."""
@@ -149,7 +153,8 @@ class Call(Message):
     definitions: bytes
 
     def encode(self) -> Encoded:
-        ints = [self.program, *_task_ints(self.task), self.seed, self.is_grad, len(self.slots)]
+        microbatch, is_backward = self.task.microbatch, self.task.phase is Phase.BACKWARD
+        ints = [self.program, microbatch, is_backward, self.seed, self.is_grad, len(self.slots)]
         for slot in self.slots:
             if slot is None:
                 ints.append(_WITH_CALL)
@@ -253,7 +258,8 @@ class Backward(Message):
     awaited: Sequence[int]
 
     def encode(self) -> Encoded:
-        ints = (self.program, *_task_ints(self.task), self.num_returning)
+        microbatch, is_backward = self.task.microbatch, self.task.phase is Phase.BACKWARD
+        ints = (self.program, microbatch, is_backward, self.num_returning)
         return (*ints, len(self.values), *self.values, *self.awaited), self.gradients, b""
 
     @classmethod
@@ -403,21 +409,13 @@ _TYPES: tuple[type[Message], ...] = (
     Abort,
     Leave,
 )
-_NUMBERS = {each: number for number, each in enumerate(_TYPES)}
-
-
-def number_of(message: Message) -> int:
-    """On the wire."""
-    return _NUMBERS[type(message)]
+for _number, _type in enumerate(_TYPES):
+    _type.number = _number
 
 
 def decode(number: int, ints: Sequence[int], tensors: Tensors, pickled: bytes) -> Message:
     """The message that `encode` has taken apart."""
     return _TYPES[number].decode(ints, tensors, pickled)
-
-
-def _task_ints(task: Task) -> tuple[int, int]:
-    return task.microbatch, task.phase is Phase.BACKWARD
 
 
 def _task(microbatch: int, is_backward: int) -> Task:

@@ -98,8 +98,7 @@ class Router:
         Raises:
             TypeError: a tensor cannot travel.
         """
-        number = messages.number_of(message)
-        header, segments, kept = pack(number, self._step, *message.encode())
+        header, segments, kept = pack(message.number, self._step, *message.encode())
         if self.recorder is not None:  # before: by the time afterwards it may have come
             num_bytes = len(header) + sum(size for _, size in segments)
             self.recorder.sent(rank, type(message).__name__, num_bytes)

@@ -89,6 +89,6 @@ def test_every_type_of_message_is_tried() -> None:
 def test_a_message_arrives_as_it_was_sent(kind: type[m.Message], data: st.DataObject) -> None:
     message = data.draw(MESSAGES[kind])
     ints, tensors, pickled = message.encode()
-    came = m.decode(m.number_of(message), tuple(map(int, ints)), list(tensors), pickled)
+    came = m.decode(message.number, tuple(map(int, ints)), list(tensors), pickled)
     assert type(came) is kind
     assert _plain(came) == _plain(message)
