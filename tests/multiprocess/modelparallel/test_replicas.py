@@ -193,6 +193,45 @@ def check_functions_of_different_habits() -> None:
         job.compare(job.expected([number], [0, 1], scale))
 
 
+def check_a_replica_goes_back_in_fewer_steps() -> None:
+    """Its second step would be averaged with the other's first one."""
+    from smdistributed.modelparallel.exceptions import SMPError
+
+    job = Job(broadcast_buffers=False)
+    model = job.model
+    optimizer = job.smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    job.step(0)
+    optimizer.step()
+
+    @job.smp.step
+    def goes_back_here(x: Tensor, y: Tensor, is_training: bool) -> None:
+        loss = nn.functional.mse_loss(model(x), y)
+        if is_training:
+            model.backward(loss)
+
+    replica = job.smp.dp_rank()
+    if replica == 0:
+        goes_back_here(job.x[1, replica], job.y[1, replica], False)
+        optimizer.step()
+    with pytest.raises(SMPError, match=r"gradients of different steps were averaged over replicas"):
+        goes_back_here(job.x[2, replica], job.y[2, replica], True)
+
+
+def check_updates_after_a_join() -> None:
+    """Replica 0 has updated more often, and that is no mistake."""
+    job = Job(broadcast_buffers=False)
+    optimizer = job.smp.DistributedOptimizer(torch.optim.SGD(job.model.parameters(), lr=0.0))
+    job.step(0)
+    with job.model.join():
+        for number in range(3 if job.smp.dp_rank() == 0 else 1):
+            optimizer.zero_grad()
+            job.step(number)
+            optimizer.step()
+    optimizer.zero_grad()
+    job.step(3)
+    job.compare(job.expected([3], [0, 1], 1 / (2 * MICROBATCHES)))
+
+
 def check_replicas_with_fewer_batches_join() -> None:
     """Replica 0 takes three steps, the other one."""
     job = Job()

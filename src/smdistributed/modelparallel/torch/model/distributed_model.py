@@ -488,6 +488,10 @@ class DistributedModel(Wrapper):
         """Averages gradients that are not averages yet; every replica must call it."""
         self._gradient_reduction.reduce_pending()
 
+    def note_update(self) -> None:
+        """`optimizer.step()` has been called."""
+        self._gradient_reduction.note_update()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of torch; a 16-bit optimizer then lets go of the gradients of its fp32 copies."""
         super().zero_grad(set_to_none)

@@ -436,6 +436,8 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     parts.check_job("optimizer.step()")
     parts.settle()
     _reduce_pending()
+    if state.model is not None:
+        state.model.note_update()
     if args and callable(args[0]):
         args = (_reducing(args[0]), *args[1:])
     elif callable(kwargs.get("closure")):

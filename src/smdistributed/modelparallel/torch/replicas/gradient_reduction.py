@@ -120,6 +120,11 @@ class GradientReduction:
         replicas.follow_changes()
         replicas.finish()
 
+    def note_update(self) -> None:
+        """`optimizer.step()` has been called; as often as on every replica."""
+        if self._replicas is not None:
+            self._replicas.num_updates += 1
+
     def note_zero_grad(self) -> None:
         """Gradients were let go of; the next ones may come to other replicas alone."""
         if self._replicas is not None and self._syncs:

@@ -9,7 +9,7 @@ step on this rank. What that pass does not reach is told afterwards to be ready.
 
 While the pipeline runs, no rank may wait for its replicas: another rank of its pipeline may wait
 for it, and theirs for others, in a circle. DDP waits in two places. At the end of the pass that
-completes its last bucket: so the last bucket holds one number that no pass reaches, until the step
+completes its last bucket: so the last bucket holds two numbers that no pass reaches, until the step
 is over. And where it arranges its buckets anew, after the first step: that is called for at the end
 of the step, before it would come to it by itself.
 
@@ -38,11 +38,15 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.modules.placement import Placement
 
 __all__ = ["Replicas"]
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+
+# Updates are counted up to this number, of which a mean over replicas is exact enough.
+_MOST_UPDATES = 64
 
 
 class Replicas:
@@ -61,6 +65,7 @@ class Replicas:
         syncs: gradients that come now are to be reduced.
         has_unreduced: there are such that were not.
         is_idle: no gradients have come since they were let go of, as far as is known here.
+        num_updates: of parameters, since the replicas were made or a join ended.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Replicas:
         self.syncs = True
         self.has_unreduced = False
         self.is_idle = True
+        self.num_updates = 0
         for _, buffer in placement.local_buffers():
             dist.broadcast(buffer.data, self._root, group=group)
         self._build()
@@ -158,7 +164,11 @@ class Replicas:
             self._ddp()
 
     def finish(self) -> None:
-        """After the last backward pass: waits until all gradients are averages."""
+        """After the last backward pass: waits until all gradients are averages.
+
+        Raises:
+            SMPError: those of other replicas were of another step.
+        """
         if self._ddp is None:
             return
         self.arm()
@@ -168,24 +178,37 @@ class Replicas:
         if rest:
             dummy = torch.zeros((), requires_grad=True)
             with torch.enable_grad():
-                touched = _Touch.apply(dummy, not all(used), self._sparse, *rest)
+                numbers = (not all(used), self.num_updates % _MOST_UPDATES)
+                touched = _Touch.apply(dummy, numbers, self._sparse, *rest)
                 torch.autograd.backward(touched)
         self._ddp.reducer._rebuild_buckets()
         self._pending.clear()
         self._is_armed = self.has_unreduced = self.is_idle = False
-        self._forget_unused(used)
+        last = self._parameters[-1]
+        gradient, last.grad = last.grad, None
+        if gradient is None or self._is_joining:  # who has left a join has nothing to tell
+            return
+        share_incomplete, mean_updates = map(_real, gradient.tolist())
+        if self._comm_hook is None and last.dtype.itemsize > 2:
+            self._require_same_step(mean_updates)
+        if share_incomplete:
+            self._forget_unused(used)
+
+    def _require_same_step(self, mean_updates: float) -> None:
+        """What is averaged together is of the same step, as all have updated equally often."""
+        mine = self.num_updates % _MOST_UPDATES
+        if abs(mean_updates - mine) > 0.5 / dist.get_world_size(self._group):
+            raise SMPError(
+                "gradients of different steps were averaged over replicas: this rank has called"
+                f" optimizer.step() {self.num_updates} time{'s' * (self.num_updates != 1)}, and"
+                " that of another replica has not; expected model.backward() in the same steps on"
+                " all replicas. Let a replica without a loss call it with a loss of zero, or use"
+                " model.join() if it has fewer batches."
+            )
 
     def _forget_unused(self, used: list[bool]) -> None:
-        """What no replica has used has no gradient, as without replicas, instead of zeros.
-
-        The number that is reduced last tells all replicas whether one of them has such.
-        """
-        last = self._parameters[-1]
-        is_complete = last.grad is None or not bool(last.grad)
-        last.grad = None
-        if is_complete or self._is_joining:  # who has left a join has none to tell of
-            return
-        anywhere = torch.tensor(used, dtype=torch.uint8, device=last.device)
+        """What no replica has used has no gradient, as without replicas, instead of zeros."""
+        anywhere = torch.tensor(used, dtype=torch.uint8, device=self._parameters[-1].device)
         dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=self._group)
         for parameter, is_used in zip(self._parameters, anywhere.tolist(), strict=False):
             if not is_used:
@@ -215,6 +238,7 @@ class Replicas:
                 yield
         finally:
             self._is_joining = False
+            self.num_updates = 0  # by now they differ
             self.is_idle = False  # as on replicas that had more batches
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
@@ -251,6 +275,10 @@ def _tell(note: weakref.WeakMethod[Any], parameter: Tensor) -> None:
     method = note()
     if method is not None:
         method(parameter)
+
+
+def _real(number: complex) -> float:
+    return number.real
 
 
 def _is_zero(gradient: Tensor | None) -> bool:
@@ -306,8 +334,7 @@ class _Part(nn.Module):
         parameters = list(self.parameters())
         taken = {parameter.dtype for parameter in parameters}
         dtype = next(each for each in _DTYPES if each not in taken)
-        # With a dimension: PowerSGD's hook asks for it.
-        last = nn.Parameter(torch.zeros(1, dtype=dtype, device=parameters[0].device))
+        last = nn.Parameter(torch.zeros(2, dtype=dtype, device=parameters[0].device))
         self._parameters["last"] = last
         return last
 
@@ -316,25 +343,31 @@ class _Part(nn.Module):
 
 
 class _Touch(Function):
-    """A backward pass that reaches parameters without a gradient, and the last one with a flag.
+    """A backward pass that reaches parameters without a gradient, and gives the last two numbers.
+
+    These are whether this replica has parameters without a gradient, and its updates so far.
 
     For a sparse gradient DDP takes nothing that is not there.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, dummy: Tensor, flag: bool, sparse: set[nn.Parameter], *parameters: nn.Parameter
+        ctx: Any,
+        dummy: Tensor,
+        numbers: tuple[int, int],
+        sparse: set[nn.Parameter],
+        *parameters: nn.Parameter,
     ) -> Tensor:
         ctx.others = [
             _nothing_in(each) if each in sparse and each.grad is None else None
             for each in parameters[:-1]
         ]
-        ctx.flag = torch.full_like(parameters[-1], flag)
+        ctx.numbers = parameters[-1].new_tensor(numbers)
         return dummy.clone()
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, None, *ctx.others, ctx.flag)
+        return (None, None, None, *ctx.others, ctx.numbers)
 
 
 def _nothing_in(parameter: nn.Parameter) -> Tensor:
