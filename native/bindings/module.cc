@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/baton_py.h"
 #include "bindings/buffer_py.h"
 #include "bindings/communicator_py.h"
 #include "bindings/diagnosis_py.h"
@@ -82,6 +83,7 @@ NB_MODULE(_native, module) {
   smd::bindings::registerCommunicator(module);
   smd::bindings::registerDiagnosis(module);
   smd::bindings::registerTrace(module);
+  smd::bindings::registerBaton(module);
   smd::bindings::registerFlight(module);
   module.def("prepare_exit", &smd::bindings::prepareExit,
              "Closes every communicator of this process and ends its threads.");

@@ -375,6 +375,25 @@ def stop_trace() -> tuple[list[tuple[str, int, str, str, str, int, str, int, int
     the thread it ended on: "caller" or "progress". ``error``: "" if it went well.
     """
 
+class Baton:
+    """
+    What a thread waits for, and another one gives. Each give() ends one take().
+    """
+
+    def __init__(self) -> None: ...
+
+    def give(self) -> None:
+        """Lets the one that takes it go on, now or when it comes."""
+
+    def take(self) -> None:
+        """Waits until it is given. Raises what a signal's handler raises."""
+
+    def pass_to(self, other: Baton) -> None:
+        """
+        Gives another one and takes this one, as one call. If a signal's handler raises, the other has
+        been given.
+        """
+
 def flight_record() -> list[dict[str, object]]:
     """
     The last operations of every group of this process: see collectives.flight_record().

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from smdistributed.collectives._native import Baton
 from smdistributed.modelparallel.decide.schedules.schedule import Priority, Task
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 
@@ -34,8 +35,7 @@ class Fiber:
     __slots__ = ("_baton", "_is_given", "activity", "is_suspended", "job", "thread", "thrown")
 
     def __init__(self) -> None:
-        self._baton = threading.Lock()
-        self._baton.acquire()
+        self._baton = Baton()
         self._is_given = False
         self.job: Callable[[], None] | None = None
         self.thrown: BaseException | None = None
@@ -44,9 +44,24 @@ class Fiber:
         self.activity: Any = None
 
     def give(self) -> None:
-        """Lets the fiber run. The caller stops at once: it takes its own baton next."""
+        """Lets the fiber run. The caller has nothing more to do."""
         self._is_given = True
-        self._baton.release()
+        self._baton.give()
+
+    def give_way_to(self, other: Fiber, interrupted: Callable[[], None]) -> None:
+        """Lets another fiber run, and waits until somebody lets this one.
+
+        Args:
+            other: that runs now.
+            interrupted: as of `take`.
+        """
+        other._is_given = True
+        try:
+            self._baton.pass_to(other._baton)
+        except KeyboardInterrupt:
+            other._baton.give()  # once too often, perhaps: see take()
+            interrupted()
+        self.take(interrupted)
 
     def take_job(self) -> Callable[[], None] | None:
         """What it was given to do, which is not kept here: tensors hang on it."""
@@ -60,12 +75,11 @@ class Fiber:
             interrupted: called at Ctrl-C, which reaches the main thread whoever runs: it must make
                 the one that runs stop soon.
         """
-        while not self._is_given:
+        while not self._is_given:  # Ctrl-C may leave a baton that counts for nothing
             try:
-                self._baton.acquire()
+                self._baton.take()
             except KeyboardInterrupt:
                 interrupted()
-        self._baton.acquire(blocking=False)  # where Ctrl-C came between the two
         self._is_given = False
 
 
@@ -327,8 +341,7 @@ class Scheduler:
 
     def _switch(self, me: Fiber, other: Fiber) -> None:
         """Gives the baton away, and waits to be given it back."""
-        other.give()
-        me.take(self._interrupt)
+        me.give_way_to(other, self._interrupt)
         self.current = me
 
     def _work(self, me: Fiber, run: Callable[[], None] | None) -> None:
