@@ -4,9 +4,11 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "bindings/duration.h"
 #include "bindings/python_errors.h"
@@ -69,6 +71,7 @@ engine::EngineOptions toOptions(const PyEngineOptions& options) {
     const auto token = read<nb::bytes>(options, "token", "bytes or None");
     result.token.assign(token.c_str(), token.size());
   }
+  result.jobRanks = read<std::vector<int>>(options, "job_ranks", "a sequence of int");
   if (!fieldOf(options, "tls").is_none()) {
     const auto files = read<TlsFiles>(
         options, "tls",

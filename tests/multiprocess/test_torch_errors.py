@@ -283,6 +283,28 @@ def test_a_killed_rank_is_named_to_all_others() -> None:
         assert second_name == "SMDDPPeerLost", "the first error stays"
 
 
+def killed_in_a_sub_group(rank: int, world_size: int) -> Any:
+    with smddp():
+        pair = dist.new_group([2, 1])
+        if rank == 0:
+            return None
+        dist.all_reduce(torch.ones(4), group=pair)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return raised(dist.all_reduce, torch.ones(4), group=pair)
+
+
+def test_a_killed_rank_of_a_sub_group_has_its_number_in_the_job() -> None:
+    """It was "rank 0", whose log says nothing."""
+    outcomes: list[RankOutcome] = run_ranks(killed_in_a_sub_group, 3, check=False, deadline_s=20)
+    assert outcomes[2].ok, outcomes[2].output
+    name, text, _ = outcomes[2].value
+    assert name == "SMDDPPeerLost", text
+    assert "on rank 1 of 2 (rank 2 of the job, host" in text
+    assert "rank 1 of the job (0 of this group, host" in text
+    assert "Read the log of rank 1 of the job first" in text
+
+
 def ddp_after_loss(rank: int, world_size: int) -> Any:
     with smddp():
         torch.manual_seed(0)

@@ -120,14 +120,13 @@ std::optional<Error> Diagnosis::lostPeer(Work& work) {
     if (anyoneWillDo && leftInOrder) continue;
     const bool isMissing = std::find(missing.begin(), missing.end(), peer) != missing.end();
     if (peer == peers_.rank || (!isMissing && !isUnfinished(peer))) continue;
-    return Error(
-        ErrorKind::kPeerLost,
-        positions_.describePeer(peer) + " " + how + ", noticed " +
-            secondsText((Clock::now() - work.started).count()) + " into the operation" +
-            positions_.lastSeen(peer) +
-            "; it was expected to take part until every rank is done. Read the log of rank " +
-            std::to_string(peer) + " first. This group cannot be used again." +
-            positions_.whereRanksAre({peer}));
+    return Error(ErrorKind::kPeerLost,
+                 positions_.describePeer(peer) + " " + how + ", noticed " +
+                     secondsText((Clock::now() - work.started).count()) + " into the operation" +
+                     positions_.lastSeen(peer) +
+                     "; it was expected to take part until every rank is done. Read the log of " +
+                     peers_.membership.nameOf(peer) + " first. This group cannot be used again." +
+                     positions_.whereRanksAre({peer}));
   }
   return std::nullopt;
 }

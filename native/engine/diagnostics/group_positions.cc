@@ -42,8 +42,10 @@ void GroupPositions::join(const Membership& membership, const transport::PeerMem
 
 std::string GroupPositions::describePeer(int peer) const {
   const hosts::Identity& identity = membership_->identities[static_cast<std::size_t>(peer)];
-  return "rank " + std::to_string(peer) + " (host " + identity.host + ", pid " +
-         std::to_string(identity.pid) + ")";
+  const bool isNumbered = membership_->jobRanks.empty();
+  return membership_->nameOf(peer) +
+         (isNumbered ? " (" : " (" + std::to_string(peer) + " of this group, ") + "host " +
+         identity.host + ", pid " + std::to_string(identity.pid) + ")";
 }
 
 void GroupPositions::noteBegin(Work& work) {

@@ -68,9 +68,22 @@ std::vector<std::string> exchangeAll(const ExchangeFn& exchange, const std::stri
   return values;
 }
 
+std::string Membership::nameOf(int rank) const {
+  if (jobRanks.empty()) return "rank " + std::to_string(rank);
+  return "rank " + std::to_string(jobRanks[static_cast<std::size_t>(rank)]) + " of the job";
+}
+
 Membership bootstrap(int rank, int worldSize, const ExchangeFn& exchange,
                      const EngineOptions& options) {
   Membership membership;
+  const auto numNames = static_cast<int>(options.jobRanks.size());
+  if (numNames != 0 && numNames != worldSize) {
+    throw Error(ErrorKind::kConfiguration,
+                std::to_string(numNames) + " ranks of the job were named for a group of " +
+                    std::to_string(worldSize) +
+                    "; expected one per rank of the group. Pass all of them, or none.");
+  }
+  membership.jobRanks = options.jobRanks;
   hosts::Identity self = hosts::describeThisProcess();
   self.machine += options.machineSuffix;
   if (worldSize == 1) {

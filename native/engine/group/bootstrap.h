@@ -30,6 +30,7 @@ using ExchangeFn =
 
 struct Membership {
   std::vector<hosts::Identity> identities;  // by rank
+  std::vector<int> jobRanks;                // by rank; empty: the same
   hosts::Hosts hosts;
   // The ranks that share memory with this one, in order and including it; and their region (null
   // if this rank shares memory with none).
@@ -40,6 +41,10 @@ struct Membership {
   bool hasArenas = false;
   auth::SessionKey key;
   std::unique_ptr<transport::tcp::TcpTransport> tcp;  // null if nobody is remote; not yet started
+
+  // For people, who look for the log of a process: "rank 3 of the job", or "rank 3" in a group of
+  // all ranks.
+  std::string nameOf(int rank) const;
 };
 
 // Every rank's `value`, by rank. Throws Error(kConfiguration) if `exchange` returns any other

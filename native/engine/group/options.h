@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "transport/tcp/factory.h"
@@ -24,7 +25,8 @@ struct EngineOptions {
   TransportChoice transport = TransportChoice::kAuto;
   std::string interfaces = "auto";
   std::string rendezvousAddress;
-  std::string token;  // empty: there is none
+  std::string token;          // empty: there is none
+  std::vector<int> jobRanks;  // by rank of the group, for error texts; empty: the same
   transport::tcp::TlsFiles tls;
   // For tests, Python has no such option. It is added to what identifies this machine: ranks with
   // different ones do not share memory.

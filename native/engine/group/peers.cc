@@ -30,10 +30,11 @@ std::vector<std::pair<int, std::string>> Peers::gone() const {
 }
 
 Error Peers::withPrefix(const std::string& operation, const Error& error) const {
-  return Error(error.kind(), operation + " on rank " + std::to_string(rank) + " of " +
-                                 std::to_string(size) + " (host " +
-                                 membership.identities[static_cast<std::size_t>(rank)].host +
-                                 ", group '" + name + "'): " + error.what());
+  return Error(error.kind(),
+               operation + " on rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                   " (" + (membership.jobRanks.empty() ? "" : membership.nameOf(rank) + ", ") +
+                   "host " + membership.identities[static_cast<std::size_t>(rank)].host +
+                   ", group '" + name + "'): " + error.what());
 }
 
 }  // namespace smd::engine

@@ -195,8 +195,8 @@ std::optional<Error> GroupMessages::goneError(int peer) const {
     return Error(ErrorKind::kPeerLost,
                  positions_.describePeer(rank) + " " + how +
                      " while messages were exchanged; it was expected to stay until every rank "
-                     "is done. Read the log of rank " +
-                     std::to_string(rank) + " first. This group cannot be used again." +
+                     "is done. Read the log of " +
+                     peers_.membership.nameOf(rank) + " first. This group cannot be used again." +
                      positions_.whereRanksAre({rank}));
   }
   return std::nullopt;

@@ -7,6 +7,7 @@ Every front end makes a group from the same settings. The object goes to the eng
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Self
 
 from smdistributed._common.settings import Settings
@@ -18,7 +19,8 @@ __all__ = ["EngineOptions"]
 class EngineOptions:
     """How the engine of a group behaves. `dataclasses.replace` makes one that differs.
 
-    What each group has for itself (rank, world size, exchange, name, error classes) is not here.
+    What each group has for itself (rank, world size, exchange, name, error classes) is not here,
+    but for `job_ranks`.
 
     Attributes:
         timeout_s: seconds that an operation, or the start of the group, may wait for other ranks.
@@ -35,6 +37,8 @@ class EngineOptions:
             know it. `None`: the secret is what rank 0 sends through `exchange`.
         tls: paths of certificate, key and authority (PEM). TCP connections then use TLS 1.3, and
             both ends show a certificate of that authority. `None`: connections are not encrypted.
+        job_ranks: by rank of the group, its number among all ranks of the job: error texts name
+            that one, since logs and launchers do. Empty: the same number.
     """
 
     timeout_s: float = Settings.timeout_s
@@ -47,6 +51,7 @@ class EngineOptions:
     rendezvous_address: str = ""
     token: bytes | None = dataclasses.field(default=None, repr=False)
     tls: tuple[str, str, str] | None = dataclasses.field(default=None, repr=False)
+    job_ranks: tuple[int, ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -62,3 +67,8 @@ class EngineOptions:
             token=settings.token,
             tls=settings.tls,
         )
+
+    def of_group(self, job_ranks: Sequence[int]) -> Self:
+        """These options, for a group of these ranks of the job, in the group's order."""
+        same = list(job_ranks) == list(range(len(job_ranks)))
+        return dataclasses.replace(self, job_ranks=() if same else tuple(job_ranks))

@@ -39,6 +39,17 @@ def test_the_engine_reads_every_field_and_no_other() -> None:
     assert options.read == FIELDS
 
 
+def test_a_group_names_ranks_of_the_job_if_its_own_numbers_differ() -> None:
+    options = EngineOptions()
+    assert options.of_group([0, 1, 2]) == options.of_group(()) == options
+    assert options.of_group([0, 2]).job_ranks == (0, 2)
+
+
+def test_names_for_another_number_of_ranks_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"2 ranks of the job were named for a group of 1"):
+        alone(EngineOptions(job_ranks=(0, 2)))
+
+
 def test_without_variables_settings_give_the_defaults() -> None:
     assert EngineOptions.from_settings(Settings.from_environ({})) == EngineOptions()
 

@@ -79,7 +79,9 @@ def create_process_group(options: Any, backend_options: Any) -> ProcessGroupSmdd
         devices=[device for device, name in backends.items() if name == BACKEND_NAME],
         others={device: backend for device, backend in others.items() if backend is not None},
         global_ranks=options.global_ranks_in_group,
-        engine_options=EngineOptions.from_settings(settings),
+        engine_options=EngineOptions.from_settings(settings).of_group(
+            options.global_ranks_in_group or ()
+        ),
         cuda=CudaRequest(
             settings.cuda_transport, request.device_id, _nccl_options(backend_options)
         ),

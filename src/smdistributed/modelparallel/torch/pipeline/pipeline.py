@@ -269,12 +269,13 @@ class Pipeline:
                 dist.all_gather_object(values, value, group=group)
                 return values
 
+            members = self.job.members(GroupKind.PP)
             self._channel = _native.Communicator(
                 self.rank,
                 self.size,
                 exchange,
-                EngineOptions.from_settings(process_settings()),
-                name=f"smp:pipeline {self.job.members(GroupKind.PP)}",
+                EngineOptions.from_settings(process_settings()).of_group(members),
+                name=f"smp:pipeline {members}",
             )
         return self._channel
 
