@@ -22,7 +22,7 @@ from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.pipeline.alone import Alone
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale
-from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.progress.habits import Habits
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome, Runner
 from smdistributed.modelparallel.torch.replicas.failures import reason_of_replica, tell_replicas
 
@@ -161,14 +161,15 @@ class Pipeline:
             raise
         return None
 
-    def run(self, batch: Batch, habit: Habit) -> Outcome:
+    def run(self, batch: Batch, habits: Habits) -> Outcome:
         """Runs the microbatches by the schedule; the outcome's note are their weights.
 
         Args:
             batch: on the leader.
-            habit: of the step function.
+            habits: of the step function.
         """
         model = state.model
+        habit = habits.of(torch.is_grad_enabled(), model is not None and model.training)
         # By its proxy: what no backward pass calls is kept until the next step, the model is not.
         notice = (
             (lambda: model.before_last_backward())

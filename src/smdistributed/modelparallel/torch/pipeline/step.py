@@ -20,7 +20,7 @@ from smdistributed.modelparallel.torch.pipeline.pipeline import (
     Pipeline,
     current_pipeline,
 )
-from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
+from smdistributed.modelparallel.torch.pipeline.progress.habits import Habits
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome
 from smdistributed.modelparallel.torch.pipeline.step_output import detach, gather_outputs
 
@@ -45,7 +45,7 @@ class StepFunction:
         self._function = function
         self._detaches = detach_outputs
         self._is_ragged = ragged
-        self._habit = Habit()
+        self._habits = Habits()
         self._splitter = ArgumentSplitter(
             function,
             non_split_inputs=non_split_inputs,
@@ -80,7 +80,7 @@ class StepFunction:
         pipeline.partition_model(batch)
         with pipeline.step_under_way(batch):
             late = pipeline.begin_model()
-            outcome = pipeline.run(batch, self._habit)
+            outcome = pipeline.run(batch, self._habits)
             if late is not None:
                 raise late
             pipeline.end_model(outcome.had_backward)

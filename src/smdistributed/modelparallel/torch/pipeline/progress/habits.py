@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Habit"]
+__all__ = ["Habit", "Habits"]
 
 
 class Habit:
-    """Of one step function: others may do otherwise.
+    """Of one step function, in training or in an evaluation: others may do otherwise.
 
     Attributes:
         goes_back_once: each microbatch that went back did so once; None: none has been seen.
@@ -26,3 +26,14 @@ class Habit:
         """A microbatch has called backward so often, up to now or in all."""
         if count and self.goes_back_once is not False:
             self.goes_back_once = count == 1
+
+
+class Habits:
+    """Of one step function, which may serve both for training and for evaluations."""
+
+    def __init__(self) -> None:
+        self._by_use: dict[tuple[bool, bool], Habit] = {}
+
+    def of(self, is_grad: bool, is_training: bool) -> Habit:
+        """The habit of steps with gradients or without, of a model that trains or does not."""
+        return self._by_use.setdefault((is_grad, is_training), Habit())
