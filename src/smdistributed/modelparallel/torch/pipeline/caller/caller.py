@@ -92,6 +92,7 @@ class Caller:
         self._learned: dict[int, Template] = {}
         # Signatures of calls that have changed their arguments: they are waited for.
         self._changing: set[int] = set()
+        self._attributes_set: set[tuple[int, str]] = set()
         self._numbers = itertools.count()
         self._programs: dict[int, Program] = {}
         self._dummy = torch.empty(0, requires_grad=True)
@@ -233,6 +234,10 @@ class Caller:
     def _set_attribute(self, number: int, name: str, value: Any) -> None:
         """Of a module here; a call of it on another rank has set or deleted it there."""
         module = self._modules[number]
+        if (number, name) not in self._attributes_set:
+            # A call that has set nothing so far may have something to take back from now on.
+            self._attributes_set.add((number, name))
+            self._learned.clear()
         if value is not Missing.ATTRIBUTE:
             setattr(module, name, value)
         elif name in module.__dict__:
