@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from smdistributed._common.engine_options import EngineOptions
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import _native
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.modelparallel.decide.schedules import schedule_named
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.decide.topology import GroupKind
@@ -203,6 +204,7 @@ class Pipeline:
         finally:
             state.is_in_body = False
 
+    @keep_from_compiler
     def backward(
         self,
         tensors: Sequence[Tensor],

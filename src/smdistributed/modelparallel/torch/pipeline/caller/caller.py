@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.containers.structures import flatten, is_container
@@ -151,6 +152,7 @@ class Caller:
         """A placeholder of what a torch function (lazy_functions.py) returns on rank `owner`."""
         return self._call(-1 - function, owner, args, kwargs, is_training=False)
 
+    @keep_from_compiler
     def call_module(
         self, module: nn.Module, owner: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.modelparallel.torch.pipeline.values.lazy_functions import may_alias, number_of
 
 __all__ = ["Deferred", "arrived", "force_arguments", "may_defer", "nothing_deferred"]
@@ -47,6 +48,7 @@ class Deferred(Tensor):
             self.arrive()
         return self.tensor is None
 
+    @keep_from_compiler
     def arrive(self) -> Tensor:
         """Its tensor; waits for it."""
         if self.tensor is None and self.made_from:
@@ -69,6 +71,7 @@ class Deferred(Tensor):
         return self
 
     @classmethod
+    @keep_from_compiler
     def __torch_function__(
         cls,
         func: Callable[..., Any],
