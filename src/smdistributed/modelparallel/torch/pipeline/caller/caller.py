@@ -355,6 +355,8 @@ class Caller:
         try:
             self._post_call(activity, program, wanted)
         except Exception as error:
+            if isinstance(error, TypeError):  # a tensor cannot travel
+                error.add_note(f"\nIt was passed to {program.name} on rank {program.owner}.")
             program.fail(error)
             program.has_raised = program.is_closed = True
             raise

@@ -97,12 +97,8 @@ def _plain(tensor: Tensor) -> tuple[Tensor, int]:
     """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be."""
     code = _CODES.get(tensor.dtype)
     is_wrapper = type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__")
-    if code is None or tensor.layout is not torch.strided or is_wrapper:
-        raise TypeError(
-            f"a {type(tensor).__name__} ({tensor.layout}, {tensor.dtype}) cannot go to another"
-            " rank; expected a dense tensor of an ordinary type. Convert it before it is passed to,"
-            " or returned from, a module that lives elsewhere."
-        )
+    if code is None or tensor.layout is not torch.strided or tensor.is_nested or is_wrapper:
+        raise TypeError(_refusal(tensor))
     flags = code | tensor.dim() << _NDIM_SHIFT
     if tensor.requires_grad:
         flags |= _REQUIRES_GRAD
@@ -116,6 +112,23 @@ def _plain(tensor: Tensor) -> tuple[Tensor, int]:
         else:
             tensor = tensor.contiguous()
     return tensor, flags
+
+
+def _refusal(tensor: Tensor) -> str:
+    kind = f"{'nested ' if tensor.is_nested else ''}{type(tensor).__name__}"
+    advice = "Convert it before it is passed to, or returned from, a module that lives elsewhere."
+    if tensor.is_nested:
+        advice = (
+            "nn.TransformerEncoder makes one of a padding mask in evaluations: make it with"
+            " enable_nested_tensor=False. Convert others, with torch.nested.to_padded_tensor(),"
+            " before they are passed to, or returned from, a module that lives elsewhere."
+        )
+    elif tensor.layout is not torch.strided:
+        advice = f"Call its to_dense(). {advice}"
+    return (
+        f"a {kind} ({tensor.layout}, {tensor.dtype}) cannot go to another rank; expected a dense"
+        f" tensor of an ordinary type. {advice}"
+    )
 
 
 def pack(
