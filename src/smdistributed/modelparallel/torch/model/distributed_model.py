@@ -33,6 +33,7 @@ from smdistributed.modelparallel.torch.delayed_initialization import (
     stop_recording,
 )
 from smdistributed.modelparallel.torch.job.state import state
+from smdistributed.modelparallel.torch.model.absent_buffers import AbsentBuffers
 from smdistributed.modelparallel.torch.model.device import ModelDevice
 from smdistributed.modelparallel.torch.model.plain_backwards import PlainBackwards
 from smdistributed.modelparallel.torch.modules.assignment import (
@@ -181,6 +182,7 @@ class DistributedModel(Wrapper):
             gradient_as_bucket_view=gradient_as_bucket_view,
         )
         self._plain_backwards = PlainBackwards(module, job)
+        self._absent_buffers: AbsentBuffers | None = None  # until the model is placed
         self._deferred_loads: list[_DeferredLoad] = []
         self._partition_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
@@ -359,6 +361,7 @@ class DistributedModel(Wrapper):
         check_settings(self.get_module(), placement.owners)
         self._model_device.place(placement)
         self._placement = placement
+        self._absent_buffers = AbsentBuffers(placement)
         if job.config.partitions > 1:
             log_placement(job, placement)
             helpers = one_for_each_partition(placement, job)
@@ -441,6 +444,8 @@ class DistributedModel(Wrapper):
         """Before the microbatches; on every rank."""
         self._model_device.leave_home()
         self._plain_backwards.begin_step()
+        if self._absent_buffers is not None:
+            self._absent_buffers.begin_step()
         self._gradient_reduction.begin_step(self.training)
 
     def before_last_backward(self) -> None:
@@ -451,6 +456,8 @@ class DistributedModel(Wrapper):
         """After the microbatches; on every rank. Gradients are final when it returns."""
         is_averaging = self.averages_microbatches and not self._gradient_reduction.has_hook
         self._plain_backwards.end_step(was_backward_called, is_averaging)
+        if self._absent_buffers is not None:
+            self._absent_buffers.end_step()
         if was_backward_called:
             self._gradient_reduction.end_step()
             self._note_backward()

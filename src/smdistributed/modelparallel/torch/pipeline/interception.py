@@ -193,8 +193,21 @@ def _setattr(self: nn.Module, name: str, value: Any) -> None:
     if _activities is not None and (is_watched(value) or is_watched(self.__dict__.get(name))):
         activity = _running()
         if activity is not None:
+            if name in self._buffers:
+                _require_own_buffer(self, name)
             _attributes.note(activity, self, name, value)
     _original_setattr(self, name, value)
+
+
+def _require_own_buffer(module: nn.Module, name: str) -> None:
+    owner = _routes.get(id(module), _HERE_IN_PART)
+    if owner != _HERE_IN_PART:
+        raise SMPError(
+            f"buffer {name!r} of {_caller.path_of(module)} was set in a step, but that module runs"
+            f" on rank {owner} of the pipeline, where it would stay as it is; expected its own"
+            " forward() to set it. Pass the value as an argument, or set it outside of steps on"
+            " all ranks."
+        )
 
 
 def _delattr(self: nn.Module, name: str) -> None:
