@@ -98,7 +98,7 @@ class Callee:
         self._frames: dict[Key, Frame] = {}
         # What came for a program whose call has not come yet: ranks do not wait for one another.
         self._early: dict[Key, list[tuple[int, Tensor]]] = {}
-        self._has_warned = False
+        self._has_warned: set[bool] = set()
         self.recorder: Recorder | None = None
 
     def count_awaiting_backward(self) -> int:
@@ -365,17 +365,27 @@ class Callee:
         changes = watch.changes(self._names[number], module.forward, result, attributes)
         if changes.what:
             self._require_no_other_reader(frame, changes)
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "%s changes %s, and runs on another rank than its caller. The caller waits for"
-                    " each such call, and the new values travel back. Return what is new instead,"
-                    " if you can; a cache of keys and values is not needed in training:"
-                    " use_cache=False.",
-                    self._names[number],
-                    changes.what,
-                )
+            self._warn_of_changes(number, changes)
         return result, watch, changes
+
+    def _warn_of_changes(self, number: int, changes: Changes) -> None:
+        """Once, of arguments and of attributes: they are mended in different ways."""
+        if changes.of_attributes in self._has_warned:
+            return
+        self._has_warned.add(changes.of_attributes)
+        advice = (
+            "Return such a value instead, and the caller does not wait."
+            if changes.of_attributes
+            else "Return what is new instead, if you can; a cache of keys and values is not needed"
+            " in training: use_cache=False."
+        )
+        _log.warning(
+            "%s changes %s, and runs on another rank than its caller. The caller waits for each"
+            " such call, and the new values travel back. %s",
+            self._names[number],
+            changes.what,
+            advice,
+        )
 
     def _require_no_other_reader(self, frame: Frame, changes: Changes) -> None:
         """What a program makes for another one on the same rank is handed over without a copy."""

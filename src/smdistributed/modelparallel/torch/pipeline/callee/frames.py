@@ -136,6 +136,12 @@ class ArrivalNode(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        if ctx.frame.state is FrameState.RUNNING:
+            raise RuntimeError(
+                "backward() was called in the forward pass of a module, and came to what another"
+                " rank has given that module; expected it to stay on this rank. Detach what the"
+                " module is given, or ask for gradients of what is here: torch.autograd.grad()."
+            )
         if ctx.frame.state is not FrameState.GOING_BACK:
             raise RuntimeError(
                 "a backward pass came to what an earlier call on this rank was given: a module has"

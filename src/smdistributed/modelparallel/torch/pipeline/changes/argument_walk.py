@@ -53,6 +53,7 @@ class Changes(NamedTuple):
             set, packed together (objects.py), so that what stands in two is one; empty: nothing has
             changed.
         what: has changed, for people: the first argument, or an attribute; empty: nothing.
+        of_attributes: only such have changed.
         tensors: the changed ones, and those that are in `packed`. They travel beside the rest.
     """
 
@@ -61,6 +62,7 @@ class Changes(NamedTuple):
     changed: tuple[int, ...] = ()
     packed: bytes = b""
     what: str = ""
+    of_attributes: bool = False
     tensors: Sequence[Tensor] = ()
 
 

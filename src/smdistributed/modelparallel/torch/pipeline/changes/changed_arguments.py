@@ -128,16 +128,18 @@ class Watch:
                 f"what {name} returned, or changed in its arguments, cannot go to its caller:"
                 f" {error}. {ADVICE}"
             ) from error
-        if tensors or contents:
+        of_attributes = not tensors and not contents
+        if not of_attributes:
             argument = _argument_name(forward, reach.argument(contents, tensors))
             what = f"its argument {argument!r}"
         else:
-            what = " and ".join(repr(attribute) for _, attribute in attributes)
+            what = " and ".join(dict.fromkeys(repr(attribute) for _, attribute in attributes))
             what = f"its attribute {what}, or that of a module in it"
         return counts._replace(
             changed=tuple(tensors),
             packed=packed,
             what=what,
+            of_attributes=of_attributes,
             tensors=[*(reach.tensors[number] for number in tensors), *map(arrived, inside)],
         )
 
