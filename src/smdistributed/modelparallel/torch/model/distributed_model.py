@@ -469,6 +469,10 @@ class DistributedModel(Wrapper):
         """The step has raised."""
         self._gradient_reduction.fail_step()
 
+    def end_replicas(self, reason: str) -> None:
+        """With a step that has failed the groups of replicas have ended."""
+        self._gradient_reduction.end_groups(reason)
+
     def register_post_partition_hook(self, hook: Hook) -> RemovableHandle:
         """Calls `hook(model, optimizer)` once the model is partitioned; at once if it is."""
         handle = RemovableHandle(self._partition_hooks)

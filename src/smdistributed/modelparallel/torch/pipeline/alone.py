@@ -13,6 +13,7 @@ from torch import Tensor
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale, scaled
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome
+from smdistributed.modelparallel.torch.replicas.failures import explain_ready_twice
 
 __all__ = ["Alone"]
 
@@ -67,4 +68,8 @@ class Alone:
         if self._before_last_backward is not None and is_last and self._habit.goes_back_once:
             self._before_last_backward()
         self._num_backwards += 1
-        torch.autograd.backward(list(tensors), given)
+        try:
+            torch.autograd.backward(list(tensors), given)
+        except Exception as error:
+            explain_ready_twice(error)
+            raise

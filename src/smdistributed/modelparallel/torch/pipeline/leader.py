@@ -30,6 +30,7 @@ from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramSt
 from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred, arrived
+from smdistributed.modelparallel.torch.replicas.failures import explain_ready_twice
 
 __all__ = ["Leader"]
 
@@ -163,6 +164,7 @@ class Leader:
                     " with all that they were given. If several losses come from such calls, pass"
                     " them together: model.backward([first, second])."
                 )
+            explain_ready_twice(error)
             # One error tells user code that this pass has failed; what else fails of it is no news.
             self._caller.mute(activity)
             raise

@@ -25,7 +25,11 @@ from smdistributed.modelparallel.torch.pipeline.alone import Alone
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habits
 from smdistributed.modelparallel.torch.pipeline.runner import Outcome, Runner
-from smdistributed.modelparallel.torch.replicas.failures import reason_of_replica, tell_replicas
+from smdistributed.modelparallel.torch.replicas.failures import (
+    reason_of_replica,
+    said_by,
+    tell_replicas,
+)
 
 __all__ = ["Batch", "Pipeline", "current_pipeline", "is_tracing"]
 
@@ -251,6 +255,7 @@ class Pipeline:
         model = state.model
         if model is not None and model.has_replicas and torch.is_grad_enabled():
             tell_replicas(self.job, error)
+            model.end_replicas(said_by(error))
 
     def close(self) -> None:
         """Says goodbye to the other ranks; they have a moment to end their last step."""

@@ -23,12 +23,13 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.torch.job.state import Job
 
-__all__ = ["reason_of_replica", "tell_replicas"]
+__all__ = ["explain_ready_twice", "reason_of_replica", "said_by", "tell_replicas"]
 
 _BEGIN = "the step failed on the replica of rank"
 # What the engine, and torch where it calls Python, put behind a reason.
 _ENDS = ("\nWhere the ranks of this group are:", "\n\nAt:\n")
 _BACKEND = "smddp"
+_READY_TWICE = "mark a variable ready only once"
 
 
 def tell_replicas(job: Job, error: BaseException) -> None:
@@ -42,7 +43,7 @@ def tell_replicas(job: Job, error: BaseException) -> None:
     """
     members = job.members(GroupKind.MP)
     shown = f"{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"
-    reason = f"{_BEGIN}{shown}; rank {job.rank} says: {error_text(error)}"
+    reason = f"{_BEGIN}{shown}; rank {job.rank} says: {said_by(error)}"
     group: Any = job.process_group(GroupKind.DP)
     with contextlib.suppress(Exception):
         if group.name() == _BACKEND:
@@ -50,6 +51,22 @@ def tell_replicas(job: Job, error: BaseException) -> None:
             return
     with contextlib.suppress(Exception):
         group.abort()
+
+
+def said_by(error: BaseException) -> str:
+    """What an error says of its cause."""
+    return str(error) if isinstance(error, StepAborted) else error_text(error)
+
+
+def explain_ready_twice(error: Exception) -> None:
+    """Adds to an error of torch's DDP, which speaks of other causes, what has come to pass here."""
+    if _READY_TWICE in error_text(error):
+        error.add_note(
+            "\nHere it means that gradients were being averaged over replicas already:"
+            " model.backward() came once more than in the steps before, or once more after it had"
+            " failed. Call it equally often in each microbatch and let its errors end the step, or"
+            " make the model with overlapping_allreduce=False, which averages after the step."
+        )
 
 
 def reason_of_replica(error: BaseException) -> StepAborted | None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.job.state import Job
 from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.replicas.replicas import Replicas
@@ -61,6 +62,7 @@ class GradientReduction:
         }
         self._replicas: Replicas | None = None
         self._comm_hook: tuple[object, Callable[..., Any]] | None = None
+        self._ended_by = ""
 
     def place(self, placement: Placement) -> None:
         """The model has been placed: it becomes that of the first replica; a collective of them."""
@@ -86,9 +88,19 @@ class GradientReduction:
     # --- steps -----------------------------------------------------------------------------------
 
     def begin_step(self, is_training: bool) -> None:
-        """Before the microbatches."""
+        """Before the microbatches.
+
+        Raises:
+            SMPError: an earlier step has ended the groups of replicas.
+        """
         if self._replicas is None or not torch.is_grad_enabled():
             return
+        if self._ended_by:
+            raise SMPError(
+                "a step was called after one that had failed on this replica, with which the groups"
+                f" of replicas have ended: {self._ended_by}\nExpected the job to end, or to begin"
+                " anew. Start it again from a checkpoint, or call smp.reset() and smp.init()."
+            )
         self._replicas.follow_changes()
         if is_training:
             self._replicas.sync_buffers()
@@ -105,6 +117,10 @@ class GradientReduction:
             self._passes = (self._passes + 1) % self._passes_per_step
         if self._replicas is not None and reduces:
             self._replicas.finish()
+
+    def end_groups(self, reason: str) -> None:
+        """A step has failed here, and so other replicas wait no more."""
+        self._ended_by = self._ended_by or reason
 
     def fail_step(self) -> None:
         """The step has raised."""
