@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.autograd import Function
 
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
 from smdistributed.modelparallel.torch.pipeline.caller.programs import partial_pass
@@ -59,6 +60,7 @@ _owners: Mapping[nn.Module, int] = {}
 # By module, and by the microbatch that has replaced its `forward` in a step: what was there before
 # (None: nothing).
 _replaced: dict[nn.Module, dict[int, Any]] = {}
+_has_warned_of_mode = False
 
 
 def install(
@@ -77,7 +79,8 @@ def install(
         owners: by module, the rank that runs it.
         rank: this one.
     """
-    global _activities, _caller, _attributes, _owners
+    global _activities, _caller, _attributes, _owners, _has_warned_of_mode
+    _has_warned_of_mode = False
     _activities, _caller, _attributes = activities, caller, attributes
     _owners = owners  # holds the modules, and so their ids are theirs
     _routes.clear()
@@ -188,6 +191,8 @@ def _run_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
 def _setattr(self: nn.Module, name: str, value: Any) -> None:
     if name == "forward":
         _note_forward(self, value)
+    elif name == "training" and value is not self.__dict__.get(name):
+        _note_mode(self)
     if type(value) is Deferred:
         value = arrived(value)
     if _activities is not None and (is_watched(value) or is_watched(self.__dict__.get(name))):
@@ -220,6 +225,23 @@ def _delattr(self: nn.Module, name: str) -> None:
     _original_delattr(self, name)
 
 
+def _note_mode(module: nn.Module) -> None:
+    """By train() or eval(); outside of steps all ranks do the same."""
+    global _has_warned_of_mode
+    if _running() is None:
+        return
+    _attributes.note_own(module, "training")
+    owner = _routes.get(id(module), _HERE_IN_PART)
+    if owner != _HERE_IN_PART and not _has_warned_of_mode:
+        _has_warned_of_mode = True
+        get_logger().warning(
+            "train() or eval() of %s was called in a step, and that module runs on rank %d of the"
+            " pipeline, where it stays in its mode. Call it outside of steps, on all ranks.",
+            _caller.path_of(module),
+            owner,
+        )
+
+
 def _note_forward(module: nn.Module, function: Any) -> None:
     """In a step `forward` is set, or (None) deleted. Outside of steps all ranks do the same."""
     activity = _running()
@@ -228,7 +250,7 @@ def _note_forward(module: nn.Module, function: Any) -> None:
         if function in known.values() or _is_of_class(module, function):
             _replaced.pop(module, None)
         return
-    _attributes.note_forward(module)
+    _attributes.note_own(module, "forward")
     number = activity.task.microbatch
     known = _replaced.setdefault(module, {})
     if number not in known:

@@ -4,7 +4,8 @@
 
 Microbatches share the modules of a rank, and take turns. So a container, or a tensor with a
 history, belongs to the microbatch that sets it: it is put aside while another one runs. So is a
-`forward` that is replaced, as transformers does to collect what modules return. If a call
+`forward` that is replaced, as transformers does to collect what modules return, and the mode that
+`train()` and `eval()` set. If a call
 from another rank has set a tensor with a history, or any tensor in an evaluation, the caller gets
 that tensor with the result, and sets it on its own copy of the module.
 
@@ -95,10 +96,9 @@ class Attributes:
                 " it or pass it as an argument.",
             )
 
-    def note_forward(self, module: nn.Module) -> None:
-        """`forward` is about to be replaced: for this microbatch, and on this rank, alone."""
-        slot = module, "forward"
-        self._before.setdefault(slot, module.__dict__.get("forward", _NOTHING))
+    def note_own(self, module: nn.Module, name: str) -> None:
+        """Is about to be set, whatever it is: for this microbatch, and on this rank, alone."""
+        self._before.setdefault((module, name), module.__dict__.get(name, _NOTHING))
 
     def set_in_call(self, activity: Activity, is_expected: bool) -> dict[tuple[int, str], Any]:
         """What a call from another rank has set that its caller must see, by number and name.
