@@ -1,11 +1,12 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Modules in eval() for a part of a step."""
+"""Modules in eval() for a part of a step, and models of which nothing is trained."""
 
 from __future__ import annotations
 
 import logging
 
+import pytest
 import torch
 from harness import run_ranks
 from torch import Tensor, nn
@@ -94,7 +95,18 @@ def modes(rank: int, world_size: int) -> None:
     assert len(told) == (1 if rank == 0 else 0), heard.texts
     net.switches_there = False
 
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(Exception, match="does not require grad"):
+        train(batch)
+    for parameter in net.here.parameters():
+        parameter.requires_grad_(True)
+    net.zero_grad()
+    train(batch)
+    assert (net.here.dense.weight.grad is not None) == (rank == 0)
+    assert net.there.dense.weight.grad is None
+
 
 def test_modes_and_frozen_parts() -> None:
-    """Microbatches found the mode of another one."""
+    """Microbatches found the mode of another one; a backward pass of nothing passed."""
     run_ranks(modes, 2, deadline_s=DEADLINE_S)

@@ -173,6 +173,7 @@ def received(frame: Frame) -> list[Tensor]:
 def go_back(frame: Frame, gradients: Mapping[int, Tensor]) -> None:
     """The backward pass, from gradients by value."""
     roots, given = [], []
+    asked = () if frame.backward is None else frame.backward.values
     for value, gradient in gradients.items():
         root = frame.results.get(value)
         if root is None:
@@ -184,6 +185,12 @@ def go_back(frame: Frame, gradients: Mapping[int, Tensor]) -> None:
         if root.requires_grad:
             roots.append(root)
             given.append(_as_of(root, gradient))
+        elif value in asked:  # else a program that used it has sent what nobody needs
+            raise RuntimeError(
+                "backward() of a tensor that does not require grad and does not have a grad_fn;"
+                " expected one that depends on a parameter that requires grad, or on such a tensor,"
+                " and is not detached."
+            )
     frame.results = {}
     frame.gradients = []
     frame.backward = None
