@@ -80,8 +80,10 @@ class Attributes:
         if module in self._numbers:
             key = self._numbers[module], name
             is_news = is_own or not _is_alike(known, value)
-            _, _, replaces = activity.attributes.get(key, (module, False, False))
-            activity.attributes[key] = module, is_news, replaces or _holds_tensors(known)
+            first = module, False, False, is_watched(known)
+            _, _, replaces, was_watched = activity.attributes.get(key, first)
+            replaces = replaces or _holds_tensors(known)
+            activity.attributes[key] = module, is_news, replaces, was_watched
         if is_own or activity.caller is not None:
             return
         self.are_shared = True
@@ -107,13 +109,16 @@ class Attributes:
             is_expected: the caller does not wait, as earlier calls have set nothing.
         """
         found = {}
-        for (number, name), (module, is_news, replaces) in activity.attributes.items():
+        for (number, name), each in activity.attributes.items():
+            module, is_news, replaces, was_watched = each
             value = module.__dict__.get(name, Missing.ATTRIBUTE)
             tensors = [leaf for leaf in flatten(value)[0] if isinstance(leaf, Tensor)]
             has_history = any(tensor.requires_grad for tensor in tensors)
             # In an evaluation nothing has a history, and a loss is read all the same.
             is_evaluated = tensors and not torch.is_grad_enabled() and not is_expected
-            if has_history or is_evaluated or (replaces and not tensors):
+            is_taken_away = was_watched and not is_watched(value) and not is_expected
+            is_emptied = (replaces and not tensors) or is_taken_away
+            if has_history or is_evaluated or is_emptied:
                 # Also what is no news here: the caller may have missed what a failed call has set.
                 found[number, name] = value
             elif is_news:

@@ -23,7 +23,8 @@ class Activity:
         fiber: the `Fiber` that it runs on, or is suspended on.
         waiting_for: in words, while it is suspended.
         attributes: that it has set, by the module's number and the name: the module, whether the
-            value was another one before, and whether that held tensors (`changes.attributes`).
+            value was another one before, whether that held tensors, and whether a tensor or a
+            container stood there before the call (`changes.attributes`).
     """
 
     __slots__ = ("attributes", "caller", "fiber", "seed", "task", "waiting_for")
@@ -34,7 +35,7 @@ class Activity:
         self.caller = caller
         self.fiber: Any = None
         self.waiting_for = ""
-        self.attributes: dict[tuple[int, str], tuple[nn.Module, bool, bool]] = {}
+        self.attributes: dict[tuple[int, str], tuple[nn.Module, bool, bool, bool]] = {}
 
     def turn_back(self) -> None:
         """From now on it is a backward pass."""
