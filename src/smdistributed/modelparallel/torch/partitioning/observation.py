@@ -41,6 +41,7 @@ from smdistributed.modelparallel.torch.modules.assignment import (
     module_paths,
 )
 from smdistributed.modelparallel.torch.modules.buffers import kept_buffers
+from smdistributed.modelparallel.torch.partitioning.without_gradients import without_gradients
 from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 
 __all__ = ["Observation", "observe", "unchanged", "unobserved"]
@@ -211,7 +212,7 @@ def observe(
         )
         materialise(model)
     found = Observation(model, device, is_measured)
-    with unchanged(model), torch.no_grad():
+    with unchanged(model), without_gradients():
         homes = {p: p.device for p in (*model.parameters(), *model.buffers())}
         is_elsewhere = any(home.type != device.type for home in homes.values())
         if is_elsewhere:
@@ -236,7 +237,7 @@ def _observe_shapes(
     found = Observation(model, device, is_measured=False)
     try:
         args, kwargs = arguments_on(device, args, kwargs)
-        with unchanged(model), torch.no_grad(), Disguise(device), _Shapes(), _Watch(found):
+        with unchanged(model), without_gradients(), Disguise(device), _Shapes(), _Watch(found):
             model(*args, **kwargs)
     except Exception as error:  # of any kind; if it is not for want of values it comes again
         get_logger().info("shapes do not tell what the model does: %s", error)
