@@ -158,9 +158,10 @@ soak: env  ## random collectives on 4 ranks for half an hour (SOAK_MINUTES=5): r
 faults: env  ## make every fault on two hosts of our own (root), write docs/faults.md (FAULTS_ARGS)
 	@PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.multihost.fault_table $(FAULTS_ARGS)
 
+# USE_TF: transformers would import TensorFlow, which is there for other tests.
 .PHONY: architectures
-architectures: $(STAMPS)/package $(STAMPS)/architectures  ## train public architectures over two ranks, write docs/architectures.md
-	@$(BIN)/python -m tests.architectures.run --side-by-side $(JOBS) $(ARCHITECTURES_ARGS)
+architectures: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/architectures  ## train public architectures over two ranks, write docs/architectures.md
+	@USE_TF=0 PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.architectures.run $(ARCHITECTURES_ARGS)
 
 .PHONY: soak-hosts
 soak-hosts: env  ## the same between test hosts, with random faults for half an hour (root)
@@ -281,10 +282,12 @@ $(STAMPS)/deepspeed-helper: $(STAMPS)/trainers
 	@DS_ACCELERATOR=cpu $(BIN)/python tools/build_deepspeed_helper.py
 	@touch $@
 
-# Models of diffusion, for the table of architectures; those of transformers come with the trainers.
+# Models for the table of architectures; those of transformers come with the trainers. timm without its
+# dependencies: all but torchvision are there, and that is not wanted (tests/architectures/timm_models.py).
 $(STAMPS)/architectures: $(STAMPS)/base $(STAMPS)/trainers
-	@echo "Installing diffusers"
+	@echo "Installing diffusers and timm"
 	@$(PIP_INSTALL) $(call requirements,p["dependency-groups"]["architectures"])
+	@$(PIP_INSTALL) --no-deps timm
 	@touch $@
 
 # For CPUs only, as torch may be. tf-keras asks for the package `tensorflow`, which holds the files of

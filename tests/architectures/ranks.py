@@ -1,60 +1,182 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Three steps of an architecture over two ranks, and the same in one process.
+"""Three steps of one architecture: in one process with torch alone, and as ranks of a pipeline.
 
-    smddprun -np 2 python -m tests.architectures.ranks NAME FOLDER
-
-Each rank writes what it found to FOLDER/RANK.json (see `Found`).
+Both take the same weights and batches, in the same microbatches, and divide each loss by their
+number. The optimizer is SGD with momentum: AdamW would hide a gradient of the wrong size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import faulthandler
-import json
 import logging
-import os
 import re
-import sys
-import traceback
-from pathlib import Path
+import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tests.architectures.models import ARCHITECTURES, Architecture, Batch
-from tests.multiprocess.machine_speed import scaled
+from tests.architectures.registry import Architecture, Batch, Loss, architectures
 
 STEPS = 3
-MICROBATCHES = 2
-# Of values: sums in another order, three steps later.
-TOLERANCE = 2e-5
-STACKS_AFTER_S = 50.0
+MICROBATCHES = 4
+BATCH = 8
+MOMENTUM = 0.9
 
 
-@dataclasses.dataclass
-class Found:
-    """What a rank found.
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What three steps have made.
 
     Attributes:
-        error: what was raised, with its type; empty if nothing was.
-        local_bytes: of the parameters on this rank.
-        difference: the largest between a parameter or buffer after the steps and that of one
-            process, relative to the larger of 1 and its value; only on rank 0.
-        loss_difference: of the losses.
-        moved: how far training has moved a value, at most.
-        wrong: names of what is not equal, at most ten.
-        warnings: what the library has warned of, each once.
+        losses: the mean over microbatches, for each step (of each turn).
+        state: the whole state dictionary afterwards; on rank 0.
+        moved: by parameter, how far its elements have moved at most; in one process.
+        held_bytes: of parameters, on this rank.
+        generated: tokens, by microbatch.
+        warnings: of the library, each once.
     """
 
-    error: str = ""
-    local_bytes: int = 0
-    difference: float = 0.0
-    loss_difference: float = 0.0
-    moved: float = 0.0
-    wrong: list[str] = dataclasses.field(default_factory=list)
+    losses: list[float]
+    state: dict[str, Tensor]
+    moved: dict[str, float] = dataclasses.field(default_factory=dict)
+    held_bytes: int = 0
+    generated: list[Tensor] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
+
+
+def train_whole(rank: int, world_size: int, name: str) -> Trained:
+    """In one process, without the library."""
+    architecture = architectures()[name]
+    with _quiet():
+        model: Any = architecture.make()
+        before = {name: value.detach().clone() for name, value in model.named_parameters()}
+        turns = list(_turns(architecture, model))
+        losses = []
+        for batch in _batches(architecture):
+            for loss_of, optimizer in turns:
+                model.zero_grad()
+                total = torch.zeros(())
+                for part in _parts(batch):
+                    loss = loss_of(model, {**part, **architecture.arguments})
+                    (loss / MICROBATCHES).backward()
+                    total += loss.detach()
+                optimizer.step()
+                losses.append(float(total / MICROBATCHES))
+        moved = {
+            name: float((value.detach() - before[name]).abs().max())
+            for name, value in model.named_parameters()
+        }
+        generated: list[Tensor] = []
+        if architecture.generate:
+            model.eval()
+            parts = _parts(_batches(architecture)[0])
+            generated = [_generate(architecture, model, part) for part in parts]
+        return Trained(
+            losses, dict(model.state_dict()), moved, _bytes(model.parameters()), generated
+        )
+
+
+def train_in_a_pipeline(rank: int, world_size: int, name: str) -> Trained:
+    """With a partition for each rank; balanced by memory, so that a small model is divided."""
+    import smdistributed.modelparallel.torch as smp
+
+    architecture = architectures()[name]
+    heard = _Warnings()
+    logging.getLogger("smdistributed").addHandler(heard)
+    with _quiet():
+        smp.init(
+            {
+                "pipeline_parallel_degree": world_size,
+                "microbatches": MICROBATCHES,
+                "memory_weight": 1.0,
+                "auto_partition": not architecture.places,
+                "default_partition": 0,
+            }
+        )
+        module = architecture.make()
+        for name, part in module.named_modules():
+            for pattern, place in architecture.places.items():
+                if re.fullmatch(pattern, name):
+                    smp.set_partition(part, place)
+            if architecture.checkpointed and re.fullmatch(architecture.checkpointed, name):
+                smp.set_activation_checkpointing(part)
+        model = smp.DistributedModel(module)
+        turns = [
+            (_as_step(architecture, loss_of, model), smp.DistributedOptimizer(optimizer))
+            for loss_of, optimizer in _turns(architecture, model)
+        ]
+        losses = []
+        for batch in _batches(architecture):
+            for step, optimizer in turns:
+                model.zero_grad()
+                losses.append(float(step(batch).reduce_mean()))
+                optimizer.step()
+        state = model.state_dict()  # of all ranks, gathered
+        return Trained(
+            losses,
+            dict(state) if rank == 0 else {},
+            held_bytes=_bytes(model.local_parameters()),
+            generated=_generate_in_a_pipeline(architecture, model),
+            warnings=heard.texts,
+        )
+
+
+def _turns(architecture: Architecture, model: Any) -> Iterator[tuple[Loss, torch.optim.Optimizer]]:
+    """Each loss, with the optimizer of the parameters that it trains."""
+    for prefix, loss_of in (architecture.turns or {"": architecture.loss}).items():
+        named = model.named_parameters()
+        chosen = [value for name, value in named if name.startswith(prefix)]
+        yield loss_of, torch.optim.SGD(chosen, architecture.rate, MOMENTUM)
+
+
+def _as_step(architecture: Architecture, loss_of: Loss, model: Any) -> Any:
+    import smdistributed.modelparallel.torch as smp
+
+    @smp.step
+    def train(batch: Batch) -> Tensor:
+        loss = loss_of(model, {**batch, **architecture.arguments})
+        model.backward(loss)
+        return loss
+
+    return train
+
+
+def _generate_in_a_pipeline(architecture: Architecture, model: Any) -> list[Tensor]:
+    import smdistributed.modelparallel.torch as smp
+
+    if not architecture.generate:
+        return []
+    model.eval()
+
+    @smp.step
+    def write(batch: Batch) -> Tensor:
+        return _generate(architecture, model.get_module(), batch)
+
+    return list(write(_batches(architecture)[0]))
+
+
+def _generate(architecture: Architecture, model: Any, batch: Batch) -> Tensor:
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    tokens: Tensor = model.generate(**inputs, **architecture.generate)
+    return tokens
+
+
+def _batches(architecture: Architecture) -> list[Batch]:
+    generator = torch.Generator().manual_seed(1)
+    return [architecture.make_batch(BATCH, generator) for _ in range(STEPS)]
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    cut = {name: tensor.chunk(MICROBATCHES) for name, tensor in batch.items()}
+    return [{name: cut[name][number] for name in batch} for number in range(MICROBATCHES)]
+
+
+def _bytes(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(value.numel() * value.element_size() for value in parameters)
 
 
 class _Warnings(logging.Handler):
@@ -67,120 +189,11 @@ class _Warnings(logging.Handler):
             self.texts.append(record.getMessage())
 
 
-def batches(architecture: Architecture) -> list[Batch]:
-    generator = torch.Generator().manual_seed(1)
-    return [architecture.make_batch(generator) for _ in range(STEPS)]
-
-
-def train_here(architecture: Architecture) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The losses of the steps, and the state after them, in one process."""
-    model = architecture.make()
-    optimizer = architecture.make_optimizer(model.parameters())
-    losses = []
-    for batch in batches(architecture):
-        optimizer.zero_grad()
-        mean = torch.zeros(())
-        for number in range(MICROBATCHES):
-            part = {name: value.chunk(MICROBATCHES)[number] for name, value in batch.items()}
-            loss = architecture.run(model, part) / MICROBATCHES
-            loss.backward()
-            mean += loss.detach()
-        optimizer.step()
-        losses.append(mean)
-    return losses, model.state_dict()
-
-
-def train_over_ranks(architecture: Architecture) -> tuple[list[Tensor], dict[str, Tensor], int]:
-    """The same over the ranks of this job; also the bytes of the parameters on this one."""
-    import smdistributed.modelparallel.torch as smp
-
-    # By memory alone: by time, a model as small as these would rather stay in one piece.
-    smp.init(
-        {
-            "pipeline_parallel_degree": 2,
-            "microbatches": MICROBATCHES,
-            "memory_weight": 1.0,
-            "auto_partition": not architecture.places,
-            "default_partition": 0,
-        }
-    )
-    module = architecture.make()
-    for pattern, place in architecture.places.items():
-        for name, part in module.named_modules():
-            if re.fullmatch(pattern, name):
-                smp.set_partition(part, place)
-    model = smp.DistributedModel(module)
-    optimizer = smp.DistributedOptimizer(architecture.make_optimizer(model.parameters()))
-
-    @smp.step
-    def train(**batch: Tensor) -> Tensor:
-        loss = architecture.run(model, batch)
-        model.backward(loss)
-        return loss.detach()
-
-    losses = []
-    for batch in batches(architecture):
-        optimizer.zero_grad()
-        losses.append(train(**batch).reduce_mean())
-        optimizer.step()
-    here = sum(value.numel() * value.element_size() for value in model.local_parameters())
-    losses = [torch.as_tensor(loss) for loss in losses]
-    return losses, model.state_dict(), here
-
-
-def compare(rank: int, size: int, name: str) -> dict[str, Any]:
-    """Both, and where they differ: a `Found`, as a dictionary."""
-    warnings = _Warnings()
-    logging.getLogger("smdistributed").addHandler(warnings)
-    architecture = ARCHITECTURES[name]
-    found = Found(warnings=warnings.texts)
-    try:
-        losses, state, found.local_bytes = train_over_ranks(architecture)
-    except Exception as error:
-        found.error = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-        return dataclasses.asdict(found)
-    if rank == 0:
-        _compare_states(found, architecture, losses, state)
-    return dataclasses.asdict(found)
-
-
-def _compare_states(
-    found: Found, architecture: Architecture, losses: list[Tensor], state: dict[str, Tensor]
-) -> None:
-    wanted_losses, wanted = train_here(architecture)
-    begin = architecture.make().state_dict()
-    found.wrong = sorted(wanted.keys() ^ state.keys())
-    for mine, other in zip(losses, wanted_losses, strict=True):
-        found.loss_difference = max(found.loss_difference, float((mine - other).abs()))
-    if not found.loss_difference < TOLERANCE * max(1.0, float(wanted_losses[0])):
-        found.wrong.append(f"losses {[*map(float, losses)]} not {[*map(float, wanted_losses)]}")
-    for key in wanted.keys() & state.keys():
-        other = wanted[key].double()
-        difference = float(_largest((state[key].double() - other) / other.abs().clamp(min=1.0)))
-        found.difference = max(found.difference, difference)
-        found.moved = max(found.moved, float(_largest(other - begin[key].double())))
-        if not difference < TOLERANCE:
-            found.wrong.append(f"{key}: {difference:.1e}")
-    if not found.moved > 100 * TOLERANCE:
-        found.wrong.append(f"nothing: training has moved no value by more than {found.moved:.1e}")
-    found.wrong = found.wrong[:10]
-
-
-def _largest(value: Tensor) -> Any:
-    return value.abs().max() if value.numel() else 0.0
-
-
-def main() -> None:
-    name, folder = sys.argv[1:]
-    # transformers would import TensorFlow if it is there, which takes seconds.
-    os.environ.setdefault("USE_TF", "0")
-    faulthandler.dump_traceback_later(scaled(STACKS_AFTER_S), exit=False)
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What libraries say about how a model could be faster here is not this program's subject."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
-    found = compare(rank, int(os.environ["WORLD_SIZE"]), name)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,181 +1,125 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Train every architecture over two ranks and in one process; write docs/architectures.md.
+"""Compare architectures with one process and write docs/architectures.md.
 
-    python -m tests.architectures.run [--only NAME ...] [--page FILE] [--side-by-side N]
+    PYTHONPATH=tests/multiprocess python -m tests.architectures.run [--only NAME ...] [--ranks N]
 
-`make architectures` does it. The exit status is 1 if a row is neither equal nor refused.
+`make architectures` does it for all. The exit status is 1 if a row is not what the table asks for.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import importlib.metadata
 import importlib.util
-import json
-import re
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.architectures.models import ARCHITECTURES, Architecture
-from tests.multiprocess.machine_speed import scaled
+from harness import RanksFailed
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "architectures.md"
-DEADLINE_S = 60.0  # on an idle machine
-RANKS = 2
-# How an error of the library names the module that it is about.
-_NAMES_A_MODULE = re.compile(r"\bmain(/\w+)+|SMPError: the forward\(\) of \w+")
-# What stands in the page between these lines is made; the rest is written by hand.
+from tests.architectures.comparison import Result, compare
+from tests.architectures.registry import Architecture, architectures, sections
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
+# What is made stands in the page between these lines; the rest is written by hand.
 _BEGIN, _END = "<!-- made by `make architectures` -->\n", "<!-- end -->\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """How an architecture went.
-
-    Attributes:
-        verdict: "equal", "refused", "wrong", "error" (which names no module), "hang" or "left out".
-        shares: by rank, of the bytes of all parameters.
-        detail: the error, what differs, or what has been warned of.
-        difference: the largest of a parameter, see `ranks.Found`.
-        duration_s: of the whole command.
-    """
-
-    verdict: str
-    shares: tuple[float, ...] = ()
-    detail: str = ""
-    difference: float = 0.0
-    duration_s: float = 0.0
-
-
-def run(architecture: Architecture) -> Result:
-    """Train `architecture` over ranks and here; never raises for what went wrong there."""
-    if importlib.util.find_spec(architecture.library) is None:
-        return Result("left out", detail=f"{architecture.library} is not installed")
-    launcher = shutil.which("smddprun", path=str(Path(sys.executable).parent)) or "smddprun"
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="architecture-") as folder:
-        command = [launcher, "-np", str(RANKS), sys.executable, "-m", "tests.architectures.ranks"]
-        process = subprocess.Popen(
-            [*command, architecture.name, folder],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=scaled(DEADLINE_S))
-        except subprocess.TimeoutExpired:
-            output = _end(process)
-            return Result("hang", detail=output[-4000:], duration_s=scaled(DEADLINE_S))
-        found = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
-    result = _judge(found, output)
-    return dataclasses.replace(result, duration_s=time.monotonic() - begin)
-
-
-def _end(process: subprocess.Popen[str]) -> str:
-    """Let the launcher end its ranks; what they have said."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=10)[0]
-    return ""
-
-
-def _judge(found: list[dict[str, object]], output: str) -> Result:
-    errors = [str(one["error"]) for one in found if one["error"]]
-    if errors:
-        named = [error for error in errors if _NAMES_A_MODULE.search(error)]
-        return Result("refused" if named else "error", detail=(named or errors)[0])
-    if len(found) < RANKS:
-        return Result("error", detail=output[-4000:])
-    local = [int(str(one["local_bytes"])) for one in found]
-    shares = tuple(part / max(sum(local), 1) for part in local)
-    difference = float(str(found[0]["difference"]))
-    wrong, warnings = found[0]["wrong"], [one["warnings"] for one in found]
-    assert isinstance(wrong, list)
-    if wrong:
-        return Result("wrong", shares, "; ".join(map(str, wrong)), difference)
-    texts = [str(text) for some in warnings if isinstance(some, list) for text in some]
-    return Result("equal", shares, " ".join(dict.fromkeys(texts)), difference)
+_LIBRARIES = ("torch", "transformers", "diffusers", "timm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Train public architectures over two ranks.")
-    parser.add_argument("--only", nargs="*", metavar="NAME", choices=ARCHITECTURES, help="of all")
-    parser.add_argument("--page", type=Path, help=f"written to ({PAGE.name}, unless --only)")
-    parser.add_argument("--side-by-side", type=int, default=1, metavar="N", help="runs at a time")
+    """Compares, prints, and writes the page if all rows were asked for."""
+    known = architectures()
+    parser = argparse.ArgumentParser(description="Compare public architectures with one process.")
+    parser.add_argument("--only", nargs="*", metavar="NAME", choices=known, help="no page then")
+    parser.add_argument("--ranks", type=int, default=2, help="partitions (2); no page if others")
     options = parser.parse_args(arguments)
-    chosen = [a for a in ARCHITECTURES.values() if options.only is None or a.name in options.only]
-    with ThreadPoolExecutor(options.side_by_side) as pool:
-        rows = []
-        for architecture, result in zip(chosen, pool.map(run, chosen), strict=True):
-            shares = " ".join(f"{share:.0%}" for share in result.shares)
-            about = f"{result.verdict} {shares} ({result.duration_s:.0f} s)"
-            is_short = result.verdict == "equal"
-            detail = result.detail[:120] if is_short else result.detail
-            print(f"{architecture.name}: {about} {detail}".rstrip(), flush=True)
-            rows.append((architecture, result))
-    page = options.page or (PAGE if options.only is None else None)
-    if page is not None:
-        page.write_text(_filled_in(page.read_text(), rows))
-    is_well = all(result.verdict in ("equal", "refused", "left out") for _, result in rows)
-    return 0 if is_well else 1
+    results = []
+    for name in options.only or known:
+        start = time.monotonic()
+        result = run(known[name], options.ranks)
+        results.append(result)
+        shares = " ".join(f"{share:.0%}" for share in result.shares)
+        print(f"{name}: {result.verdict} {shares} ({time.monotonic() - start:.1f} s)", flush=True)
+        if not result.is_expected or options.only:
+            print(f"    {result.reason}\n{result.detail}".rstrip(), flush=True)
+    if not options.only and options.ranks == 2:
+        PAGE.write_text(page(PAGE.read_text(), results))
+    unexpected = [result.architecture.name for result in results if not result.is_expected]
+    if unexpected:
+        print(f"NOT AS EXPECTED: {', '.join(unexpected)}")
+    return 1 if unexpected else 0
 
 
-def _filled_in(text: str, rows: list[tuple[Architecture, Result]]) -> str:
+def run(architecture: Architecture, num_ranks: int) -> Result:
+    if importlib.util.find_spec(architecture.library) is None:
+        reason = f"{architecture.library} is not installed"
+        return Result(architecture, "left out", reason, is_expected=True)
+    try:
+        return compare(architecture, num_ranks)
+    except RanksFailed as error:
+        return Result(
+            architecture, "error", "in one process, without the library", detail=str(error)
+        )
+
+
+def page(text: str, results: Sequence[Result]) -> str:
+    """`text` of the page, with the tables in their place."""
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not end:
         raise ValueError(f"expected the lines {_BEGIN!r} and {_END!r} in the page; put them back")
-    return f"{before}{begin}{_table(rows)}{end}{after}"
+    return f"{before}{begin}\n{_tables(results)}\n{end}{after}"
 
 
-def _table(rows: list[tuple[Architecture, Result]]) -> str:
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}"
-        for name in dict.fromkeys(architecture.library for architecture, _ in rows)
-        if importlib.util.find_spec(name)
-    )
-    counts: dict[str, int] = {}
-    for _, result in rows:
-        counts[result.verdict] = counts.get(result.verdict, 0) + 1
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    torch = importlib.metadata.version("torch").partition("+")[0]
+def _tables(results: Sequence[Result]) -> str:
+    versions = [f"{name} {_version(name)}" for name in _LIBRARIES if _has(name)]
+    counts = Counter(result.verdict for result in results)
     lines = [
-        f"With torch {torch}, {versions}: {summary}.",
-        "",
-        "| Name | Model | Kind | Result | Parameters per rank | Largest difference | Remarks |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"{len(results)} rows, with {', '.join(versions)}: "
+        + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        + ".",
     ]
-    for architecture, result in rows:
-        shares = ", ".join(f"{share:.0%}" for share in result.shares) or "-"
-        difference = f"{result.difference:.0e}" if result.difference else "none"
-        if not result.shares:
-            difference = "-"
-        remarks = [architecture.remark] if architecture.remark else []
-        if result.detail:
-            remarks.append(_in_short(result.detail))
-        lines.append(
-            f"| {architecture.name} | `{architecture.model_class}` | {architecture.kind} |"
-            f" {result.verdict} | {shares} | {difference} | {'; '.join(remarks)} |"
-        )
+    by_name = {result.architecture.name: result for result in results}
+    for title, rows in sections().items():
+        lines += [
+            f"\n### {title}\n",
+            "| Name | Model | Result | Parameters per rank | Largest difference | Remarks |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *(_line(by_name[row.name]) for row in rows if row.name in by_name),
+        ]
+    lines.append("\n### What the library says\n")
+    said: dict[str, list[str]] = {}
+    for result in results:
+        if result.reason:
+            said.setdefault(_escaped(result.reason), []).append(result.architecture.name)
+    lines += [f"- **{', '.join(names)}**: {text}" for text, names in said.items()]
     return "\n".join(lines) + "\n"
 
 
-def _in_short(text: str) -> str:
-    text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-    return text if len(text) <= 300 else f"{text[:297].rpartition(' ')[0]} ..."
+def _version(library: str) -> str:
+    return importlib.metadata.version(library).partition("+")[0]
+
+
+def _has(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
+def _line(result: Result) -> str:
+    architecture = result.architecture
+    shares = ", ".join(f"{share:.0%}" for share in result.shares) or "-"
+    difference = f"{result.difference:.0e}" if result.difference else "none"
+    verdict = result.verdict if result.is_expected else f"**{result.verdict}**"
+    return (
+        f"| {architecture.name} | `{architecture.title}` | {verdict} | {shares} |"
+        f" {difference if result.shares else '-'} | {architecture.remark} |"
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", r"\*")
 
 
 if __name__ == "__main__":
