@@ -31,8 +31,9 @@ from smdistributed.modelparallel.torch.pipeline.changes.apply import (
     apply_changes,
     require_same_reach,
 )
-from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import Changes, Reach
+from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import Changes
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Missing
+from smdistributed.modelparallel.torch.pipeline.changes.passed_arguments import Passed
 from smdistributed.modelparallel.torch.pipeline.loop.activities import Activities
 from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState, current_modes, mixed
 from smdistributed.modelparallel.torch.pipeline.messages import messages
@@ -207,6 +208,7 @@ class Caller:
                     program.note_constant(tensors, is_constant(-1 - module))
                 return result
             return learned.fill(program.defer(learned.num_tensors))
+        passed = Passed(args, kwargs)
         returned = self._fetch(activity, program, [WHOLE_RESULT])
         template: Template
         changes: Changes | None
@@ -223,11 +225,11 @@ class Caller:
         if changes is None or not (changes.what or template.objects):
             return template.fill(tensors)
         where = f"{program.name} on rank {owner}"
-        reach = Reach(args, kwargs)
         if changes.what:
-            return apply_changes(changes, tensors, reach, where, self._set_attribute)
-        require_same_reach(changes, reach, where)
-        return template.fill(tensors, reach.known)
+            forward = self._modules[module].forward  # of functions nothing is changed
+            return apply_changes(changes, tensors, passed, where, forward, self._set_attribute)
+        require_same_reach(changes, passed.reach, where)
+        return template.fill(tensors, passed.reach.known)
 
     def path_of(self, module: nn.Module) -> str:
         """Of a module of the model, for messages to people."""

@@ -19,6 +19,7 @@ from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import (
     base_of,
     is_cached,
 )
+from smdistributed.modelparallel.torch.pipeline.changes.passed_arguments import Passed
 from smdistributed.modelparallel.torch.pipeline.values.deferred import arrived
 from smdistributed.modelparallel.torch.pipeline.values.objects import unpack_objects
 
@@ -28,8 +29,9 @@ __all__ = ["apply_changes", "require_same_reach"]
 def apply_changes(
     changes: Changes,
     tensors: Sequence[Tensor],
-    reach: Reach,
+    passed: Passed,
     where: str,
+    forward: Callable[..., Any],
     set_attribute: Callable[[int, str, Any], None],
 ) -> Any:
     """Makes the changes, on the rank that has made the call.
@@ -37,15 +39,18 @@ def apply_changes(
     Args:
         changes: as the owner has told them.
         tensors: its `tensors`, as they came.
-        reach: of the call's arguments.
+        passed: the call's arguments.
         where: the module and its rank.
+        forward: its function; names its arguments.
         set_attribute: of a module by its number; here.
 
     Returns: what the call returns.
 
     Raises:
         RuntimeError: here they cannot be made; says why.
+        SMPError: another microbatch has changed what the call was given.
     """
+    reach = passed.reach
     require_same_reach(changes, reach, where)
     changed = [arrived(reach.tensors[number]) for number in changes.changed]
     _require_own_memory(changed, reach, changes, where)
@@ -65,6 +70,8 @@ def apply_changes(
     contents, result, attributes = unpack_objects(
         changes.packed, tensors[len(changed) :], reach.known
     )
+    if contents or changed:
+        passed.require_untouched(contents, changes.changed, where, forward)
     for number, content in contents.items():
         _replace_content(reach.objects[number], *content)
     for (module, name), value in attributes.items():

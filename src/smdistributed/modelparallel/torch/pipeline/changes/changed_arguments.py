@@ -34,7 +34,7 @@ from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import (
 from smdistributed.modelparallel.torch.pipeline.values.deferred import arrived
 from smdistributed.modelparallel.torch.pipeline.values.objects import pack_objects
 
-__all__ = ["Watch", "is_any_changed", "tensors_watched"]
+__all__ = ["Watch", "argument_name", "is_any_changed", "tensors_watched"]
 
 
 def tensors_watched(tensors: Sequence[Tensor]) -> list[Any]:
@@ -115,7 +115,7 @@ class Watch:
         for number, after in contents.items():
             before = self._contents[number]
             if before.inside or after.inside or before.cls is not after.cls:
-                what = _argument_name(forward, reach.argument([number], ()))
+                what = argument_name(forward, reach.argument([number], ()))
                 raise RuntimeError(
                     f"{name} changed its argument {what!r}, or a {before.cls.__name__} in it, which"
                     f" its caller would not see. {ADVICE}"
@@ -130,7 +130,7 @@ class Watch:
             ) from error
         of_attributes = not tensors and not contents
         if not of_attributes:
-            argument = _argument_name(forward, reach.argument(contents, tensors))
+            argument = argument_name(forward, reach.argument(contents, tensors))
             what = f"its argument {argument!r}"
         else:
             what = " and ".join(dict.fromkeys(repr(attribute) for _, attribute in attributes))
@@ -151,7 +151,7 @@ class Watch:
         """
         tensors, contents = self._found()
         if tensors or contents:
-            what = _argument_name(forward, self._reach.argument(contents, tensors))
+            what = argument_name(forward, self._reach.argument(contents, tensors))
             raise SMPError(
                 f"{name} raised {type(error).__name__} after it had changed its argument {what!r},"
                 f" which its caller would not see. {ADVICE}"
@@ -170,7 +170,8 @@ class Watch:
         return tensors, contents
 
 
-def _argument_name(forward: Callable[..., Any], argument: int | str) -> str:
+def argument_name(forward: Callable[..., Any], argument: int | str) -> str:
+    """Of the argument at a position, or that was given by name, as `forward` calls it."""
     if isinstance(argument, str):
         return argument
     try:

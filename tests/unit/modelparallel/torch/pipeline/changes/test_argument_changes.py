@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.pipeline.changes.apply import apply_changes
-from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import Reach
 from smdistributed.modelparallel.torch.pipeline.changes.changed_arguments import (
     Watch,
     is_any_changed,
     tensors_watched,
 )
+from smdistributed.modelparallel.torch.pipeline.changes.passed_arguments import Passed
 
 
 def _forward(x: Tensor, box: Any = None, *rest: Any) -> None:
@@ -62,14 +63,43 @@ def test_a_change_is_made_on_the_callers_own_object(box: Any, change: Any, seen:
     x, box = torch.ones(2), _copied(box)
     watch = Watch((x, box), {})
     assert not watch.changes("m", _forward, None).what
-    mine = Reach((torch.ones(2), _copied(box)), {})
+    passed = Passed((torch.ones(2), _copied(box)), {})
+    mine = passed.reach
     change(box)
     changes = watch.changes("m", _forward, (x, box))
     assert changes.what == "its argument 'box'"
-    returned = apply_changes(changes, list(changes.tensors), mine, "m on rank 1", _no_attribute)
+    returned = apply_changes(
+        changes, list(changes.tensors), passed, "m on rank 1", _forward, _no_attribute
+    )
     assert repr(mine.objects[0]) == repr(seen)
     assert returned[0] is mine.tensors[0]
     assert returned[1] is mine.objects[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, box: box["list"].append(1),
+        lambda x, box: box["tensor"].add_(1),
+        lambda x, box: box.pop("tensor"),
+    ],
+)
+def test_what_somebody_else_has_changed_meanwhile_is_an_error(change: Any) -> None:
+    x, box = torch.ones(2), {"list": [0], "tensor": torch.zeros(2)}
+    passed = Passed((x,), {"box": box})
+    change(x, box)
+    with pytest.raises(SMPError, match="another microbatch changed its argument 'box' too"):
+        passed.require_untouched([], [], "m on rank 1", _forward)
+
+
+def test_what_the_call_has_changed_may_be_changed_and_so_may_tensors_by_themselves() -> None:
+    x, box = torch.ones(2), {"tensor": torch.zeros(2)}
+    passed = Passed((x,), {"box": box})
+    x.add_(1)
+    passed.require_untouched([], [], "m on rank 1", _forward)
+    box["tensor"].add_(1)
+    box["more"] = torch.zeros(2)
+    passed.require_untouched([0], [1], "m on rank 1", _forward)
 
 
 def _copied(box: Any) -> Any:
