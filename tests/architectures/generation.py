@@ -16,6 +16,7 @@ TITLE = "Generation"
 
 _GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "use_cache": True}
 _BEAMS = {**_GREEDY, "num_beams": 3}
+_STATIC = {**_GREEDY, "cache_implementation": "static", "disable_compile": True}
 
 _row = functools.partial(
     Architecture,
@@ -28,6 +29,24 @@ _row = functools.partial(
 ROWS = (
     _row("gpt2-writes", "transformers.GPT2LMHeadModel", GPT2, make_batch=next_words),
     _row("llama-writes", "transformers.LlamaForCausalLM", GROUPED, make_batch=next_words),
+    _row(
+        "llama-writes-static-cache",
+        "transformers.LlamaForCausalLM",
+        GROUPED,
+        make_batch=next_words,
+        generate=_STATIC,
+        refused="another microbatch changed its argument 'past_key_values' too",
+        remark="with a cache of a fixed size, which the model keeps for all microbatches",
+    ),
+    _row(
+        "llama-writes-static-cache-in-turn",
+        "transformers.LlamaForCausalLM",
+        GROUPED,
+        make_batch=next_words,
+        generate=_STATIC,
+        settings={"active_microbatches": 1},
+        remark="the same with `active_microbatches: 1`",
+    ),
     _row("t5-writes", "transformers.T5ForConditionalGeneration", T5),
     _row("bart-writes", "transformers.BartForConditionalGeneration", BART),
     _row(

@@ -95,6 +95,7 @@ def train_in_a_pipeline(rank: int, world_size: int, name: str) -> Trained:
                 "memory_weight": 1.0,
                 "auto_partition": not architecture.places,
                 "default_partition": 0,
+                **architecture.settings,
             }
         )
         module = architecture.make()

@@ -66,6 +66,7 @@ class Architecture:
             their names.
         places: partitions by hand, of modules whose names match a pattern; the last one counts.
             Without any, the library decides.
+        settings: of `smp.init`, beside those of all rows.
         refused: a pattern of the library's error, where an error is right.
         needs: a package beside that of `model`.
         remark: what this row is there to show.
@@ -83,6 +84,7 @@ class Architecture:
     prepare: Callable[[Any], None] | None = None
     checkpointed: str = ""
     places: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     refused: str = ""
     needs: str = ""
     remark: str = ""
