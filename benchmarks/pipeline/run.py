@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 # By shape: on how many ranks, with how many microbatches; 1F1B wants one for each rank at least.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "gpt-4": ((2, 4), (2, 4, 8, 16)),
-    "gpt-8": ((2, 4), (4, 8)),
+    "gpt-8": ((2, 4), (4, 8, 16)),
     "gpt-16": ((2,), (4,)),
     "tiny": ((2, 4), (4, 8, 16)),
 }
