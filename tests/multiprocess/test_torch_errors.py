@@ -285,13 +285,17 @@ def test_a_killed_rank_is_named_to_all_others() -> None:
 
 def killed_in_a_sub_group(rank: int, world_size: int) -> Any:
     with smddp():
+        store = dist.distributed_c10d._get_default_store()
         pair = dist.new_group([2, 1])
-        if rank == 0:
+        if rank == 0:  # which keeps the store
+            store.wait(["seen"])
             return None
         dist.all_reduce(torch.ones(4), group=pair)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return raised(dist.all_reduce, torch.ones(4), group=pair)
+        error = raised(dist.all_reduce, torch.ones(4), group=pair)
+        store.set("seen", b"")
+        return error
 
 
 def test_a_killed_rank_of_a_sub_group_has_its_number_in_the_job() -> None:
