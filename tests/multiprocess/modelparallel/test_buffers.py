@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
 import torch
 from harness import run_ranks
+from heard import listen
 from torch import Tensor, nn
 
 DEADLINE_S = 60.0
@@ -73,20 +73,10 @@ def sets_elsewhere(net: Net, x: Tensor) -> Tensor:
     return plain(net, x)
 
 
-class Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 def buffers(rank: int, world_size: int) -> None:
     import smdistributed.modelparallel.torch as smp
 
-    heard = Heard()
-    logging.getLogger("smdistributed").addHandler(heard)
+    heard = listen()
     smp.init(
         {
             "partitions": 2,

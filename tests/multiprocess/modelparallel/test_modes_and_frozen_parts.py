@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 from harness import run_ranks
+from heard import listen
 from torch import Tensor, nn
 
 DEADLINE_S = 60.0
@@ -46,20 +45,10 @@ class Net(nn.Module):
         return result
 
 
-class Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 def modes(rank: int, world_size: int) -> None:
     import smdistributed.modelparallel.torch as smp
 
-    heard = Heard()
-    logging.getLogger("smdistributed").addHandler(heard)
+    heard = listen()
     smp.init(
         {
             "partitions": 2,

@@ -8,7 +8,6 @@ Each is compared with one process, or must be one error that says what to do.
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from harness import run_ranks
+from heard import listen
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -405,20 +405,10 @@ def test_failures_leave_nothing_behind() -> None:
     run_ranks(failures, 3, deadline_s=DEADLINE_S)
 
 
-class Heard(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 def plain_backward(rank: int, world_size: int) -> bool:
     import smdistributed.modelparallel.torch as smp
 
-    heard = Heard()
-    logging.getLogger("smdistributed").addHandler(heard)
+    heard = listen()
     smp.init(
         {
             "partitions": 2,
