@@ -4,6 +4,7 @@
 
 `messages.messages` says what is in them, `messages.router` calls these methods. Messages about the
 step as a whole (`ForwardsDone`, `End`, `Abort`) are dealt with where steps begin and end: `runner`.
+`Leave`, the last message of a rank, ends in the router itself.
 """
 
 from __future__ import annotations

@@ -36,9 +36,11 @@ class Frame:
     """A program of another rank.
 
     Attributes:
+        key: rank of the caller, number of the program.
         call: as it came.
-        origins: of each slot: None if it came with the call.
         inputs: by slot; None if it has not come yet, and after the forward pass.
+        num_missing: inputs that have not come yet.
+        requires_grad: by slot, whether an input does; known when the program runs.
         called: modules and functions, by number, up to the one that runs or raised.
         pushes: values that other programs need, as soon as they are made.
         fetches: values that the caller has asked for before they were made.

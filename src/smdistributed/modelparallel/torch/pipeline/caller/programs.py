@@ -6,14 +6,14 @@ A *program* is a row of calls to one owner, in which later calls use what earlie
 sent when somebody looks at a value of it, or calls another rank. Two programs of one caller are
 joined where one uses what the other returns: that value goes from owner to owner.
 
-In the caller's autograd graph a program is one node, whose output, the *token*, is an empty tensor:
+In the caller's autograd graph a program is one node, whose output, the *token*, is one number:
 
     inputs that require grad, tokens of programs it uses ──▶ ProgramNode ──▶ token
     token ──▶ ValuesNode ──▶ values that came to the caller
 
 The engine runs a node when every consumer that the backward pass reaches has run. So when it comes
 to a program, all gradients of its values that this rank will ever have are there, and all programs
-that use it have been told to go back: nothing is counted, and unused results need no care.
+that use it have been told to go back. So nobody counts consumers, and unused results need no care.
 """
 
 # torch's functions of autograd have no types.

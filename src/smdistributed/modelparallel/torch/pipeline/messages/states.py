@@ -2,33 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a program, on the rank that calls it and on the rank that runs it.
 
-caller (Program)
+On the caller's rank (`Program`); from each state it may come to FAILED:
 
-OPEN ------> SENT ------> ANSWERED
-calls may    |            |
-join         +-----+------+
-v
-GOING_BACK  <---+
-|         |  from other values
-v         |
-GONE_BACK  -----+
+    OPEN -------> SENT -------> ANSWERED
+    calls may      |               |
+    join           +-------+-------+
+                           v
+                       GOING_BACK <---+
+                           |          | from other values
+                           v          |
+                       GONE_BACK -----+
 
-from each state: FAILED
+On the owner's rank (`Frame`); from each state it may come to GONE:
 
-owner (Frame)
-
-WAITING -----> READY -----> RUNNING -----> RUN
-for inputs                  on a fiber     |
-v
-+-------> READY_BACK
-|              |
-from other values|              v
-|         GOING_BACK
-|              |
-|              v
-+-------- GONE_BACK
-
-from each state: GONE
+    WAITING ----> READY ----> RUNNING ----> RUN
+    for inputs                on a fiber     |
+                                             v
+                                  +----> READY_BACK
+                                  |          |
+                  from other      |          v
+                  values          |      GOING_BACK
+                                  |          |
+                                  |          v
+                                  +----- GONE_BACK
 """
 
 from __future__ import annotations
