@@ -12,7 +12,7 @@ from torch import Tensor
 
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale, scaled
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
-from smdistributed.modelparallel.torch.pipeline.runner import Outcome
+from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome
 from smdistributed.modelparallel.torch.replicas.failures import explain_ready_twice
 
 __all__ = ["Alone"]
@@ -37,7 +37,7 @@ class Alone:
         self,
         bodies: Sequence[Callable[[], Any]],
         before_last_backward: Callable[[], None] | None,
-        note: Any,
+        weights: Sequence[float] | None,
         habit: Habit,
     ) -> Outcome:
         """Runs a step; the arguments are those of `Runner.lead`."""
@@ -54,7 +54,7 @@ class Alone:
                 habit.note_backwards(self._num_backwards)
         finally:
             self._before_last_backward = None
-        return Outcome(results, note, self._had_backward)
+        return Outcome(results, weights, self._had_backward)
 
     def backward(
         self, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Scale

@@ -24,7 +24,8 @@ from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.pipeline.alone import Alone
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habits
-from smdistributed.modelparallel.torch.pipeline.runner import Outcome, Runner
+from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome
+from smdistributed.modelparallel.torch.pipeline.runner import Runner
 from smdistributed.modelparallel.torch.replicas.failures import (
     reason_of_replica,
     said_by,
@@ -50,7 +51,7 @@ class Pipeline:
     """Of one rank; made at its first step.
 
     Attributes:
-        is_in_step: user code of a step runs.
+        is_in_step: from the moment that the model is made ready for a step to the end of its hooks.
         is_observing: it is the one that the partition is decided from; `smp.is_tracing()` says so.
         helpers: by partition, the module that runs rows of modules there for other ranks.
         peak_microbatches: that were under way at the same time, in the last step; on the leader.
@@ -167,7 +168,7 @@ class Pipeline:
         return None
 
     def run(self, batch: Batch, habits: Habits) -> Outcome:
-        """Runs the microbatches by the schedule; the outcome's note are their weights.
+        """Runs the microbatches by the schedule; the outcome has their weights.
 
         Args:
             batch: on the leader.

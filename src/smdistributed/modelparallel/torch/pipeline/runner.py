@@ -18,7 +18,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,27 +42,14 @@ from smdistributed.modelparallel.torch.pipeline.messages.router import Router
 from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
+from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
 from smdistributed.modelparallel.torch.pipeline.values.signatures import Template, without_tensors
 from smdistributed.modelparallel.torch.pipeline.world import World
 
-__all__ = ["Outcome", "Runner"]
+__all__ = ["Runner"]
 
 _log = get_logger()
-
-
-class Outcome(NamedTuple):
-    """Of a step, on every rank.
-
-    Attributes:
-        results: by microbatch, what the leader's bodies returned.
-        note: that the leader was given.
-        had_backward: whether any microbatch went back.
-    """
-
-    results: list[Any]
-    note: Any
-    had_backward: bool
 
 
 class Runner:
@@ -104,8 +91,7 @@ class Runner:
         self._activities.begin = self._world.begin
         post = self._router.post
         self._caller = Caller(post, self._activities, modules, names, self._random)
-        callers: set[int] = set()
-        self._last_backward = LastBackward(rank, callers)
+        self._last_backward = LastBackward(rank)
         self._callee = Callee(
             rank,
             post,
@@ -116,7 +102,6 @@ class Runner:
             self._random,
             self._attributes,
             self._last_backward,
-            callers,
         )
         self._leader = Leader(
             self._router,
@@ -157,7 +142,7 @@ class Runner:
         schedule: Schedule,
         bodies: Sequence[Callable[[], Any]],
         before_last_backward: Callable[[], None] | None = None,
-        note: Any = None,
+        weights: Sequence[float] | None = None,
         habit: Habit | None = None,
     ) -> Outcome:
         """Runs a step on the leader.
@@ -167,7 +152,7 @@ class Runner:
             bodies: the user's function with its arguments, for each microbatch.
             before_last_backward: called when all gradients of this rank but those of one backward
                 pass are there. Not in every step: what needs that moment must do without, too.
-            note: what the others are to know when the step ends.
+            weights: of the microbatches in a mean over the batch; the others are told of them.
             habit: of bodies like these; None: as of all others without one.
 
         Raises:
@@ -187,11 +172,11 @@ class Runner:
                 if step.failure is not None:
                     raise step.failure
                 results = step.results
-                self._tell_end(results, note)
+                self._tell_end(results, weights)
             except BaseException as error:
                 self._tell_abort(error)
                 raise
-        return Outcome(results, note, step.had_backward)
+        return Outcome(results, weights, step.had_backward)
 
     def serve(
         self, schedule: Schedule, before_last_backward: Callable[[], None] | None = None
@@ -216,13 +201,13 @@ class Runner:
                     raise StepAborted(end.reason)
                 assert end is not None
                 template: Template = pickle.loads(end.template)
-                results, note = template.fill(t for t in end.tensors if t is not None)
+                results, weights = template.fill(t for t in end.tensors if t is not None)
             except StepAborted:
                 raise
             except BaseException as error:  # no module's: no rank waits for it, so none hears of it
                 self._tell_leader(error)
                 raise
-        return Outcome(results, note, end.had_backward)
+        return Outcome(results, weights, end.had_backward)
 
     def refuse(self, error: Exception) -> None:
         """Ends a step on the leader before it begins."""
@@ -275,9 +260,9 @@ class Runner:
 
     # --- the end of a step -----------------------------------------------------------------------
 
-    def _tell_end(self, results: list[Any], note: Any) -> None:
+    def _tell_end(self, results: list[Any], weights: Sequence[float] | None) -> None:
         try:
-            template, tensors = without_tensors((results, note))
+            template, tensors = without_tensors((results, weights))
             pickled = pickle.dumps(template)
         except Exception as error:
             raise TypeError(

@@ -21,7 +21,7 @@ from smdistributed.modelparallel.torch.pipeline.pipeline import (
     current_pipeline,
 )
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habits
-from smdistributed.modelparallel.torch.pipeline.runner import Outcome
+from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome
 from smdistributed.modelparallel.torch.pipeline.step_output import detach, gather_outputs
 
 __all__ = ["StepFunction", "step"]
@@ -112,7 +112,7 @@ class StepFunction:
         results = outcome.results
         if self._detaches:
             results = [detach(each) for each in results]
-        return gather_outputs(results, outcome.note)
+        return gather_outputs(results, outcome.weights)
 
 
 def step(

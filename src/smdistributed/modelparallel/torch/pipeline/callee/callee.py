@@ -20,7 +20,7 @@ from smdistributed.modelparallel.torch.pipeline.callee.frames import (
     gradients_of,
     received,
 )
-from smdistributed.modelparallel.torch.pipeline.caller.caller import WHOLE_RESULT, Caller, Post
+from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
 from smdistributed.modelparallel.torch.pipeline.changes.argument_walk import ADVICE, Changes
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
 from smdistributed.modelparallel.torch.pipeline.changes.changed_arguments import (
@@ -67,13 +67,12 @@ class Callee:
         random: from which the modules here draw.
         attributes: of the modules here.
         last_backward: is told of backward passes that begin.
-        callers: the ranks that have called programs here, in any step; filled here.
     """
 
     def __init__(
         self,
         rank: int,
-        post: Post,
+        post: messages.Post,
         activities: Activities,
         caller: Caller,
         modules: Sequence[nn.Module],
@@ -81,14 +80,12 @@ class Callee:
         random: RandomState,
         attributes: Attributes,
         last_backward: LastBackward,
-        callers: set[int],
     ) -> None:
         self._rank = rank
         self._post = post
         self._activities = activities
         self._caller = caller
         self._last_backward = last_backward
-        self._callers = callers
         self._modules = modules
         self._names = names
         self._random = random
@@ -115,7 +112,7 @@ class Callee:
     def called(self, source: int, call: messages.Call) -> None:
         """A program begins as soon as all that it uses is here."""
         self.learn(source, call)
-        self._callers.add(source)
+        self._last_backward.note_caller(source)
         frame = Frame(source, call)
         self._frames[frame.key] = frame
         for slot, origin in enumerate(call.slots):
@@ -319,7 +316,7 @@ class Callee:
                         self._returned[told] = template
         wanted: Sequence[int] = frame.call.wanted
         whole = b""
-        if wanted == [WHOLE_RESULT]:
+        if wanted == [messages.WHOLE_RESULT]:
             assert template is not None
             num_tensors = template.num_tensors
             if changes is not None:
@@ -363,7 +360,7 @@ class Callee:
                 return result, None, None
             watch = Watch(args, kwargs, _by_id(arguments, before))
         changes = watch.changes(self._names[number], module.forward, result, attributes)
-        if changes.what:
+        if changes.has_any:
             self._require_no_other_reader(frame, changes)
             self._warn_of_changes(number, changes)
         return result, watch, changes
@@ -411,7 +408,7 @@ class Callee:
     def _check_as_told(
         self, module: int, told: Template | None, template: Template, changes: Changes | None
     ) -> None:
-        if changes is not None and changes.what:
+        if changes is not None and changes.has_any:
             raise RuntimeError(
                 f"{self.name_of(module)} changed {changes.what}, other than at"
                 " earlier calls with such arguments. Its caller had been given placeholders"
@@ -537,7 +534,7 @@ def _values_after(
 def _template_of(
     result: Any, watch: Watch | None, changes: Changes | None
 ) -> tuple[Template, list[Tensor]]:
-    if changes is not None and changes.what:
+    if changes is not None and changes.has_any:
         return NOTHING, []  # it is in the changes
     if type(result) is Deferred:
         result = result.arrive()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -53,15 +53,9 @@ from smdistributed.modelparallel.torch.pipeline.values.signatures import (
     pickled_definitions,
 )
 
-__all__ = ["WHOLE_RESULT", "Caller", "Post"]
+__all__ = ["Caller"]
 
 _log = get_logger()
-
-# Instead of a value's number: all values of the last call, with their template.
-WHOLE_RESULT = -1
-
-# post(dest, message)
-Post = Callable[[int, messages.Message], None]
 
 
 class Caller:
@@ -77,7 +71,7 @@ class Caller:
 
     def __init__(
         self,
-        post: Post,
+        post: messages.Post,
         activities: Activities,
         modules: Sequence[nn.Module],
         names: Sequence[str],
@@ -209,23 +203,23 @@ class Caller:
                 return result
             return learned.fill(program.defer(learned.num_tensors))
         passed = Passed(args, kwargs)
-        returned = self._fetch(activity, program, [WHOLE_RESULT])
+        returned = self._fetch(activity, program, [messages.WHOLE_RESULT])
         template: Template
         changes: Changes | None
         template, changes = pickle.loads(returned.whole)
         if template == ONE_TENSOR:
             template = ONE_TENSOR
-        if is_lasting and changes is not None and changes.what:
+        if is_lasting and changes is not None and changes.has_any:
             self._changing.add(number)
         elif is_lasting and template.is_plain and number not in self._changing:
             self._learned[number] = template
         first = program.add_values(len(returned.values))
         numbers = list(range(first, program.num_values))
         tensors = with_history(program, numbers, _present(returned.values))
-        if changes is None or not (changes.what or template.objects):
+        if changes is None or not (changes.has_any or template.objects):
             return template.fill(tensors)
         where = f"{program.name} on rank {owner}"
-        if changes.what:
+        if changes.has_any:
             forward = self._modules[module].forward  # of functions nothing is changed
             return apply_changes(changes, tensors, passed, where, forward, self._set_attribute)
         require_same_reach(changes, passed.reach, where)

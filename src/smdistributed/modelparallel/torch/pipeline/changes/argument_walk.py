@@ -65,6 +65,11 @@ class Changes(NamedTuple):
     of_attributes: bool = False
     tensors: Sequence[Tensor] = ()
 
+    @property
+    def has_any(self) -> bool:
+        """Whether the call has changed something."""
+        return self.what != ""
+
 
 class Content(NamedTuple):
     """What an object holds: of a dict, keys and values.

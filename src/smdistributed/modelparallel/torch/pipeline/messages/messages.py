@@ -38,6 +38,7 @@ from torch import Tensor
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
 
 __all__ = [
+    "WHOLE_RESULT",
     "Abort",
     "Backward",
     "Call",
@@ -51,6 +52,7 @@ __all__ = [
     "Message",
     "ModuleCall",
     "Origin",
+    "Post",
     "Push",
     "Raise",
     "Return",
@@ -61,6 +63,9 @@ __all__ = [
 Tensors: TypeAlias = Sequence[Tensor | None]
 Encoded: TypeAlias = tuple[Sequence[int], Tensors, bytes]
 """Integers, tensors and a pickle: what wire.py packs."""
+
+# Instead of a value's number: all values of the last call, with their template.
+WHOLE_RESULT = -1
 
 
 class Message:
@@ -81,6 +86,10 @@ class Message:
     def decode(cls, ints: Sequence[int], tensors: Tensors, pickled: bytes) -> Self:
         """The inverse."""
         return cls()
+
+
+Post: TypeAlias = Callable[[int, Message], None]
+"""`post(dest, message)` sends it to a rank of the pipeline."""
 
 
 class ModuleCall(NamedTuple):

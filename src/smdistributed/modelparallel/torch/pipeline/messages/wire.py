@@ -65,7 +65,6 @@ class Letter(NamedTuple):
 
 
 _ALIGNMENT = 64
-_COPIED_BYTES = 64 << 10  # copied in a few microseconds
 _FIXED = struct.Struct("<4q")
 _NONE = -1
 _DTYPES: tuple[torch.dtype, ...] = (

@@ -8,7 +8,7 @@ before. If it cannot be foreseen it does not come, and what waits for it must do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
@@ -21,16 +21,19 @@ class LastBackward:
 
     Args:
         rank: in the pipeline; rank 0 leads.
-        callers: the ranks that have called programs here, in any step; it grows.
 
     Attributes:
         step: the step under way.
     """
 
-    def __init__(self, rank: int, callers: Collection[int]) -> None:
+    def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._callers = callers
+        self._callers: set[int] = set()  # that have called programs here, in any step
         self.step: StepState
+
+    def note_caller(self, rank: int) -> None:
+        """Another rank has called a program here."""
+        self._callers.add(rank)
 
     def may_tell(self, habit: Habit, has_called_late: bool) -> bool:
         """Whether the leader may tell the others that all forward passes are done.
@@ -63,4 +66,4 @@ class LastBackward:
         # rank that they have ever called cannot tell which of its backward passes is the last.
         if self._rank == 0:
             return num_programs == 0 and not self._callers
-        return num_programs == 1 and not self.step.is_learning and set(self._callers) == {0}
+        return num_programs == 1 and not self.step.is_learning and self._callers == {0}
