@@ -11,9 +11,10 @@ Read in this order:
   `leader` runs the user's function, `world` is what the schedule needs beside it, and
   `progress.step_state` is the state of the step, a new one each time.
 - `interception`: where calls of modules leave torch.
+- `devices`: what a model is called with goes to where the model is.
 - `caller`: calls of modules on other ranks. `callee`: calls by other ranks of modules here.
 - `handlers`: what happens when a message comes. `messages`: what ranks tell each other, with a
   drawn sequence of one microbatch.
 - `values`: what is promised and has not come, and what travels; `changes`: what modules change.
-- `loop`: which activity runs next, on which stack.
+- `loop`: which activity runs next, on which stack. `gradient_scale`: what gradients begin with.
 """

@@ -13,7 +13,7 @@ from torch import Tensor
 from smdistributed.modelparallel.torch.pipeline.gradient_scale import Scale, scaled
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome
-from smdistributed.modelparallel.torch.replicas.failures import explain_ready_twice
+from smdistributed.modelparallel.torch.replicas.ready_twice import explain_ready_twice
 
 __all__ = ["Alone"]
 

@@ -30,7 +30,7 @@ from smdistributed.modelparallel.torch.pipeline.messages.states import ProgramSt
 from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
 from smdistributed.modelparallel.torch.pipeline.progress.step_state import StepState
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred, arrived
-from smdistributed.modelparallel.torch.replicas.failures import explain_ready_twice
+from smdistributed.modelparallel.torch.replicas.ready_twice import explain_ready_twice
 
 __all__ = ["Leader"]
 

@@ -23,13 +23,12 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.torch.job.state import Job
 
-__all__ = ["explain_ready_twice", "reason_of_replica", "said_by", "tell_replicas"]
+__all__ = ["reason_of_replica", "said_by", "tell_replicas"]
 
 _BEGIN = "the step failed on the replica of rank"
 # What the engine, and torch where it calls Python, put behind a reason.
 _ENDS = ("\nWhere the ranks of this group are:", "\n\nAt:\n")
 _BACKEND = "smddp"
-_READY_TWICE = "mark a variable ready only once"
 
 
 def tell_replicas(job: Job, error: BaseException) -> None:
@@ -56,17 +55,6 @@ def tell_replicas(job: Job, error: BaseException) -> None:
 def said_by(error: BaseException) -> str:
     """What an error says of its cause."""
     return str(error) if isinstance(error, StepAborted) else error_text(error)
-
-
-def explain_ready_twice(error: Exception) -> None:
-    """Adds to an error of torch's DDP, which speaks of other causes, what has come to pass here."""
-    if _READY_TWICE in error_text(error):
-        error.add_note(
-            "\nHere it means that gradients were being averaged over replicas already:"
-            " model.backward() came once more than in the steps before, or once more after it had"
-            " failed. Call it equally often in each microbatch and let its errors end the step, or"
-            " make the model with overlapping_allreduce=False, which averages after the step."
-        )
 
 
 def reason_of_replica(error: BaseException) -> StepAborted | None:
