@@ -65,7 +65,7 @@ from smdistributed.modelparallel.torch.partitioning.partitioner import (
     in_one_partition,
     log_placement,
 )
-from smdistributed.modelparallel.torch.pipeline.pipeline import Pipeline, current_pipeline
+from smdistributed.modelparallel.torch.pipeline.pipeline import Moment, Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.recompute.elsewhere import one_for_each_partition
 from smdistributed.modelparallel.torch.recompute.recomputing_modules import check_settings
 from smdistributed.modelparallel.torch.replicas.gradient_reduction import GradientReduction
@@ -259,7 +259,7 @@ class DistributedModel(Wrapper):
         pipeline = current_pipeline("the model's call")
         for casts in self._casts:
             args, kwargs = casts.cast_down((args, kwargs))
-        if pipeline.is_observing:
+        if pipeline.moment is Moment.OBSERVING:
             device = self._job.device if self._trace_device == "gpu" else torch.device("cpu")
             inner = self.get_module()
             self._observation = observation.observe(inner, args, kwargs, device, self._is_measured)
@@ -295,7 +295,7 @@ class DistributedModel(Wrapper):
             RuntimeError: outside of a step, if there are several partitions.
         """
         pipeline = current_pipeline("model.backward()")
-        if pipeline.is_observing:
+        if pipeline.moment is Moment.OBSERVING:
             return
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         given: list[Tensor | None]
@@ -326,14 +326,12 @@ class DistributedModel(Wrapper):
 
         def watch() -> observation.Observation | None:
             assert run_body is not None
-            pipeline.is_observing = True
             try:
-                with pipeline.in_body():
+                with pipeline.observing():
                     run_body()
             except Observed:
                 return self._observation
             finally:
-                pipeline.is_observing = False
                 self._observation = None
             return None
 

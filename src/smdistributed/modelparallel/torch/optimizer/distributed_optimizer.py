@@ -426,7 +426,7 @@ def _step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         SMPError: of an optimizer that this job does not know.
     """
     pipeline = current_pipeline("optimizer.step()")
-    if pipeline.is_in_step or pipeline.is_observing:
+    if not pipeline.is_outside:
         raise RuntimeError(
             "optimizer.step() was called inside of a step; expected a call after it, on all ranks,"
             " when the gradients of all microbatches are there. Move it out of the function that is"

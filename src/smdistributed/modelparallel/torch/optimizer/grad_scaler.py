@@ -91,7 +91,7 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, Tensor]:
         job = state.require("GradScaler.unscale_()")
         pipeline = current_pipeline("GradScaler.unscale_()")
-        if pipeline.is_in_step or pipeline.is_observing:
+        if not pipeline.is_outside:
             raise RuntimeError(
                 "GradScaler.unscale_() or step() was called inside of a step; expected a call after"
                 " it, on all ranks, when the gradients are there. Move the call out of the function"

@@ -125,7 +125,7 @@ def _total_norm(
     if job.size_of(GroupKind.PP) == 1:
         return _plain_norm(gradients, norm_type, error_if_nonfinite)
     pipeline = current_pipeline("the norm of gradients")
-    if pipeline.is_in_step or pipeline.is_observing:
+    if not pipeline.is_outside:
         raise RuntimeError(
             "the norm of gradients was asked for inside of a step; expected a call after it, on all"
             " ranks, when the gradients of all microbatches are there. Move it out of the function"
@@ -245,7 +245,7 @@ def _may_reduce() -> bool:
     if not state.initialized or state.model is None:
         return False
     pipeline = current_pipeline("the norm of gradients")
-    return not pipeline.is_in_step and not pipeline.is_observing
+    return pipeline.is_outside
 
 
 def _refuse_loss_scale(parameters: Sequence[Tensor]) -> None:

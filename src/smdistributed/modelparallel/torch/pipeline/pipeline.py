@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from smdistributed.modelparallel.torch.replicas.failures import (
     tell_replicas,
 )
 
-__all__ = ["Batch", "Pipeline", "current_pipeline", "is_tracing"]
+__all__ = ["Batch", "Moment", "Pipeline", "current_pipeline", "is_tracing"]
 
 
 class Batch(NamedTuple):
@@ -47,12 +48,19 @@ class Batch(NamedTuple):
     weights: Sequence[float] | None = None
 
 
+class Moment(enum.Enum):
+    """What a rank is doing."""
+
+    OUTSIDE = "outside of a step"
+    OBSERVING = "watching one microbatch, to decide the partition"  # `smp.is_tracing()`
+    STEP = "in a step"  # from making the model ready to the end of its hooks
+
+
 class Pipeline:
     """Of one rank; made at its first step.
 
     Attributes:
-        is_in_step: from the moment that the model is made ready for a step to the end of its hooks.
-        is_observing: it is the one that the partition is decided from; `smp.is_tracing()` says so.
+        moment: what this rank is doing.
         helpers: by partition, the module that runs rows of modules there for other ranks.
         peak_microbatches: that were under way at the same time, in the last step; on the leader.
     """
@@ -61,8 +69,7 @@ class Pipeline:
         self.job = job
         self.rank = job.rank_in(GroupKind.PP)
         self.size = job.size_of(GroupKind.PP)
-        self.is_in_step = False
-        self.is_observing = False
+        self.moment = Moment.OUTSIDE
         self.helpers: Sequence[nn.Module] = ()
         self.peak_microbatches = 0
         self._channel: _native.Communicator | None = None
@@ -75,6 +82,16 @@ class Pipeline:
     def is_leader(self) -> bool:
         """Whether the step's body runs here."""
         return self.rank == 0
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step is under way."""
+        return self.moment is Moment.STEP
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether no user code runs that belongs to a step: gradients are complete, or none are."""
+        return self.moment is Moment.OUTSIDE
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -126,12 +143,22 @@ class Pipeline:
             model.partition(self, batch.bodies[0] if batch.bodies else None)
 
     @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """In this block the step's body runs on one microbatch, to decide the partition."""
+        self.moment = Moment.OBSERVING
+        try:
+            with self.in_body():
+                yield
+        finally:
+            self.moment = Moment.OUTSIDE
+
+    @contextlib.contextmanager
     def step_under_way(self, batch: Batch) -> Iterator[None]:
         """In this block the step is under way; if it raises, the other replicas learn why."""
         model = state.model
         count = max(1, len(batch.bodies))
         self._weights = batch.weights or [1.0 / count] * count
-        self.is_in_step = True
+        self.moment = Moment.STEP
         try:
             yield
         except BaseException as error:
@@ -143,7 +170,7 @@ class Pipeline:
                 raise reason from error
             raise
         finally:
-            self.is_in_step = False
+            self.moment = Moment.OUTSIDE
             if self._forgets_model:
                 self._forgets_model = False
                 self.forget_model()
@@ -311,4 +338,4 @@ def current_pipeline(what: str) -> Pipeline:
 
 def is_tracing() -> bool:
     """Whether the step's body runs only to be watched, before the model is partitioned."""
-    return _pipeline is not None and _pipeline.is_observing
+    return _pipeline is not None and _pipeline.moment is Moment.OBSERVING

@@ -236,7 +236,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         """
         state.model.backward(loss)
         pipeline = current_pipeline("optimizer.backward()")
-        if update_master_grads and not pipeline.is_in_step and not pipeline.is_observing:
+        if update_master_grads and pipeline.is_outside:
             self.update_master_grads()
 
     def note_backward(self) -> None:
@@ -257,7 +257,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         """
         job = state.require("optimizer.update_master_grads()")
         pipeline = current_pipeline("optimizer.update_master_grads()")
-        if pipeline.is_in_step or pipeline.is_observing:
+        if not pipeline.is_outside:
             raise RuntimeError(
                 "gradients were unscaled inside of a step; expected a call of optimizer.step() or"
                 " clip_master_grads() after it, on all ranks, when the gradients of all"
