@@ -106,9 +106,9 @@ def _without_short(pieces: list[tuple[int, float]]) -> list[tuple[int, float]]:
         pieces = _joined(rest)
 
 
-def expect(way: Sequence[Visit], settings: Settings, latency_s: float = 0.0) -> Expected:
+def expect(way: Sequence[Visit], settings: Settings) -> Expected:
     """The step in which every microbatch goes that way."""
-    predicted = predict(settings.schedule(), way, latency_s)
+    predicted = predict(settings.schedule(), way)
     busy = _busy(predicted, settings.partitions)
     makespan = predicted.makespan_s
     return Expected(
@@ -132,7 +132,6 @@ def expect_of_profile(
     partition_of: Mapping[str, int],
     settings: Settings,
     states_per_parameter: float,
-    latency_s: float = 0.0,
 ) -> Expected:
     """A step of a model that has been profiled, in any partition.
 
@@ -140,13 +139,12 @@ def expect_of_profile(
         profile: of one microbatch.
         partition_of: by path; all holders of the profile are in it.
         states_per_parameter: elements that the optimizer keeps for one of a parameter.
-        latency_s: from one rank to another.
     """
     pieces = _pieces(profile, partition_of)
     back: dict[int, float] = {}
     for path, seconds in profile.backward:
         back[partition_of[path]] = back.get(partition_of[path], 0.0) + seconds
-    expected = expect(visits(pieces, back), settings, latency_s)
+    expected = expect(visits(pieces, back), settings)
     return with_memory(expected, profile, partition_of, settings, states_per_parameter)
 
 

@@ -3,7 +3,7 @@
 """Who does what when under a schedule, and what follows: bubble, and memory.
 
 Ranks are simulated that take the best of what is ready, one thing at a time. Every microbatch goes
-the same way through them.
+the same way through them, and messages take no time.
 """
 
 import dataclasses
@@ -67,16 +67,15 @@ class Prediction:
         return [str(run.task) for run in self.runs[rank]]
 
 
-def predict(schedule: Schedule, way: Sequence[Visit], latency_s: float = 0.0) -> Prediction:
+def predict(schedule: Schedule, way: Sequence[Visit]) -> Prediction:
     """Simulates a step in which every microbatch goes the same way.
 
     Args:
         schedule: the rules.
         way: from the leader, which is the rank of the first visit, in order of the forward; the
             backward goes it in reverse.
-        latency_s: seconds from one rank to another.
     """
-    return _Simulation(schedule, way, latency_s).run()
+    return _Simulation(schedule, way).run()
 
 
 class _Rank:
@@ -110,10 +109,9 @@ class _Rank:
 class _Simulation:
     """Ranks that take the best of what is ready, one thing at a time."""
 
-    def __init__(self, schedule: Schedule, way: Sequence[Visit], latency_s: float) -> None:
+    def __init__(self, schedule: Schedule, way: Sequence[Visit]) -> None:
         self._schedule = schedule
         self._way = way
-        self._latency_s = latency_s
         self._leader = way[0].rank
         self._ranks = {rank: _Rank() for rank in sorted({visit.rank for visit in way})}
         self._num_started = self._num_forwards_done = 0
@@ -151,8 +149,7 @@ class _Simulation:
             rank.let_go(task.microbatch, position, visit.activation_bytes)
         following = position + 1 if is_forward else position - 1
         if 0 <= following < len(self._way):
-            is_move = self._way[following].rank != self._way[position].rank
-            self._plan(now + self._latency_s * is_move, "arrives", task, following)
+            self._plan(now, "arrives", task, following)
         elif is_forward:
             self._num_forwards_done += 1
             self._turning.append(Task(Phase.BACKWARD, task.microbatch))
@@ -161,10 +158,7 @@ class _Simulation:
         """Lets every idle rank take something."""
         if self._schedule.may_turn_back(self._num_forwards_done):
             for task in self._turning:
-                # The loss is the leader's: the last visit hears of it from there.
-                last = len(self._way) - 1
-                delay = self._latency_s * (self._way[last].rank != self._leader)
-                self._plan(now + 2 * delay, "arrives", task, last)
+                self._plan(now, "arrives", task, len(self._way) - 1)
             self._turning.clear()
             while self._events and self._events[0][0] <= now:
                 _, _, (_, task, position) = heapq.heappop(self._events)
