@@ -348,8 +348,7 @@ class DistributedModel(Wrapper):
         Raises:
             ConfigError: modules that share a parameter are in different partitions.
         """
-        inner = self.get_module()
-        check_shared(inner, module_paths(inner), partition_of)
+        check_shared(module_paths(self.get_module()), partition_of)
         reasons = dict.fromkeys(partition_of, f"as {origin} says")
         self._fixed = Decision(dict(partition_of), reasons)
 

@@ -205,18 +205,15 @@ def assign_by_hand(model: nn.Module, default: int) -> Decision:
             descend(child, place, reason)
 
     descend(model, default, "default_partition")
-    check_shared(model, paths, decided)
+    check_shared(paths, decided)
     return Decision(decided, reasons)
 
 
-def check_shared(
-    model: nn.Module, paths: Mapping[nn.Module, str], decided: Mapping[str, int]
-) -> None:
+def check_shared(paths: Mapping[nn.Module, str], decided: Mapping[str, int]) -> None:
     """Whether modules that share parameters are in one partition.
 
     Args:
-        model: the user's module.
-        paths: of its modules.
+        paths: of the model's modules.
         decided: partitions, by path.
 
     Raises:

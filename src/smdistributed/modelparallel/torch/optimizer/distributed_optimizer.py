@@ -555,7 +555,7 @@ def _local_state_dict(optimizer: Any, gather_if_shard: bool = True) -> dict[str,
         return own
     dp_rank, dp_size = job.rank_in(GroupKind.DP), job.size_of(GroupKind.DP)
     own[SHARDS] = [[placement.pp_rank, dp_rank, dp_size]]
-    return gathered_shards(optimizer, placement, job, own) if gather_if_shard else own
+    return gathered_shards(job, own) if gather_if_shard else own
 
 
 def _load_state_dict(

@@ -155,9 +155,7 @@ def gathered_state(
     return {**own, "state": {key: values[key] for key in sorted(values, key=_in_order)}}
 
 
-def gathered_shards(
-    optimizer: Any, placement: Placement, job: Job, own: dict[str, Any]
-) -> dict[str, Any]:
+def gathered_shards(job: Job, own: dict[str, Any]) -> dict[str, Any]:
     """On the first replica the state of its partition, in CPU memory; on others the own shard.
 
     A collective of the DP group, blocking.

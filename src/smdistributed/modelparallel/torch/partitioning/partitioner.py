@@ -149,7 +149,7 @@ def find_partition(
 def _loaded(model: nn.Module, path: str, partitions: int) -> Decision:
     paths = module_paths(model)
     partition_of = read_partition(path, list(paths.values()), partitions)
-    check_shared(model, paths, partition_of)  # somebody may have edited it
+    check_shared(paths, partition_of)  # somebody may have edited it
     get_logger().info("Read the partition from %s", path)
     return Decision(partition_of, dict.fromkeys(partition_of, f"as {path} says"))
 

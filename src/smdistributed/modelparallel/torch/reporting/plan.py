@@ -154,7 +154,7 @@ def plan(
                 _report(
                     module,
                     decision,
-                    settings_of(parsed, decision),
+                    settings_of(parsed),
                     profiles[count],
                     states_per_parameter,
                 )
@@ -162,7 +162,7 @@ def plan(
     return Plan(tuple(reports), profiles, states_per_parameter)
 
 
-def settings_of(config: Config, decision: Decision) -> Settings:
+def settings_of(config: Config) -> Settings:
     """What of the parameters a report needs."""
     partitions = config.partitions
     return Settings(

@@ -90,7 +90,7 @@ def profile(
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
     return Profile(
-        holders=_holders(model, paths),
+        holders=_holders(paths),
         forward=_medians([watch.forward for watch in timed]),
         backward=_medians([watch.backward for watch in timed]),
         forward_levels=tuple(
@@ -114,7 +114,7 @@ def _medians(runs: Sequence[list[tuple[str, Any]]]) -> tuple[Piece, ...]:
     )
 
 
-def _holders(model: nn.Module, paths: Mapping[nn.Module, str]) -> tuple[Holder, ...]:
+def _holders(paths: Mapping[nn.Module, str]) -> tuple[Holder, ...]:
     first: dict[int, str] = {}
     found = []
     for module, path in paths.items():

@@ -173,7 +173,7 @@ def _about(job: Job, placement: Placement) -> dict[str, Any]:
         "clock": clock_name(),
         "wall_offset_ns": time.time_ns() - time.monotonic_ns(),
         "version": __version__,
-        "settings": settings_of(job.config, placement.decision),
+        "settings": settings_of(job.config),
         "rows": rows,
     }
 
