@@ -3,28 +3,10 @@
 """The library's logger."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
-from smdistributed._common.log import LOGGER_NAME, get_logger, set_rank
-
-
-@pytest.fixture(autouse=True)
-def _forget_rank() -> Iterator[None]:
-    yield
-    set_rank(None)
-
-
-def test_messages_start_with_the_rank_once_it_is_known(caplog: pytest.LogCaptureFixture) -> None:
-    logger = get_logger()
-    logger.warning("no rank %d%%", 1)
-    set_rank(3, 8)
-    logger.warning("with rank %d%%", 2)
-    assert [record.getMessage() for record in caplog.records] == [
-        "no rank 1%",
-        "rank 3/8: with rank 2%",
-    ]
+from smdistributed._common.log import LOGGER_NAME, get_logger
 
 
 def test_asking_twice_adds_nothing() -> None:
