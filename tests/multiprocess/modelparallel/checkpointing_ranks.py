@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from heard import listen
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -428,15 +429,6 @@ def divided_modules(smp: Any) -> None:
         dist.barrier()
 
 
-class Messages(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-
 def language_model(smp: Any) -> None:
     """GPT-2 of Hugging Face, divided by cost: all of it set, its own switch, and nothing."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -447,8 +439,7 @@ def language_model(smp: Any) -> None:
     words = torch.randint(0, 61, (2 * MICROBATCHES, 12), generator=torch.Generator().manual_seed(1))
     results: dict[str, dict[str, Tensor]] = {}
     for way in ("plain", "set", "reentrant", "not reentrant"):
-        messages = Messages()
-        logging.getLogger("smdistributed").addHandler(messages)
+        heard = listen()
         by_hand(smp, auto_partition=True)
         torch.manual_seed(0)
         module = GPT2LMHeadModel(config)
@@ -473,11 +464,11 @@ def language_model(smp: Any) -> None:
             found = {"losses": step(model, words).stack()}
             found |= {n: p.grad for n, p in model.local_named_parameters() if p.grad is not None}
             assert_close(found, results.setdefault("plain", found), way)
-        logging.getLogger("smdistributed").removeHandler(messages)
-        of_hooks = [text for text in messages.texts if "within torch.utils.checkpoint" in text]
-        assert len(of_hooks) == (way == "not reentrant" and smp.pp_rank() == 0), messages.texts
-        warned = [text for text in messages.texts if "main/transformer is to be" in text]
-        assert len(warned) == (way == "set" and smp.rank() == 0), messages.texts
+        logging.getLogger("smdistributed").removeHandler(heard)
+        of_hooks = [text for text in heard.texts if "within torch.utils.checkpoint" in text]
+        assert len(of_hooks) == (way == "not reentrant" and smp.pp_rank() == 0), heard.texts
+        warned = [text for text in heard.texts if "main/transformer is to be" in text]
+        assert len(warned) == (way == "set" and smp.rank() == 0), heard.texts
         del model
         smp.reset()
         dist.barrier()
