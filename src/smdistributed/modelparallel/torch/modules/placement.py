@@ -27,7 +27,7 @@ from smdistributed.modelparallel.torch.delayed_initialization import (
 )
 from smdistributed.modelparallel.torch.modules.assignment import Decision, module_paths
 
-__all__ = ["Placement", "absent_like", "is_absent"]
+__all__ = ["Placement", "absent_like", "holds_anything", "is_absent"]
 
 
 class Placement:
@@ -57,7 +57,7 @@ class Placement:
         self.owners = {
             module: place
             for module, place in self.partition_of_module.items()
-            if module is model or _holds_anything(module)
+            if module is model or holds_anything(module)
         }
         self.partition_of: dict[str, int] = {}
         homes: dict[int, tuple[str, int]] = {}
@@ -188,15 +188,16 @@ def is_absent(tensor: Tensor) -> bool:
     return is_plain and tensor.numel() > 1 and not any(tensor.stride())
 
 
+def holds_anything(module: nn.Module) -> bool:
+    """Whether the module, or one below it, has a parameter or buffer."""
+    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+
+
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     held: Mapping[str, Tensor | None] = {**module._parameters, **module._buffers}
     for name, tensor in held.items():
         if tensor is not None:
             yield name, tensor
-
-
-def _holds_anything(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smdistributed.modelparallel.report.words import aligned
 from smdistributed.modelparallel.torch.modules.assignment import ROOT
 from smdistributed.modelparallel.torch.modules.placement import Placement
 
@@ -55,7 +56,7 @@ def partition_report(placement: Placement, ranks: Sequence[Sequence[int]]) -> st
     ]
     if not decision.shares:
         table = [row[:2] + row[4:] for row in table]
-    return "\n".join([*lines, "", *_aligned(table)])
+    return "\n".join([*lines, "", *aligned(table, words=2)])
 
 
 def _numbers_of_parameters(placement: Placement) -> dict[str, int]:
@@ -81,17 +82,3 @@ def _listed(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
     more = len(ranks) - _MOST_RANKS
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {more} more" * (more > 0))
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    """Figures to the right, words to the left."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    first_words = len(widths) - 2
-    lines = []
-    for row in table:
-        cells = [
-            cell.rjust(width) if number < first_words else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines

@@ -28,6 +28,7 @@ from smdistributed.modelparallel.report.costs import (
 )
 from smdistributed.modelparallel.torch.containers.structures import flatten
 from smdistributed.modelparallel.torch.modules.assignment import ROOT, module_paths
+from smdistributed.modelparallel.torch.modules.placement import holds_anything
 from smdistributed.modelparallel.torch.partitioning.observation import unchanged
 from smdistributed.modelparallel.torch.pipeline.devices import arguments_on
 from smdistributed.modelparallel.torch.reporting.live_bytes import LiveBytes
@@ -119,7 +120,7 @@ def _holders(paths: Mapping[nn.Module, str]) -> tuple[Holder, ...]:
     found = []
     for module, path in paths.items():
         own = [p for p in module.parameters(recurse=False) if first.setdefault(id(p), path) == path]
-        if path == ROOT or _holds(module):
+        if path == ROOT or holds_anything(module):
             found.append(
                 Holder(
                     path=path,
@@ -130,10 +131,6 @@ def _holders(paths: Mapping[nn.Module, str]) -> tuple[Holder, ...]:
                 )
             )
     return tuple(found)
-
-
-def _holds(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -194,7 +191,7 @@ class _Watch:
         self._model = model
         self._meter = meter
         # Whoever holds nothing is run by whoever calls it.
-        self._paths = {m: path for m, path in paths.items() if m is model or _holds(m)}
+        self._paths = {m: path for m, path in paths.items() if m is model or holds_anything(m)}
         self._home = {
             id(p): self._paths[m] for m in self._paths for p in m.parameters(recurse=False)
         }
