@@ -27,7 +27,7 @@ class AbsentBuffers:
         self._held = [
             (path, module, name)
             for path, module in zip(placement.paths, placement.modules, strict=True)
-            if placement.partition_of_module[module] != placement.pp_rank
+            if not placement.is_module_here(module)
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]

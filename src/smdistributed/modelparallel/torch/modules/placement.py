@@ -79,6 +79,10 @@ class Placement:
         """Of a parameter or buffer, by its first name."""
         return self.partition_of[name] == self.pp_rank
 
+    def is_module_here(self, module: nn.Module) -> bool:
+        """Whether this rank's partition has the module."""
+        return self.partition_of_module[module] == self.pp_rank
+
     def apply(self, device: torch.device) -> None:
         """Moves what is here to the device, and lets go of the rest.
 
@@ -110,8 +114,8 @@ class Placement:
                     watched.register_hook(self._refusal(name, tensor))
         for _, module in self.local_modules():
             values.fill_attributes(module)
-        for module, place in self.owners.items():
-            if place == self.pp_rank or _refuse_to_run in module._forward_pre_hooks.values():
+        for module in self.owners:
+            if self.is_module_here(module) or _refuse_to_run in module._forward_pre_hooks.values():
                 continue
             # Calls of the module itself go to its rank and never come here; those of a copy do.
             module.register_forward_pre_hook(_refuse_to_run)
@@ -135,7 +139,7 @@ class Placement:
     def local_modules(self) -> Iterator[tuple[str, nn.Module]]:
         """With their names."""
         for name, module in self.model.named_modules():
-            if self.partition_of_module[module] == self.pp_rank:
+            if self.is_module_here(module):
                 yield name, module
 
     def local_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

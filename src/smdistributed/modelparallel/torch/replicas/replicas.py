@@ -294,8 +294,9 @@ def _signature(placement: Placement) -> list[tuple[Any, ...]]:
 
 def _parameters_here(placement: Placement) -> Iterator[tuple[str, nn.Parameter]]:
     """Also those that the model has got since it was placed: they are where its root is."""
+    is_root_here = placement.is_module_here(placement.model)
     for name, parameter in placement.model.named_parameters():
-        if placement.partition_of.get(name, 0) == placement.pp_rank:
+        if placement.is_here(name) if name in placement.partition_of else is_root_here:
             yield name, parameter
 
 

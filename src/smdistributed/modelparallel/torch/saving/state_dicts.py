@@ -62,8 +62,8 @@ def local_state_dict(placement: Placement) -> dict[str, Any]:
     Tensors are the model's own memory, on its device, as in torch's `state_dict`.
     """
     whole = placement.model.state_dict()
-    owner = _owners(placement)
-    part = _like(whole, {k: v for k, v in whole.items() if owner(k) == placement.pp_rank})
+    is_here = _keys_here(placement)
+    part = _like(whole, {key: value for key, value in whole.items() if is_here(key)})
     part[IS_PARTIAL] = True
     return part
 
@@ -96,13 +96,13 @@ def full_state_dict(
         whole = model.state_dict()
         moved: dict[Any, Tensor] = {}
         return _like(whole, {key: _on_cpu(value, moved) for key, value in whole.items()})
-    owner = _owners(placement)
+    is_here = _keys_here(placement)
     mine: OrderedDict[str, Any] = OrderedDict()
 
     def offer() -> tuple[Any, Mapping[str, Any]]:
         nonlocal mine
         mine = _like(model.state_dict(), None)
-        owned = {key: value for key, value in mine.items() if owner(key) == placement.pp_rank}
+        owned = {key: value for key, value in mine.items() if is_here(key)}
         same_as = _same_as(owned)
         first = {key: value for key, value in owned.items() if key not in same_as}
         return (list(mine), same_as), first
@@ -249,19 +249,25 @@ class LentTensors:
 # ---- keys ----------------------------------------------------------------------------------------
 
 
-def _owners(placement: Placement) -> Callable[[str], int]:
-    """The partition that a key of a state dictionary belongs to."""
-    modules = dict(placement.model.named_modules(remove_duplicate=False))
+def _owners(model: nn.Module) -> Callable[[str], nn.Module]:
+    """The module that a key of a state dictionary belongs to."""
+    modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
 
-    def owner(key: str) -> int:
+    def owner(key: str) -> nn.Module:
         parts = key.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = modules.get(".".join(parts[:end]))
             if module is not None:
-                return placement.partition_of_module[module]
-        return placement.partition_of_module[placement.model]
+                return module
+        return model
 
     return owner
+
+
+def _keys_here(placement: Placement) -> Callable[[str], bool]:
+    """Whether a key of a state dictionary belongs to a module on this rank."""
+    owner = _owners(placement.model)
+    return lambda key: placement.is_module_here(owner(key))
 
 
 def _own_keys(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
@@ -323,12 +329,15 @@ def _like(original: Mapping[str, Any], entries: Mapping[str, Any] | None) -> Ord
 
 def _merged(placement: Placement, job: Job, given: OrderedDict[str, Any]) -> OrderedDict[str, Any]:
     """All keys of all parts; this rank's with their values, others with no data."""
-    owner = _owners(placement)
+    owner = _owners(placement.model)
+    partitions = placement.partition_of_module
     with_data = {key for key, _, tensor in _own_keys(placement.model) if tensor is not None}
 
     def wants(member: int, key: Any, _: Any) -> bool:
         # Extra state may be anything, and so may what hooks of the modules look for.
-        return key not in with_data or owner(key) == partition_of_member(job, member)
+        if key not in with_data:
+            return True
+        return partitions[owner(key)] == partition_of_member(job, member)
 
     metadata = getattr(given, "_metadata", None)
     notes, values = gather(job, lambda: (metadata, given), wants, copies=False)
@@ -345,7 +354,7 @@ def _merged(placement: Placement, job: Job, given: OrderedDict[str, Any]) -> Ord
 def _add_absent(placement: Placement, given: OrderedDict[str, Any]) -> None:
     """What is not here is not missing either."""
     for key, module, tensor in _own_keys(placement.model):
-        if placement.partition_of_module[module] != placement.pp_rank and key not in given:
+        if not placement.is_module_here(module) and key not in given:
             given[key] = None if tensor is None else torch.empty_like(tensor, device="meta")
 
 
@@ -359,8 +368,8 @@ def _set_aside(placement: Placement, has_no_extra_state: bool) -> Iterator[None]
     taken: list[tuple[dict[str, Any], str, Tensor]] = []
     quiet: list[nn.Module] = []
     stand_ins: dict[int, Tensor] = {}
-    for module, partition in placement.partition_of_module.items():
-        if partition == placement.pp_rank:
+    for module in placement.partition_of_module:
+        if placement.is_module_here(module):
             continue
         held: dict[str, Any]
         for held in (module._parameters, module._buffers):
