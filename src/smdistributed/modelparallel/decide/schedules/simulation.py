@@ -7,9 +7,11 @@ the same way through them, and messages take no time.
 """
 
 import dataclasses
+import enum
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Priority, Schedule, Task
 
@@ -106,6 +108,23 @@ class _Rank:
             del self._kept[microbatch]
 
 
+class _What(enum.Enum):
+    """What happens to a task on a rank."""
+
+    ARRIVES = enum.auto()
+    ENDS = enum.auto()
+
+
+class _Event(NamedTuple):
+    """What happens at a time; events are in order of time, and of number where times are equal."""
+
+    time_s: float
+    number: int
+    what: _What
+    task: Task
+    position: int
+
+
 class _Simulation:
     """Ranks that take the best of what is ready, one thing at a time."""
 
@@ -115,8 +134,7 @@ class _Simulation:
         self._leader = way[0].rank
         self._ranks = {rank: _Rank() for rank in sorted({visit.rank for visit in way})}
         self._num_started = self._num_forwards_done = 0
-        # (time, number, what then happens): numbers keep the order of equal times.
-        self._events: list[tuple[float, int, tuple[str, Task, int]]] = []
+        self._events: list[_Event] = []  # a heap
         self._numbers: Iterator[int] = itertools.count()
         self._turning: list[Task] = []  # backwards that the leader may not begin yet
 
@@ -124,13 +142,14 @@ class _Simulation:
         self._look(0.0)
         now = 0.0
         while self._events:
-            now, _, (kind, task, position) = heapq.heappop(self._events)
-            if kind == "arrives":
-                self._arrive(task, position)
+            event = heapq.heappop(self._events)
+            now = event.time_s
+            if event.what is _What.ARRIVES:
+                self._arrive(event.task, event.position)
             else:
-                self._end(now, task, position)
+                self._end(now, event.task, event.position)
             # What happens at the same time is known before anybody chooses.
-            if not self._events or self._events[0][0] > now:
+            if not self._events or self._events[0].time_s > now:
                 self._look(now)
         return self._result(now)
 
@@ -149,7 +168,7 @@ class _Simulation:
             rank.let_go(task.microbatch, position, visit.activation_bytes)
         following = position + 1 if is_forward else position - 1
         if 0 <= following < len(self._way):
-            self._plan(now, "arrives", task, following)
+            self._plan(now, _What.ARRIVES, task, following)
         elif is_forward:
             self._num_forwards_done += 1
             self._turning.append(Task(Phase.BACKWARD, task.microbatch))
@@ -158,11 +177,11 @@ class _Simulation:
         """Lets every idle rank take something."""
         if self._schedule.may_turn_back(self._num_forwards_done):
             for task in self._turning:
-                self._plan(now, "arrives", task, len(self._way) - 1)
+                self._plan(now, _What.ARRIVES, task, len(self._way) - 1)
             self._turning.clear()
-            while self._events and self._events[0][0] <= now:
-                _, _, (_, task, position) = heapq.heappop(self._events)
-                self._arrive(task, position)
+            while self._events and self._events[0].time_s <= now:
+                event = heapq.heappop(self._events)
+                self._arrive(event.task, event.position)
         for number, rank in self._ranks.items():
             if rank.is_busy:
                 continue
@@ -176,7 +195,7 @@ class _Simulation:
                 rank.keep(task.microbatch, position, self._way[position].activation_bytes)
             rank.is_busy = True
             rank.runs.append(Run(task, now, now + seconds))
-            self._plan(now + seconds, "ends", task, position)
+            self._plan(now + seconds, _What.ENDS, task, position)
 
     def _take(self, rank: _Rank) -> tuple[Task, int, float] | None:
         """The most urgent thing to do: the task, which of its visits, and how long it takes."""
@@ -196,8 +215,9 @@ class _Simulation:
             self._num_started += 1
             self._arrive(task, 0)
 
-    def _plan(self, time_s: float, kind: str, task: Task, position: int) -> None:
-        heapq.heappush(self._events, (time_s, next(self._numbers), (kind, task, position)))
+    def _plan(self, time_s: float, what: _What, task: Task, position: int) -> None:
+        event = _Event(time_s, next(self._numbers), what, task, position)
+        heapq.heappush(self._events, event)
 
     def _result(self, makespan_s: float) -> Prediction:
         busy = {

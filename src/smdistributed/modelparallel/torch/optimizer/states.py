@@ -13,7 +13,7 @@ Source: modelparallel specification, section 4.5.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -44,6 +44,22 @@ __all__ = [
 
 SHARDS = "_smp_shards"
 """A key of dictionaries that hold shards: of each the partition, dp_rank and number of replicas."""
+
+
+class _Note(NamedTuple):
+    """What a rank tells the others of its part.
+
+    Attributes:
+        groups: its `param_groups`; None if the part is not like those of torch's optimizers.
+        numbering: by group, which parameters of the model it holds.
+        local: indices of the parameters whose state belongs here.
+        shards: those that were put together to it.
+    """
+
+    groups: Any
+    numbering: list[list[int]]
+    local: set[int]
+    shards: Sequence[Sequence[int]]
 
 
 def current_placement() -> Placement | None:
@@ -215,20 +231,20 @@ def merged_state(
         of_others = () if others is None else others()
         local = {index for index, each in here.items() if id(each) not in of_others}
         groups = part["param_groups"] if is_known else None
-        note = (groups, _numbering(optimizer, placement), local, part.get(SHARDS, ()))
+        note = _Note(groups, _numbering(optimizer, placement), local, part.get(SHARDS, ()))
         return note, part["state"] if is_known else {}
 
-    def wants(member: int, key: Any, notes: Sequence[Any]) -> bool:
-        if any(note[1] != notes[0][1] for note in notes):
+    def wants(member: int, key: Any, notes: Sequence[_Note]) -> bool:
+        if any(note.numbering != notes[0].numbering for note in notes):
             return False  # an index is another parameter on each rank
-        return not isinstance(key, int) or key in notes[member][2]
+        return not isinstance(key, int) or key in notes[member].local
 
     notes, values = gather(job, offer, wants, copies=False, group=group)
-    _check_shards([shard for note in notes for shard in note[3]])
+    _check_shards([shard for note in notes for shard in note.shards])
     rank = job.rank_in(group.value)
     if part and not is_like_torchs(part):
         return part
-    groups = next((note[0] for note in notes if note[0] is not None), None)
+    groups = next((note.groups for note in notes if note.groups is not None), None)
     if groups is None:
         return part
     held = {key: value for key, value in values.items() if wants(rank, key, notes)}

@@ -382,9 +382,23 @@ def _num_bytes(value: Any, parameters: set[int]) -> int:
     )
 
 
+@dataclasses.dataclass(slots=True)
+class _Call:
+    """Of a module, under way.
+
+    Attributes:
+        begin_s: by the clock.
+        inner_s: seconds of the modules that it has called.
+    """
+
+    module: nn.Module
+    begin_s: float
+    inner_s: float = 0.0
+
+
 def _measure(found: Observation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Times each module, without those it calls."""
-    stack: list[list[Any]] = []  # module, begin, seconds of those it has called
+    stack: list[_Call] = []
 
     def now() -> float:
         if found.link is _LINKS["cuda"]:
@@ -392,17 +406,17 @@ def _measure(found: Observation, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return time.perf_counter()
 
     def begin(module: nn.Module, _: Any) -> None:
-        stack.append([module, now(), 0.0])
+        stack.append(_Call(module, now()))
 
     def end(module: nn.Module, *_: Any) -> None:
-        if not stack or stack[-1][0] is not module:
+        if not stack or stack[-1].module is not module:
             return
-        _, begun, inner_s = stack.pop()
-        whole_s = now() - begun
+        call = stack.pop()
+        whole_s = now() - call.begin_s
         if module in found.costs:
-            found.costs[module].measured_s += whole_s - inner_s
+            found.costs[module].measured_s += whole_s - call.inner_s
         if stack:
-            stack[-1][2] += whole_s
+            stack[-1].inner_s += whole_s
 
     handles = [
         register_module_forward_pre_hook(begin),

@@ -11,7 +11,7 @@ Source: modelparallel specification, sections 1.2 (`load_partition`, `partition_
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,13 @@ __all__ = ["agree_on_partition", "find_partition", "in_one_partition", "log_plac
 
 Watch = Callable[[], observation.Observation | None]
 """Runs the step's body on the first microbatch until the model's first call has been watched."""
+
+
+class _Answer(NamedTuple):
+    """What the deciding rank tells all others: the decision, or why there is none."""
+
+    decision: Decision | None
+    failure: str | None
 
 
 def in_one_partition(model: nn.Module) -> Decision:
@@ -66,23 +73,21 @@ def agree_on_partition(
         StepAborted: on the others, when it could not decide; says why.
     """
     decider = job.topology.members(GroupKind.PP, 0)[0]
-    message: list[Any] = [None, None]
+    answer: _Answer | None = None
     if job.rank == decider:
         try:
-            message[0] = _decide(job, model, watch, fixed)
+            answer = _Answer(_decide(job, model, watch, fixed), None)
         except Exception as error:
-            message[1] = f"{type(error).__name__}: {error}"
-            _tell(job, message, decider)
+            _told(job, _Answer(None, f"{type(error).__name__}: {error}"), decider)
             raise
-    _tell(job, message, decider)
-    decision, failure = message
-    if failure is not None:
+    answer = _told(job, answer, decider)
+    if answer.failure is not None:
         raise StepAborted(
             f"the model was not partitioned, as rank {decider} could not decide how:"
-            f" {failure.rstrip('.')}. Read the log of rank {decider}."
+            f" {answer.failure.rstrip('.')}. Read the log of rank {decider}."
         )
-    assert isinstance(decision, Decision)
-    return decision
+    assert isinstance(answer.decision, Decision)
+    return answer.decision
 
 
 def log_placement(job: Job, placement: Placement) -> None:
@@ -110,8 +115,12 @@ def log_placement(job: Job, placement: Placement) -> None:
     get_logger().info("Finished partitioning the model")
 
 
-def _tell(job: Job, message: list[Any], source: int) -> None:
+def _told(job: Job, answer: _Answer | None, source: int) -> _Answer:
+    """The answer of one rank, on all of them; others than that rank have none to give."""
+    message: list[Any] = [answer]
     dist.broadcast_object_list(message, source, group=job.cpu_group(GroupKind.WORLD))
+    told: _Answer = message[0]
+    return told
 
 
 def _decide(job: Job, model: nn.Module, watch: Watch | None, fixed: Decision | None) -> Decision:
