@@ -77,6 +77,17 @@ class Job:
         """Members of a group of a kind."""
         return self.topology.size_of(kind)
 
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether the model is cut into partitions, which are on several ranks."""
+        return self.size_of(GroupKind.PP) > 1
+
+    @property
+    def holds_whole_model(self) -> bool:
+        """Whether every parameter of the model is on this rank."""
+        # Tensor parallelism, which would divide parameters, must ask for the MP group here.
+        return self.size_of(GroupKind.PP) == 1
+
     def process_group(self, kind: GroupKind) -> ProcessGroup:
         """This rank's group of a kind, for `torch.distributed`."""
         return self.groups[kind]

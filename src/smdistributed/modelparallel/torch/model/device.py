@@ -88,7 +88,7 @@ class ModelDevice:
             return
         self.is_home = True
         self._device = torch.device("cpu")
-        if self._job.config.partitions > 1:
+        if self._job.has_pipeline:
             current_pipeline("model.cpu()").runner().close()
 
     def leave_home(self) -> None:
@@ -97,7 +97,7 @@ class ModelDevice:
             return
         self.is_home = False
         self.place(self._placement)
-        if self._job.config.partitions > 1:
+        if self._job.has_pipeline:
             helpers = one_for_each_partition(self._placement, self._job)
             current_pipeline("the model").place(self._placement, helpers)
 

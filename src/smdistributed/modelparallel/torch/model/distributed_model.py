@@ -188,7 +188,7 @@ class DistributedModel(Wrapper):
         self._step_hooks: OrderedDict[int, Hook] = OrderedDict()
         state.model = weakref.proxy(self, _forget_model)
         _forget_optimizer_of_another(module)
-        if job.config.partitions == 1:
+        if not job.has_pipeline:
             self._place(in_one_partition(module))
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -264,11 +264,7 @@ class DistributedModel(Wrapper):
             inner = self.get_module()
             self._observation = observation.observe(inner, args, kwargs, device, self._is_measured)
             raise Observed
-        if (
-            self._job.config.partitions > 1
-            and not pipeline.is_in_step
-            and not self._model_device.is_home
-        ):
+        if not (pipeline.is_in_step or self._model_device.is_home) and self._job.has_pipeline:
             raise RuntimeError(
                 "the model was called outside of a step; expected a call inside a function"
                 " decorated with @smp.step, as its parts are on several ranks. Move the call into"
@@ -359,15 +355,15 @@ class DistributedModel(Wrapper):
         self._model_device.place(placement)
         self._placement = placement
         self._absent_buffers = AbsentBuffers(placement)
-        if job.config.partitions > 1:
+        if job.has_pipeline:
             log_placement(job, placement)
             helpers = one_for_each_partition(placement, job)
             current_pipeline("the model").place(placement, helpers)
-        if job.config.partitions > 1 or job.config.fp16 or job.config.ddp:
+        if not job.holds_whole_model or job.config.fp16 or job.config.ddp:
             gradient_norms.install()
             state.call_at_reset(gradient_norms.uninstall)
         self._gradient_reduction.place(placement)
-        if job.rank_in(GroupKind.DP) == 0 and job.config.partitions > 1:
+        if job.rank_in(GroupKind.DP) == 0 and job.has_pipeline:
             get_logger().info(
                 "Broadcasted parameters and buffers for partition %d", placement.pp_rank
             )
@@ -385,7 +381,7 @@ class DistributedModel(Wrapper):
         Returns: what failed.
         """
         job = self._job
-        if job.config.partitions == 1 and not is_sharded(job):
+        if job.holds_whole_model and not is_sharded(job):
             return load_all(settle_optimizers(), load_waiting)
         return [
             *load_together(
@@ -407,7 +403,7 @@ class DistributedModel(Wrapper):
     def _call_partition_hooks(self) -> None:
         """Those that all ranks have are told of a failure one by one: hooks may be collective."""
         hooks, self._partition_hooks = list(self._partition_hooks.values()), OrderedDict()
-        if self._job.config.partitions == 1:
+        if not self._job.has_pipeline:
             return  # it was placed before there could be any
 
         def call(*hooks: Hook) -> None:

@@ -412,7 +412,7 @@ def _parts_of(optimizer: Any) -> _Parts:
 
 def _is_whole(job: Job) -> bool:
     """Whether all parameters are on each rank, and their states."""
-    return job.size_of(GroupKind.PP) == 1 and not is_sharded(job)
+    return job.holds_whole_model and not is_sharded(job)
 
 
 # ---- what is replaced ----------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def _total_norm(
 ) -> Tensor:
     """Of the gradients of all ranks; a collective of the MP group."""
     job = state.require("the norm of gradients")
-    if job.size_of(GroupKind.PP) == 1:
+    if job.holds_whole_model:
         return _plain_norm(gradients, norm_type, error_if_nonfinite)
     pipeline = current_pipeline("the norm of gradients")
     if not pipeline.is_outside:
@@ -237,7 +237,7 @@ def _is_apart() -> bool:
     """Whether there is a model whose parameters are on several ranks."""
     if not state.initialized or state.model is None or not state.model.partitioned:
         return False
-    return state.size_of(GroupKind.PP) > 1
+    return not state.job.holds_whole_model
 
 
 def _may_reduce() -> bool:

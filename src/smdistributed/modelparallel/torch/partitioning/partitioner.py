@@ -103,7 +103,7 @@ def log_placement(job: Job, placement: Placement) -> None:
         sum(parameter.numel() for parameter in parameters),
         sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
     )
-    if not parameters and job.config.partitions > 1 and job.rank_in(GroupKind.DP) == 0:
+    if not parameters and job.has_pipeline and job.rank_in(GroupKind.DP) == 0:
         get_logger().warning(
             "Partition %d has no parameters, so its rank computes nothing; expected some on each of"
             " %d partitions. Start with fewer, or put modules there: smp.set_partition(module, %d)."

@@ -137,7 +137,7 @@ def report(plan: Plan | None = None) -> Report:
         RuntimeError: no step has been recorded; there is one partition.
     """
     job = state.require("smp.report()")
-    if job.config.partitions == 1:
+    if not job.has_pipeline:
         raise RuntimeError(
             "smp.report() was called with one partition; expected several, as it tells of what"
             " passes between them. See smp.plan() for what several would do."

@@ -90,7 +90,7 @@ def full_state_dict(
     """
     if gather_to_rank0 and 0 not in job.members(GroupKind.MP):
         return {}
-    if placement is None or job.size_of(GroupKind.PP) == 1:
+    if placement is None or job.holds_whole_model:
         if gather_to_rank0 and job.rank != 0:
             return {}
         whole = model.state_dict()
@@ -147,7 +147,7 @@ def load_state_dict(
     """
     is_partial = bool(loaded.get(IS_PARTIAL, False))
     given = _like(loaded, {key: value for key, value in loaded.items() if key != IS_PARTIAL})
-    if placement is None or job.size_of(GroupKind.PP) == 1:
+    if placement is None or job.holds_whole_model:
         return model.load_state_dict(given, strict=strict)
     if is_partial and same_partition_load:
         _add_absent(placement, given)
@@ -165,7 +165,7 @@ def bring_home(model: nn.Module, placement: Placement | None, job: Job) -> None:
     They stay the objects they are. Without several partitions there is nothing to gather.
     """
     tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    if placement is None or job.size_of(GroupKind.PP) == 1:
+    if placement is None or job.holds_whole_model:
         for tensor in tensors.values():
             tensor.data = tensor.data.cpu()
         return

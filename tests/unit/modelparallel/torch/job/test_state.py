@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import pytest
@@ -55,6 +56,12 @@ def test_it_knows_the_place_of_this_rank(state: State) -> None:
     assert (state.rank_in(GroupKind.DP), state.size_of(GroupKind.DP)) == (3, 4)
     assert state.topology == Topology(8, 2, 2)
     assert state.job.members(GroupKind.TP) == (4, 5)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_whole_model_is_on_a_rank_unless_there_is_a_pipeline(partitions: int) -> None:
+    made = dataclasses.replace(job(), topology=Topology(8, partitions, 2))
+    assert (made.has_pipeline, made.holds_whole_model) == (partitions > 1, partitions == 1)
 
 
 def test_it_holds_the_groups(state: State) -> None:

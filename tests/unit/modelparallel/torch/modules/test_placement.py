@@ -91,7 +91,10 @@ def test_a_rank_without_parameters_is_told(
     places: tuple[int, int, int, int], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     job: Any = types.SimpleNamespace(
-        rank=1, config=types.SimpleNamespace(partitions=2), rank_in=lambda kind: 0
+        rank=1,
+        config=types.SimpleNamespace(partitions=2),
+        has_pipeline=True,
+        rank_in=lambda kind: 0,
     )
     with caplog.at_level(logging.WARNING, "smdistributed"):
         log_placement(job, _placed(1, places))

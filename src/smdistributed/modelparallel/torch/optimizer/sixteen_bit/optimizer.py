@@ -519,7 +519,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         job = state.require("optimizer.state_dict()")
         self.init_master_params()
         own = self._masters.named(_names())
-        if job.size_of(GroupKind.PP) == 1:
+        if job.holds_whole_model:
             return self._states(own)
         _, masters = gather(job, lambda: (None, own), lambda *_: True, copies=True)
         return self._states(masters)
