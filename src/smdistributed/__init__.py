@@ -9,6 +9,8 @@ no framework installed look inside. What you came for lives in the rooms below:
 - `smdistributed.collectives`: the collectives engine, on NumPy arrays, no framework needed.
 - `smdistributed.dataparallel`: data parallel training; `...dataparallel.torch.torch_smddp`
   registers the `smddp` backend with `torch.distributed`.
+- `smdistributed.modelparallel`: one PyTorch model over several processes; `...modelparallel.torch`
+  is what scripts import as `smp`.
 - `smdistributed.launch`: `smddprun`, the launcher.
 
 Source: dataparallel specification, section 1, rules 1 and 2.
