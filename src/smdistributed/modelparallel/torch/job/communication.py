@@ -45,6 +45,7 @@ from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.torch.job.packing import Packed, pack, unpack
 from smdistributed.modelparallel.torch.job.state import Job, state
 
+# What scripts get as `smp`; `allgather_in` is for the library alone.
 __all__ = [
     "CommGroup",
     "RankType",
@@ -190,7 +191,11 @@ def allgather(obj: Any, group: CommGroup) -> list[Any]:
         SMPNotInitialized: before `smp.init()`.
         RuntimeError: inside of a step, of a group with several partitions.
     """
-    kind = _kind_of(group, CommGroup, "smp.allgather()", "group")
+    return allgather_in(_kind_of(group, CommGroup, "smp.allgather()", "group"), obj)
+
+
+def allgather_in(kind: GroupKind, obj: Any) -> list[Any]:
+    """`allgather` for the library itself, which names this rank's groups by their kind."""
     job = _job_for(kind, "smp.allgather()")
     what, packed, failure = _try_to_pack(job, obj)
     opening = _opening(packed)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import SMPError
-from smdistributed.modelparallel.torch.job.communication import CommGroup, allgather
+from smdistributed.modelparallel.torch.job.communication import allgather_in
 from smdistributed.modelparallel.torch.job.state import Job
 
 __all__ = ["Offer", "Wants", "gather"]
@@ -79,7 +79,7 @@ def gather(
     wants: Wants,
     *,
     copies: bool,
-    group: CommGroup = CommGroup.MP_GROUP,
+    kind: GroupKind = GroupKind.MP,
 ) -> tuple[list[Any], dict[Any, Any]]:
     """Brings values to the ranks that want them. A collective of the group, blocking.
 
@@ -89,7 +89,7 @@ def gather(
         wants: must give the same answer on all ranks.
         copies: what this rank has itself is copied into CPU memory too; else it stays what it is,
             on its device.
-        group: the ranks that take part.
+        kind: of the group whose ranks take part.
 
     Returns: the notes, by rank in the group; and all values, of the first rank that offers each
         unless this rank does, in the order of ranks and offers. Tensors from other ranks are in CPU
@@ -99,7 +99,6 @@ def gather(
         SMPError: another rank could not make its offer; says which, and why.
         Exception: what `offer` raises here.
     """
-    kind = group.value
     rank = job.rank_in(kind)
     mine: Mapping[Hashable, Any] = {}
     tensors: dict[Hashable, list[Tensor]] = {}
@@ -114,7 +113,7 @@ def gather(
     except Exception as error:
         failure = error
         told = (None, f"{type(error).__name__}: {error}")
-    answers = allgather(told, group)
+    answers = allgather_in(kind, told)
     if failure is not None:
         raise failure
     for member, (_, reason) in zip(job.members(kind), answers, strict=True):

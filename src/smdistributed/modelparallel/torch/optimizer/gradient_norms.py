@@ -35,7 +35,7 @@ from torch.nn.utils import clip_grad
 
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ConfigError
-from smdistributed.modelparallel.torch.job.communication import CommGroup, allgather
+from smdistributed.modelparallel.torch.job.communication import allgather_in
 from smdistributed.modelparallel.torch.job.state import state
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.masters import model_parameter_of
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
@@ -142,7 +142,7 @@ def _total_norm(
     told = ([number for number, _ in counted], values.double(), values.dtype if norms else None)
     dtype: torch.dtype | None = None
     found: list[tuple[int, float]] = []
-    for their_numbers, their_values, their_dtype in allgather(told, CommGroup.MP_GROUP):
+    for their_numbers, their_values, their_dtype in allgather_in(GroupKind.MP, told):
         found += zip(their_numbers, their_values.tolist(), strict=True)
         if their_dtype is not None:
             dtype = their_dtype if dtype is None else torch.promote_types(dtype, their_dtype)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.decide.topology import GroupKind
-from smdistributed.modelparallel.torch.job.communication import CommGroup
 from smdistributed.modelparallel.torch.job.gathering import gather
 from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.modules.placement import Placement
@@ -187,7 +186,7 @@ def gathered_shards(job: Job, own: dict[str, Any]) -> dict[str, Any]:
         lambda: (None, own["state"]),
         lambda member, *_: member == 0,
         copies=True,
-        group=CommGroup.DP_GROUP,
+        kind=GroupKind.DP,
     )
     if job.rank_in(GroupKind.DP) != 0:
         return own
@@ -223,7 +222,7 @@ def merged_state(
     Raises:
         ValueError: of the shards of a state, some were given to no rank.
     """
-    group = CommGroup.MP_GROUP if others is None else CommGroup.WORLD
+    kind = GroupKind.MP if others is None else GroupKind.WORLD
 
     def offer() -> tuple[Any, Mapping[Any, Any]]:
         is_known = is_like_torchs(part)
@@ -239,9 +238,9 @@ def merged_state(
             return False  # an index is another parameter on each rank
         return not isinstance(key, int) or key in notes[member].local
 
-    notes, values = gather(job, offer, wants, copies=False, group=group)
+    notes, values = gather(job, offer, wants, copies=False, kind=kind)
     _check_shards([shard for note in notes for shard in note.shards])
-    rank = job.rank_in(group.value)
+    rank = job.rank_in(kind)
     if part and not is_like_torchs(part):
         return part
     groups = next((note.groups for note in notes if note.groups is not None), None)

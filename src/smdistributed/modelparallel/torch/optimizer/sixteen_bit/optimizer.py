@@ -25,7 +25,6 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
-from smdistributed.modelparallel.torch.job.communication import CommGroup
 from smdistributed.modelparallel.torch.job.gathering import gather
 from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.optimizer.gradient_norms import total_norm
@@ -532,10 +531,10 @@ class Bit16Optimizer(torch.optim.Optimizer):
         if not states.get(IS_PARTIAL, False):
             return states
         job = state.require("optimizer.load_state_dict()")
-        group = CommGroup.WORLD if is_sharded(job) else CommGroup.MP_GROUP
+        kind = GroupKind.WORLD if is_sharded(job) else GroupKind.MP
         masters: Mapping[str, Tensor] = states.get("masters", {})
         scaler: Any = states.get("loss_scaler")
-        if job.size_of(group.value) == 1:
+        if job.size_of(kind) == 1:
             return states if masters or scaler is not None else _NO_STATES
         here = set(self._masters.named(_names()))
 
@@ -543,7 +542,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
             return name in notes[member][0]
 
         notes, found = gather(
-            job, lambda: ((here, scaler), masters), wants, copies=False, group=group
+            job, lambda: ((here, scaler), masters), wants, copies=False, kind=kind
         )
         scalers = [
             theirs for theirs in (scaler, *(each for _, each in notes)) if theirs is not None

@@ -11,8 +11,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ConfigError, SMPError
-from smdistributed.modelparallel.torch.job.communication import CommGroup, allgather
+from smdistributed.modelparallel.torch.job.communication import allgather_in
 from smdistributed.modelparallel.torch.job.state import Job
 from smdistributed.modelparallel.torch.saving.checkpoints.directory import MARK
 
@@ -164,7 +165,7 @@ def together(
     except Exception as error:
         failure = error
     reason = "" if failure is None else f"{type(failure).__name__}: {failure}"
-    answers = allgather((result, reason), CommGroup.WORLD)
+    answers = allgather_in(GroupKind.WORLD, (result, reason))
     if failure is not None:
         failure.add_note(f"{what} failed on rank {job.rank}, and so on all ranks.")
         raise failure
