@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from smdistributed._common.error_text import error_text
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Priority, Task
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
@@ -70,9 +71,14 @@ class World:
         """What runs it."""
         return functools.partial(self.run_body, self.step.start_next())
 
-    def interrupted(self) -> None:
-        """Ctrl-C came, while another thread works or waits."""
-        self._router.abort("interrupted by its user")
+    def interrupted(self, error: BaseException) -> None:
+        """A signal's handler has raised this, while another thread works or waits."""
+        by_user = isinstance(error, KeyboardInterrupt)
+        self._router.abort(
+            "interrupted by its user"
+            if by_user
+            else f"interrupted by a signal, whose handler raised {error_text(error)}"
+        )
 
     # --- turns -----------------------------------------------------------------------------------
 

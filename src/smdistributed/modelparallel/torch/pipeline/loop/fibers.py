@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -32,7 +33,16 @@ __all__ = ["Aborted", "Fiber", "Outside", "Scheduler"]
 class Fiber:
     """A stack. `activity` is what is worked on there; the scheduler does not look at it."""
 
-    __slots__ = ("_baton", "_is_given", "activity", "is_suspended", "job", "thread", "thrown")
+    __slots__ = (
+        "_baton",
+        "_is_given",
+        "activity",
+        "ends",
+        "is_suspended",
+        "job",
+        "thread",
+        "thrown",
+    )
 
     def __init__(self) -> None:
         self._baton = Baton()
@@ -41,6 +51,7 @@ class Fiber:
         self.thrown: BaseException | None = None
         self.is_suspended = False
         self.thread = 0  # its identity
+        self.ends: Callable[[float], None] = lambda _: None  # waits for the thread to end
         self.activity: Any = None
 
     def give(self) -> None:
@@ -48,7 +59,7 @@ class Fiber:
         self._is_given = True
         self._baton.give()
 
-    def give_way_to(self, other: Fiber, interrupted: Callable[[], None]) -> None:
+    def give_way_to(self, other: Fiber, interrupted: Callable[[BaseException], None]) -> None:
         """Lets another fiber run, and waits until somebody lets this one.
 
         Args:
@@ -58,9 +69,9 @@ class Fiber:
         other._is_given = True
         try:
             self._baton.pass_to(other._baton)
-        except KeyboardInterrupt:
+        except BaseException as error:
             other._baton.give()  # once too often, perhaps: see take()
-            interrupted()
+            interrupted(error)
         self.take(interrupted)
 
     def take_job(self) -> Callable[[], None] | None:
@@ -68,18 +79,19 @@ class Fiber:
         job, self.job = self.job, None
         return job
 
-    def take(self, interrupted: Callable[[], None]) -> None:
+    def take(self, interrupted: Callable[[BaseException], None]) -> None:
         """Waits until somebody gives.
 
         Args:
-            interrupted: called at Ctrl-C, which reaches the main thread whoever runs: it must make
-                the one that runs stop soon.
+            interrupted: called with what a signal's handler raises (Ctrl-C: KeyboardInterrupt),
+                which reaches the main thread whoever runs: it must make the one that runs stop
+                soon.
         """
-        while not self._is_given:  # Ctrl-C may leave a baton that counts for nothing
+        while not self._is_given:  # a signal may leave a baton that counts for nothing
             try:
                 self._baton.take()
-            except KeyboardInterrupt:
-                interrupted()
+            except BaseException as error:
+                interrupted(error)
         self._is_given = False
 
 
@@ -111,8 +123,8 @@ class Outside(Protocol):
     def enter(self, activity: Any, left: Any) -> None:
         """Puts it back."""
 
-    def interrupted(self) -> None:
-        """Ctrl-C came: makes `poll()` and `wait()` raise soon, on whatever thread."""
+    def interrupted(self, error: BaseException) -> None:
+        """A signal's handler has raised this: `poll()` and `wait()` must raise soon, anywhere."""
 
 
 class _Ready(NamedTuple):
@@ -125,6 +137,8 @@ class _Ready(NamedTuple):
 
 
 _FIRST = (-1, -1)
+# How long `close` waits for threads that have nothing to do but to end.
+_JOIN_S = 5.0
 
 
 class Aborted(BaseException):
@@ -154,7 +168,7 @@ class Scheduler:
         self._is_main_idle = False
         self._until: Callable[[], bool] = lambda: True
         self._fatal: BaseException | None = None
-        self._is_interrupted = False
+        self._interruption: BaseException | None = None
         self._is_aborting = False
         self._working = 0
         self.current = self._main
@@ -184,8 +198,10 @@ class Scheduler:
                     del run
                     continue
                 self._is_main_idle = True
-                self._switch(main, fiber)
-                self._is_main_idle = False
+                try:
+                    self._switch(main, fiber)
+                finally:
+                    self._is_main_idle = False
                 if main.job is not None:
                     self._work(main, main.take_job())
         finally:
@@ -193,21 +209,28 @@ class Scheduler:
             self._is_aborting = False  # what is submitted from now on is of the next run
             self.current = main
         fatal, self._fatal = self._fatal, None
+        interruption, self._interruption = self._interruption, None
         try:
-            if self._is_interrupted:
-                self._is_interrupted = False
-                raise KeyboardInterrupt from fatal
+            if interruption is not None:
+                raise interruption from fatal
             if fatal is not None:
                 raise fatal
         finally:
-            del fatal  # this frame is in its traceback
+            del fatal, interruption  # this frame is in their tracebacks
 
     def close(self) -> None:
-        """Ends the pooled threads. Nothing may be under way."""
-        while self._idle:
-            fiber = self._idle.pop()
+        """Ends the pooled threads. Nothing may be under way.
+
+        A thread that comes back from `Baton.take()` while the interpreter exits ends the process
+        with SIGABRT (see `dataparallel.torch.background`). So this waits for them.
+        """
+        fibers, self._idle = self._idle, []
+        for fiber in fibers:
             fiber.job = _raise_exit
             fiber.give()
+        until = time.monotonic() + _JOIN_S
+        for fiber in fibers:
+            fiber.ends(max(0.0, until - time.monotonic()))
 
     # --- called by the running fiber -------------------------------------------------------------
 
@@ -362,13 +385,16 @@ class Scheduler:
             self._working -= 1
             me.activity = None
 
-    def _interrupt(self) -> None:
-        self._is_interrupted = True
-        self._outside.interrupted()
+    def _interrupt(self, error: BaseException) -> None:
+        if self._interruption is None:
+            self._interruption = error
+        self._outside.interrupted(error)
 
     def _hire(self) -> Fiber:
         fiber = Fiber()
-        threading.Thread(target=self._pooled, args=(fiber,), name="smp-fiber", daemon=True).start()
+        thread = threading.Thread(target=self._pooled, args=(fiber,), name="smp-fiber", daemon=True)
+        thread.start()
+        fiber.ends = thread.join
         return fiber
 
     def _pooled(self, me: Fiber) -> None:

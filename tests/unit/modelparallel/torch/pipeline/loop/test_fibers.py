@@ -4,14 +4,16 @@
 
 import contextlib
 import gc
+import os
+import signal
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from machine_speed import scaled
 
 from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
@@ -32,6 +34,7 @@ class World:
         self.offered = deque(range(offered))
         self.body: Callable[[int], None] = lambda number: None
         self.state = 0
+        self.waited_by: list[int] = []
         self.schedule = Interleaved(8, 8)
 
     def priority(self, task: Task) -> tuple[int, int]:
@@ -49,6 +52,7 @@ class World:
             self.messages.popleft()()
 
     def wait(self, awaited: Callable[[], str]) -> None:
+        self.waited_by.append(threading.get_ident())
         if not self.late:
             raise RuntimeError("nothing will ever come")
         self.late.popleft()()
@@ -59,7 +63,7 @@ class World:
     def enter(self, activity: Any, left: int) -> None:
         self.state = left
 
-    def interrupted(self) -> None:
+    def interrupted(self, error: BaseException) -> None:
         self.messages.append(_raise_interrupted)
 
 
@@ -260,10 +264,33 @@ def test_closing_ends_the_threads() -> None:
     ours = set(threading.enumerate()) - before
     assert ours
     assert {thread.name for thread in ours} == {"smp-fiber"}
-    world.scheduler.close()
-    for thread in ours:
-        thread.join(scaled(10))
+    world.scheduler.close()  # waits: a thread that comes back at exit would end the process
     assert not [thread for thread in ours if thread.is_alive()]
+
+
+def test_what_a_handler_raises_while_another_fiber_works_ends_the_run_and_is_raised() -> None:
+    world, inbox = World(), {}
+
+    def works() -> None:
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(0.2)  # on its own thread, while the main thread has been woken by the signal
+        world.log.append("has worked alone" if not world.waited_by else "two at once")
+
+    def expire(*_: object) -> None:
+        raise TimeoutError("the watchdog of the script")
+
+    world.scheduler.submit(FORWARD[0], _waits(world, "first", FORWARD[0], inbox))
+    world.scheduler.submit(FORWARD[1], works)
+    before = signal.signal(signal.SIGALRM, expire)
+    try:
+        with pytest.raises(TimeoutError, match="watchdog"):
+            world.scheduler.run(lambda: False)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert world.log == ["first begins", "has worked alone"]
+    world.scheduler.submit(FORWARD[0], lambda: world.log.append("and again"))
+    world.scheduler.run(lambda: len(world.log) == 3)
+    world.scheduler.close()
 
 
 class _Held:
