@@ -7,6 +7,7 @@ Each is compared with one process, or must be one error that says what to do.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -19,6 +20,8 @@ from harness import run_ranks
 from heard import listen
 from torch import Tensor, nn
 from torch.nn import functional
+
+from smdistributed.modelparallel.exceptions import SMPError
 
 DEADLINE_S = 60.0
 MICROBATCHES = 4
@@ -103,7 +106,23 @@ def zeros_that_are_equal(net: Net, x: Tensor) -> Tensor:
     return y.sum()
 
 
+def method_of_a_tensor(net: Net, x: Tensor) -> Tensor:
+    y = net.first(x)
+    return net.remote(y, y.mul, way="calls").sum()  # type: ignore[no-any-return]
+
+
+def refused_gradient_that_is_caught(net: Net, x: Tensor) -> Tensor:
+    """The pass that was refused must not count in the one that follows."""
+    y = net(x)
+    loss = (y * y).sum() if float(y.sum()) < 1e9 else y.sum()  # y has come: its node is here
+    with contextlib.suppress(SMPError):
+        torch.autograd.grad(loss, [net.first.weight], retain_graph=True)
+    return loss
+
+
 RIGHT: tuple[Way, ...] = (
+    method_of_a_tensor,
+    refused_gradient_that_is_caught,
     reset_attribute,
     deleted_attribute,
     functions_as_arguments,
@@ -149,7 +168,14 @@ def another_thread(net: Net, x: Tensor) -> Tensor:
     raise found[0]
 
 
+def method_of_a_list(net: Net, x: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+    net.remote(net.first(x), seen.append, way="calls")
+    return seen[0].sum()
+
+
 REFUSED: dict[Way, str] = {
+    method_of_a_list: "changed its argument",
     partial_gradient: "torch.autograd.grad(), backward(inputs=...)",
     inputs_of_backward: "torch.autograd.grad(), backward(inputs=...)",
     second_derivative: "create_graph=True",
@@ -207,6 +233,79 @@ def ways_of_a_step(rank: int, world_size: int) -> None:
 
 def test_ways_of_a_step() -> None:
     run_ranks(ways_of_a_step, 2, deadline_s=DEADLINE_S)
+
+
+def thirds(rank: int, world_size: int) -> None:
+    """A third is not rounded to the default dtype on its way to a loss of another one."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 2, "microbatches": 3, "auto_partition": False, "default_partition": 0})
+    torch.manual_seed(0)
+    net, whole = Net().double(), Net().double()
+    whole.load_state_dict(net.state_dict())
+    smp.set_partition(net.remote, 1)
+    model = smp.DistributedModel(net)
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        loss = net(x).pow(2).mean()
+        model.backward(loss)
+        return loss.detach()
+
+    batch = torch.randn(6, WIDTH, dtype=torch.float64)
+    for _ in range(3):  # later steps know the loss by its placeholder
+        net.zero_grad()
+        train(batch)
+    whole(batch).pow(2).mean().backward()
+    for name, parameter in model.local_named_parameters():
+        wanted = whole.get_parameter(name.removeprefix("module.")).grad
+        assert torch.allclose(parameter.grad, wanted, rtol=1e-12, atol=0.0), name
+
+
+def test_a_third_of_a_gradient_is_exact() -> None:
+    run_ranks(thirds, 2, deadline_s=DEADLINE_S)
+
+
+def beside_a_step(rank: int, world_size: int) -> None:
+    """What a thread beside the step sets on its own module stays."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 2, "microbatches": 4, "auto_partition": False, "default_partition": 0})
+    net, mine = Net(), nn.Dropout()
+    smp.set_partition(net.remote, 1)
+    model = smp.DistributedModel(net)
+    is_over = threading.Event()
+    changed: list[int] = []
+
+    def evaluate() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            mine.state = [number]
+            mine.train(number % 2 == 0)
+            is_over.wait(0.002)
+            if mine.state != [number] or mine.training != (number % 2 == 0):
+                changed.append(number)
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        loss = net(x).sum()
+        model.backward(loss)
+        return loss.detach()
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    try:
+        for _ in range(100):
+            train(torch.ones(4, WIDTH))
+    finally:
+        is_over.set()
+        thread.join()
+    assert not changed
+
+
+def test_a_thread_beside_a_step_keeps_its_attributes() -> None:
+    run_ranks(beside_a_step, 2, deadline_s=DEADLINE_S)
 
 
 class Total(nn.Module):

@@ -15,6 +15,7 @@ hidden states, would not be seen on the module's rank.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,9 +128,11 @@ def microbatch() -> int:
 
 
 def _running() -> Activity | None:
+    """What runs on this thread; None on one that the user has started beside the step."""
     if _activities is None:
         return None
-    activity: Activity | None = _activities.current.activity
+    fiber = _activities.current
+    activity: Activity | None = fiber.activity if fiber.thread == threading.get_ident() else None
     return activity
 
 

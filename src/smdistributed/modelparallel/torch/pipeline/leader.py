@@ -207,8 +207,12 @@ class Leader:
                     " together: model.backward([first, second])."
                 )
             return tensor.arrive(), scaled(tensor.arrive(), gradient, factor)
-        # Of a tensor of one element, or its owner refuses it.
-        given = torch.full((), factor) if gradient is None else scaled(tensor, gradient, factor)
+        # Of a tensor of one element, or its owner refuses it; it rounds to that tensor's dtype.
+        given = (
+            torch.full((), factor, dtype=torch.float64)
+            if gradient is None
+            else scaled(tensor, gradient, factor)
+        )
         assert given is not None
         return self._caller.root_of(activity, tensor, given), _OF_TOKEN
 

@@ -440,16 +440,20 @@ class ProgramNode(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        if _pass.is_partial:
-            raise SMPError(
-                f"torch.autograd.grad(), backward(inputs=...) or create_graph=True came to"
-                f" {ctx.program.name} on rank {ctx.program.owner}; expected a pass that gives all"
-                " parameters their gradients, as another rank can do no other. Call"
-                " model.backward(loss), or put what this gradient is for on one rank:"
-                ' smp.set_partition(module, 0), with "auto_partition": False.'
-            )
+        _refuse_partial(ctx.program)
         gradients = ctx.program.caller.go_back(ctx.program)
         return (None, None, *gradients, *[None] * ctx.num_tokens)
+
+
+def _refuse_partial(program: Program) -> None:
+    if _pass.is_partial:
+        raise SMPError(
+            f"torch.autograd.grad(), backward(inputs=...) or create_graph=True came to"
+            f" {program.name} on rank {program.owner} of the pipeline; expected a pass that gives"
+            " all parameters their gradients, as another rank can do no other. Call"
+            " model.backward(loss), or put what this gradient is for on one rank:"
+            ' smp.set_partition(module, 0), with "auto_partition": False.'
+        )
 
 
 class ValuesNode(Function):
@@ -474,6 +478,7 @@ class ValuesNode(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        _refuse_partial(ctx.program)  # or a later pass would count these gradients again
         for number, gradient in zip(ctx.numbers, gradients, strict=True):
             if gradient is not None:
                 ctx.program.add_gradient(number, gradient)

@@ -237,7 +237,9 @@ def signature_of(
             constants.append((float, leaf if leaf == leaf else math.nan, leaf.hex()))
         elif type(leaf) is complex:
             constants.append((complex, leaf, leaf.real.hex(), leaf.imag.hex()))
-        elif isinstance(leaf, (types.FunctionType, types.BuiltinFunctionType)):
+        elif isinstance(leaf, types.FunctionType) or (
+            isinstance(leaf, types.BuiltinFunctionType) and is_constant(leaf)
+        ):  # a method of a list or a tensor brings that along, and is an object
             is_lasting = False
             constants.append(("function", leaf))  # its class cannot be pickled
         elif is_constant(leaf):
@@ -310,7 +312,7 @@ class CalledSignatures:
         number = self._number(signature, is_lasting)
         if key is not None and number >= 0:
             self._by_key[key] = signature, number
-        return signature, number, tensors, is_lasting
+        return signature, number, tensors, is_lasting and number >= 0
 
     def _number(self, signature: Signature, is_lasting: bool) -> int:
         number = self._numbers.get(signature) if is_lasting else None
@@ -327,8 +329,8 @@ class CalledSignatures:
         return number < 0 or number not in self._told.get(owner, ())
 
     def note_told(self, owner: int, numbers: Iterable[int]) -> None:
-        """`owner` has been told."""
-        self._told.setdefault(owner, set()).update(numbers)
+        """`owner` has been told. What serves once is not remembered."""
+        self._told.setdefault(owner, set()).update(number for number in numbers if number >= 0)
 
 
 def _simple_key(
