@@ -54,6 +54,11 @@ def apply_changes(
     require_same_reach(changes, reach, where)
     changed = [arrived(reach.tensors[number]) for number in changes.changed]
     _require_own_memory(changed, reach, changes, where)
+    contents, result, attributes = unpack_objects(
+        changes.packed, tensors[len(changed) :], reach.known
+    )
+    if contents or changed:
+        passed.require_untouched(changes.changed, where, forward)
     for tensor, value in zip(changed, tensors, strict=False):
         if value.shape != tensor.shape:
             raise RuntimeError(
@@ -67,11 +72,6 @@ def apply_changes(
                 f"{where} changed {changes.what} in place, and here that cannot"
                 f" be done: {error} {ADVICE}"
             ) from error
-    contents, result, attributes = unpack_objects(
-        changes.packed, tensors[len(changed) :], reach.known
-    )
-    if contents or changed:
-        passed.require_untouched(contents, changes.changed, where, forward)
     for number, content in contents.items():
         _replace_content(reach.objects[number], *content)
     for (module, name), value in attributes.items():

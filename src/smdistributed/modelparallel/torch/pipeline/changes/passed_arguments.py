@@ -3,11 +3,12 @@
 """The arguments of a call on another rank, as its caller has passed them.
 
 While the caller waits, another microbatch runs. An object that the model keeps, such as a cache of
-a fixed size, is passed by both: each would go on with values of the other. What the call itself has
-changed is set to what it says. But if anything else in such an object is not as it was, the step
-ends.
+a fixed size, is passed by both: each would go on with values of the other, and what one has added
+would be lost when the other one's changes come back. So if the call has changed something in its
+arguments, and anything in them is not as it was when they left, the step ends.
 
-Tensors that are arguments themselves are not looked at: a running mean is meant for all.
+Tensors that are arguments themselves, and that the call has not changed, are not looked at: a
+running mean is meant for all.
 """
 
 from __future__ import annotations
@@ -44,25 +45,19 @@ class Passed:
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.reach = reach = Reach(args, kwargs)
         self._contents = [content_of(each) for each in reach.objects]
-        self._versions: list[int] = []
-        if self._contents:
-            by_themselves = {id(value) for value in (*args, *kwargs.values())}
-            self._versions = [
-                _NOT_KNOWN if id(each) in by_themselves else _version(each)
-                for each in reach.tensors
-            ]
+        self._versions = [_version(each) for each in reach.tensors]
+        self._by_themselves = {id(value) for value in (*args, *kwargs.values())}
 
     def require_untouched(
         self,
-        objects: Collection[int],
         tensors: Collection[int],
         where: str,
         forward: Callable[..., Any],
     ) -> None:
-        """That nobody has changed what is in objects since then.
+        """That nobody has changed what is in the arguments since then.
 
         Args:
-            objects, tensors: numbers of those that the call has changed.
+            tensors: numbers of those that the call has changed; nothing is set yet.
             where: the module and its rank.
             forward: its function; names its arguments.
 
@@ -73,19 +68,18 @@ class Passed:
         touched_objects = [
             number
             for number, before in enumerate(self._contents)
-            if number not in objects and not is_same(before, content_of(reach.objects[number]))
+            if not is_same(before, content_of(reach.objects[number]))
         ]
         touched_tensors = [
             number
             for number, before in enumerate(self._versions)
-            if number not in tensors
-            and before != _NOT_KNOWN
-            and before != _version(reach.tensors[number])
+            if before not in (_NOT_KNOWN, _version(reach.tensors[number]))
+            and (number in tensors or id(reach.tensors[number]) not in self._by_themselves)
         ]
         if touched_objects or touched_tensors:
             what = argument_name(forward, reach.argument(touched_objects, touched_tensors))
             raise SMPError(
-                f"{where} changed an object in its arguments, and while it ran, another microbatch"
+                f"{where} changed something in its arguments, and while it ran, another microbatch"
                 f" changed its argument {what!r} too; expected an object that each microbatch makes"
                 " for itself, as one would go on with values of the other. Make it in forward(), or"
                 ' let microbatches run one after the other: "active_microbatches": 1.'
