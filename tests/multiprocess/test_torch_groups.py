@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import free_port, run_ranks, run_script
+from heard import listen
 from machine_speed import scaled
 from torch_ranks import raised, smddp, tagged
 
@@ -142,25 +142,15 @@ def test_split_group() -> None:
     run_ranks(split, 3)
 
 
-class Lines(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 def split_with_token(rank: int, world_size: int) -> list[str]:
-    told = Lines()
-    logging.getLogger("smdistributed").addHandler(told)
+    told = listen()
     with smddp():
         world = dist.group.WORLD
         assert world is not None
         half = world.split_group([0, 1])
         assert half is not None
         half.allreduce(tagged(rank, 3)).wait()
-    return told.lines
+    return told.texts
 
 
 def test_a_split_group_keeps_the_jobs_token() -> None:
