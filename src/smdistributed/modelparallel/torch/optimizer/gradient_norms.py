@@ -46,6 +46,7 @@ SWITCH = "SMP_GLOBAL_GRADIENT_NORM"
 """Variable: with "0", torch's functions see what is on this rank, as ever."""
 
 _NOT_THE_MODELS = sys.maxsize
+_NO_NORMS = torch.empty(0, device="cpu")
 
 _plain_clip: Callable[..., Tensor] = utils.clip_grad_norm_
 _plain_norm: Callable[..., Tensor] = utils.get_total_norm
@@ -138,7 +139,7 @@ def _total_norm(
     if job.rank_in(GroupKind.MP) != 0:
         counted = [pair for pair in counted if pair[0] != _NOT_THE_MODELS]
     norms = _norms([each for _, each in counted], norm_type, least)
-    values = torch.stack([norm.to(device) for norm in norms]).cpu() if norms else torch.empty(0)
+    values = torch.stack([norm.to(device) for norm in norms]).cpu() if norms else _NO_NORMS
     told = ([number for number, _ in counted], values.double(), values.dtype if norms else None)
     dtype: torch.dtype | None = None
     found: list[tuple[int, float]] = []
@@ -149,8 +150,8 @@ def _total_norm(
     if dtype is None:
         return torch.tensor(0.0, device=device)
     found.sort(key=lambda pair: pair[0])
-    everything = torch.tensor([value for _, value in found], dtype=torch.float64).to(dtype)
-    total: Tensor = torch.linalg.vector_norm(everything, norm_type)
+    everything = torch.tensor([value for _, value in found], dtype=torch.float64, device="cpu")
+    total: Tensor = torch.linalg.vector_norm(everything.to(dtype), norm_type)
     if error_if_nonfinite and not bool(torch.isfinite(total)):
         raise RuntimeError(
             f"the total norm of order {norm_type} of the gradients on all ranks is"

@@ -35,7 +35,7 @@ from smdistributed.modelparallel.torch.replicas.ready_twice import explain_ready
 __all__ = ["Leader"]
 
 # The gradient of a program's token, which has no meaning.
-_OF_TOKEN = torch.ones(())
+_OF_TOKEN = torch.ones((), device="cpu")
 
 # Of programs some or all of whose values have lost their graph.
 _BACK = (ProgramState.GOING_BACK, ProgramState.GONE_BACK)
@@ -209,7 +209,7 @@ class Leader:
             return tensor.arrive(), scaled(tensor.arrive(), gradient, factor)
         # Of a tensor of one element, or its owner refuses it; it rounds to that tensor's dtype.
         given = (
-            torch.full((), factor, dtype=torch.float64)
+            torch.full((), factor, dtype=torch.float64, device="cpu")
             if gradient is None
             else scaled(tensor, gradient, factor)
         )

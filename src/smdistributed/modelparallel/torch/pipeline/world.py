@@ -3,7 +3,7 @@
 """What the schedule of one rank needs of the world: messages, microbatches, and the process.
 
 Microbatches take turns on one process, and each must find there what it left: random numbers, the
-default dtype, and what its modules have set in their attributes.
+default dtype and device, and what its modules have set in their attributes.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class World:
         self.wait = router.wait
         self._random = random
         self._attributes = attributes
+        self._device = torch.device("cpu")
         self.step: StepState
         self.priority: Callable[[Task], Priority]
         self.run_body: Callable[[int], None]
@@ -58,6 +59,7 @@ class World:
     def begin_step(self, step: StepState) -> None:
         """From now on this step is under way."""
         self.step = step
+        self._device = torch.get_default_device()
         self.priority = functools.partial(step.schedule.priority, is_leader=self._is_leader)
 
     def offer(self) -> Task | None:
@@ -87,6 +89,7 @@ class World:
         self._attributes.switch_to(activity.task.microbatch)
         if torch.get_default_dtype() is not self.step.default_dtype:  # that of a suspended one
             torch.set_default_dtype(self.step.default_dtype)
+        self._restore_device()
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
 
@@ -106,3 +109,10 @@ class World:
         """No activity runs any more."""
         self._attributes.end_step()
         torch.set_default_dtype(self.step.default_dtype)
+        self._restore_device()
+
+    def _restore_device(self) -> None:
+        """The default device belongs to a thread; here it is that of the one that calls a step."""
+        if torch.get_default_device() != self._device:
+            is_cpu = self._device.type == "cpu"  # which is the default without any
+            torch.set_default_device(None if is_cpu else self._device)

@@ -176,7 +176,7 @@ class Replicas:
         # In an order that is the same on all ranks; a set has none.
         rest = [p for p in self._parameters if p in self._pending]
         if rest:
-            dummy = torch.zeros((), requires_grad=True)
+            dummy = torch.zeros((), requires_grad=True, device="cpu")
             with torch.enable_grad():
                 numbers = (not all(used), self.num_updates % _MOST_UPDATES)
                 touched = _Touch.apply(dummy, numbers, self._sparse, *rest)

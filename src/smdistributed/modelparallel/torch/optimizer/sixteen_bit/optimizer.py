@@ -284,7 +284,7 @@ class Bit16Optimizer(torch.optim.Optimizer):
         self.init_master_params()
         found = _PLAIN if has_plain else float(self._masters.update_gradients(self.loss_scale))
         if job.size > 1:
-            worst = torch.tensor(found)
+            worst = torch.tensor(found, device="cpu")
             dist.all_reduce(worst, dist.ReduceOp.MAX, group=job.cpu_group(GroupKind.WORLD))
             found = float(worst)
         if found == _PLAIN:

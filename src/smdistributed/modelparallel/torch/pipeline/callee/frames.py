@@ -29,7 +29,7 @@ __all__ = ["Frame", "Key", "go_back", "gradients_of", "received"]
 Key = tuple[int, int]  # rank of the caller, number of the program
 
 # So that a node with no other input that requires grad is one.
-_EDGE = torch.empty(0, requires_grad=True)
+_EDGE = torch.empty(0, requires_grad=True, device="cpu")
 
 
 class Frame:

@@ -91,7 +91,7 @@ class Caller:
         self._attributes_set: set[tuple[int, str]] = set()
         self._numbers = itertools.count()
         self._programs: dict[int, Program] = {}
-        self._dummy = torch.empty(0, requires_grad=True)
+        self._dummy = torch.empty(0, requires_grad=True, device="cpu")
         # In a backward pass, where a checkpoint recomputes, or after one.
         self.has_called_late = False
         self._has_warned = False

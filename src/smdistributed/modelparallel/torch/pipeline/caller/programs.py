@@ -435,7 +435,7 @@ class ProgramNode(Function):
         ctx.set_materialize_grads(False)
         ctx.program = program
         ctx.num_tokens = len(edges) - program.num_inputs
-        return torch.empty(())
+        return torch.empty((), device="cpu")  # whatever the default is in a step
 
     @staticmethod
     @once_differentiable

@@ -16,6 +16,7 @@ What comes first is asked of the schedule; among equals, what became ready first
 
 from __future__ import annotations
 
+import contextvars
 import heapq
 import itertools
 import threading
@@ -171,6 +172,7 @@ class Scheduler:
         self._interruption: BaseException | None = None
         self._is_aborting = False
         self._working = 0
+        self._context = contextvars.Context()
         self.current = self._main
 
     # --- called by whoever owns the step ---------------------------------------------------------
@@ -183,6 +185,7 @@ class Scheduler:
         """
         self._until = until
         self._fatal = None
+        self._context = contextvars.copy_context()
         main = self._main
         main.thread = threading.get_ident()
         self.current = main
@@ -372,7 +375,7 @@ class Scheduler:
         self.current = me
         self._working += 1
         try:
-            run()
+            self._context.copy().run(run)
         except _Exit:
             raise
         except Aborted:

@@ -111,7 +111,7 @@ class RandomState:
         self._generators = [torch.default_generator]
         if device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[device.index])
-        self._drawn = torch.empty((), dtype=torch.int64)
+        self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
 
     def save(self) -> list[Tensor]:
         """The state, to be restored."""

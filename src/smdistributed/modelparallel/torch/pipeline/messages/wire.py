@@ -183,7 +183,7 @@ def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
         for size in shape:
             count *= size
         if count == 0:
-            tensor = torch.empty(shape, dtype=dtype)
+            tensor = torch.empty(shape, dtype=dtype, device="cpu")
         else:
             offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
             tensor = torch.frombuffer(message, dtype=dtype, count=count, offset=offset)
