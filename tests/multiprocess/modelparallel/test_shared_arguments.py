@@ -123,7 +123,10 @@ def test_microbatches_that_overlap_do_not_share_an_object(way: str) -> None:
     error = outcomes[0].error
     assert error is not None
     assert error.type_name == "SMPError"
-    assert "main/layers/1 on rank 1 changed something in its arguments" in error.message
+    assert (
+        "main/layers/1 on rank 1 of the pipeline changed something in its arguments"
+        in error.message
+    )
     assert "another microbatch changed its argument 'box' too" in error.message
 
 

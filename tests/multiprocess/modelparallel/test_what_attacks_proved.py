@@ -8,6 +8,7 @@ Each is compared with one process, or must be one error that says what to do.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import threading
 import weakref
@@ -120,7 +121,25 @@ def refused_gradient_that_is_caught(net: Net, x: Tensor) -> Tensor:
     return loss
 
 
+def hook_before_use(net: Net, x: Tensor) -> Tensor:
+    y = net(x)
+    y.register_hook(lambda gradient: 2.0 * gradient)
+    return net.remote(y).sum() + y.sum()
+
+
+def hook_after_counting(net: Net, x: Tensor) -> Tensor:
+    """A use without a gradient leaves nothing out."""
+    y = net(x)
+    _ = (y.detach() > 0).sum() + y.argmax()
+    with torch.no_grad():
+        net.remote(y)
+    y.register_hook(lambda gradient: 2.0 * gradient)
+    return y.sum()
+
+
 RIGHT: tuple[Way, ...] = (
+    hook_before_use,
+    hook_after_counting,
     method_of_a_tensor,
     refused_gradient_that_is_caught,
     reset_attribute,
@@ -174,7 +193,59 @@ def method_of_a_list(net: Net, x: Tensor) -> Tensor:
     return seen[0].sum()
 
 
+def hook_after_use(net: Net, x: Tensor) -> Tensor:
+    y = net(x)
+    z = net.remote(y)
+    y.register_hook(lambda gradient: 2.0 * gradient)
+    return z.sum() + y.sum()
+
+
+def kept_gradient_after_use(net: Net, x: Tensor) -> Tensor:
+    y = net(x)
+    z = net.remote(y)
+    y.retain_grad()
+    return z.sum()
+
+
+def gradient_of_what_was_used(net: Net, x: Tensor) -> Tensor:
+    y = net(x)
+    z = net.remote(y).sum() + y.pow(2).sum()
+    (slope,) = torch.autograd.grad(z, [y], retain_graph=True)
+    return z + slope.sum()
+
+
+def backward_to_what_was_used(net: Net, x: Tensor) -> Tensor:
+    y = net(x)
+    z = net.remote(y).sum() + y.pow(2).sum()
+    z.backward(inputs=[y], retain_graph=True)  # type: ignore[no-untyped-call]
+    return z
+
+
+def zeroed_gradients(net: Net, x: Tensor) -> Tensor:
+    net.zero_grad()
+    return net(x).sum()
+
+
+def zeroed_by_the_optimizer(net: Net, x: Tensor) -> Tensor:
+    OPTIMIZER[0].zero_grad()
+    return net(x).sum()
+
+
+def tensor_without_values(net: Net, x: Tensor) -> Tensor:
+    return net.remote(torch.empty(2, WIDTH, device="meta")).sum()  # type: ignore[no-any-return]
+
+
+# Of the job of this rank.
+OPTIMIZER: list[Any] = []
+
 REFUSED: dict[Way, str] = {
+    hook_after_use: "register_hook() asks for the gradient of a result of",
+    kept_gradient_after_use: "retain_grad() asks for the gradient of a result of",
+    gradient_of_what_was_used: "torch.autograd.grad() asks for the gradient of a result of",
+    backward_to_what_was_used: "backward(inputs=...) asks for the gradient of a result of",
+    zeroed_gradients: "zero_grad() was called inside of a step",
+    zeroed_by_the_optimizer: "optimizer.zero_grad() was called inside of a step",
+    tensor_without_values: "It is on the device 'meta' and has no values",
     method_of_a_list: "changed its argument",
     partial_gradient: "torch.autograd.grad(), backward(inputs=...)",
     inputs_of_backward: "torch.autograd.grad(), backward(inputs=...)",
@@ -200,6 +271,7 @@ def ways_of_a_step(rank: int, world_size: int) -> None:
     whole.load_state_dict(net.state_dict())
     smp.set_partition(net.remote, 1)
     model = smp.DistributedModel(net)
+    OPTIMIZER[:] = [smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))]
     way: Way = reset_attribute
 
     @smp.step
@@ -208,6 +280,10 @@ def ways_of_a_step(rank: int, world_size: int) -> None:
         model.backward(loss)
         return loss.detach()
 
+    def train_twice() -> None:
+        train(batch)  # it may wait for each result, to learn what it is
+        train(batch)
+
     batch = torch.randn(MICROBATCHES * 2, WIDTH, generator=torch.Generator().manual_seed(1))
     for way in (*RIGHT, *REFUSED, *RIGHT):
         for module in (net, whole):
@@ -215,7 +291,7 @@ def ways_of_a_step(rank: int, world_size: int) -> None:
             module.remote.kept = None
         if way in REFUSED:
             with pytest.raises(Exception) as raised:  # noqa: PT011 -- on rank 1 it is StepAborted
-                train(batch)
+                train_twice()
             told = "".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
             assert REFUSED[way] in told, (way.__name__, told)
             continue
@@ -306,6 +382,88 @@ def beside_a_step(rank: int, world_size: int) -> None:
 
 def test_a_thread_beside_a_step_keeps_its_attributes() -> None:
     run_ranks(beside_a_step, 2, deadline_s=DEADLINE_S)
+
+
+UNIT: contextvars.ContextVar[float] = contextvars.ContextVar("UNIT", default=1.0)
+
+
+class Ambient(nn.Module):
+    """Uses what belongs to the thread that calls a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.devices: list[str] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.devices.append(torch.empty(()).device.type)
+        y: Tensor = self.dense(x) * UNIT.get()
+        return y
+
+
+def ambience(rank: int, world_size: int) -> None:
+    """Every microbatch, whichever thread it runs on, finds what the caller of the step has set."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 2, "microbatches": 4, "auto_partition": False, "default_partition": 0})
+    torch.manual_seed(0)
+    net = nn.Sequential(Ambient(), Ambient())
+    smp.set_partition(net[1], 1)
+    model = smp.DistributedModel(net)
+    threads: set[int] = set()
+    units: list[float] = []
+
+    @smp.step
+    def train(x: Tensor) -> Tensor:
+        threads.add(threading.get_ident())
+        units.append(UNIT.get())
+        y = model(x)
+        loss = y.sum() + float(y.sum()) * 0.0
+        UNIT.set(100.0)  # a microbatch's own
+        model.backward(loss)
+        return loss.detach()
+
+    batch = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1))
+    wanted = [loss.clone() for loss in train(batch).outputs]
+    UNIT.set(3.0)
+    for device in ("meta", "cpu", "meta"):
+        with torch.device(device):
+            found = train(batch).outputs
+        assert torch.empty(()).device.type == "cpu"
+        for loss, one in zip(found, wanted, strict=True):
+            assert torch.allclose(loss, 9.0 * one)
+        mine = net[rank].devices[-4:]
+        assert mine == [device] * 4, (rank, mine)
+    if rank == 0:
+        assert len(threads) > 1, "the microbatches take turns"
+        assert units == [1.0] * 4 + [3.0] * 12
+        assert UNIT.get() == 3.0
+
+
+def test_microbatches_find_what_their_caller_has_set() -> None:
+    run_ranks(ambience, 2, deadline_s=DEADLINE_S)
+
+
+def accumulation(rank: int, world_size: int) -> None:
+    """Without a pipeline too, gradients of earlier microbatches are not let go of in silence."""
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 1, "microbatches": 2})
+    model = smp.DistributedModel(nn.Linear(WIDTH, 1))
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+
+    @smp.step
+    def train(x: Tensor) -> None:
+        optimizer.zero_grad()
+        model.backward(model(x).sum())
+
+    with pytest.raises(SMPError, match=r"zero_grad.* was called inside of a step"):
+        train(torch.ones(4, WIDTH))
+    optimizer.zero_grad()
+
+
+def test_zero_grad_in_one_of_several_microbatches_is_refused() -> None:
+    run_ranks(accumulation, 1, deadline_s=DEADLINE_S)
 
 
 class Total(nn.Module):

@@ -125,6 +125,8 @@ class State:
     Attributes:
         model: the `DistributedModel`, or None.
         is_in_body: user code of a step runs on this rank, and not on all those of the pipeline.
+        is_adding_up: user code of a step runs, for one of several microbatches or on one of several
+            ranks: gradients are those of a part of the batch.
         module_manager: how names of the model's parameters are translated.
         param_index_to_name_tp_group, param_name_to_index_tp_group: lists by tp_rank, or None.
     """
@@ -135,6 +137,7 @@ class State:
         self.model: Any = None
         self._optimizer: weakref.ref[Any] | None = None
         self.is_in_body = False
+        self.is_adding_up = False
         self.module_manager = ModuleManager()
         self.param_index_to_name_tp_group: Any = None
         self.param_name_to_index_tp_group: Any = None

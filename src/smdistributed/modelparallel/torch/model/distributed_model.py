@@ -25,6 +25,7 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import (
     ModelNotPartitionedError,
     MultipleDistributedModelError,
+    SMPError,
 )
 from smdistributed.modelparallel.torch.delayed_initialization import (
     has_delayed,
@@ -65,6 +66,7 @@ from smdistributed.modelparallel.torch.partitioning.partitioner import (
     in_one_partition,
     log_placement,
 )
+from smdistributed.modelparallel.torch.pipeline.interception import NO_ZERO_GRAD
 from smdistributed.modelparallel.torch.pipeline.pipeline import Moment, Pipeline, current_pipeline
 from smdistributed.modelparallel.torch.recompute.elsewhere import one_for_each_partition
 from smdistributed.modelparallel.torch.recompute.recomputing_modules import check_settings
@@ -497,7 +499,13 @@ class DistributedModel(Wrapper):
         self._gradient_reduction.note_update()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of torch; a 16-bit optimizer then lets go of the gradients of its fp32 copies."""
+        """As of torch; a 16-bit optimizer then lets go of the gradients of its fp32 copies.
+
+        Raises:
+            SMPError: in a step.
+        """
+        if state.is_adding_up:
+            raise SMPError(NO_ZERO_GRAD.format("model.zero_grad()"))
         super().zero_grad(set_to_none)
         self.note_zero_grad()
         optimizer = current_optimizer()

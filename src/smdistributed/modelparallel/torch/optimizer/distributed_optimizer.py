@@ -60,6 +60,7 @@ from smdistributed.modelparallel.torch.optimizer.states import (
     parameters_here,
     united_shards,
 )
+from smdistributed.modelparallel.torch.pipeline.interception import NO_ZERO_GRAD
 from smdistributed.modelparallel.torch.pipeline.pipeline import current_pipeline
 from smdistributed.modelparallel.torch.saving.checkpoints.agreement import WaitingLoad
 from smdistributed.modelparallel.torch.saving.state_dicts import FP16_STATES, IS_PARTIAL, snapshot
@@ -470,7 +471,9 @@ def _zero_grad(
     set_to_none: bool = True,
     set_grads_to_None: bool | None = None,  # noqa: N803
 ) -> None:
-    """Lets go of gradients, or fills them with zeros."""
+    """Lets go of gradients, or fills them with zeros; outside of steps only."""
+    if state.is_adding_up:
+        raise SMPError(NO_ZERO_GRAD.format("optimizer.zero_grad()"))
     to_none = set_to_none if set_grads_to_None is None else set_grads_to_None
     if state.model is not None:
         state.model.note_zero_grad()

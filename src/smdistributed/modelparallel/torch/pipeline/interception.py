@@ -39,10 +39,16 @@ from smdistributed.modelparallel.torch.pipeline.values.deferred import (
     arrived,
     force_arguments,
     nothing_deferred,
+    require_unused,
 )
 
-__all__ = ["install", "microbatch", "owners", "uninstall"]
+__all__ = ["NO_ZERO_GRAD", "install", "microbatch", "owners", "uninstall"]
 
+NO_ZERO_GRAD = (
+    "{} was called inside of a step; expected a call before it, on all ranks: the function that is"
+    " decorated with @smp.step runs once for each microbatch, whose gradients add up, and on one"
+    " rank of the pipeline."
+)
 
 _HERE_IN_PART = -1
 
@@ -51,6 +57,7 @@ _original_apply = Function.__dict__["apply"].__func__
 _original_backward = torch.autograd.backward
 # Below torch.autograd.grad and backward, by whatever name they were imported; no documented name.
 _original_engine = getattr(torch.autograd, "_engine_run_backward", None)
+_original_zero_grad = nn.Module.zero_grad
 _original_setattr = nn.Module.__setattr__
 _original_delattr = nn.Module.__delattr__
 _activities: Activities | None = None
@@ -95,6 +102,7 @@ def install(
     torch.autograd.backward = _backward
     if _original_engine is not None:
         torch.autograd._engine_run_backward = _run_engine  # type: ignore[attr-defined,assignment]
+    nn.Module.zero_grad = _zero_grad  # type: ignore[method-assign]
     nn.Module.__setattr__ = _setattr  # type: ignore[method-assign]
     nn.Module.__delattr__ = _delattr  # type: ignore[method-assign]
 
@@ -111,6 +119,7 @@ def uninstall(activities: Activities) -> None:
         torch.autograd.backward = _original_backward
         if _original_engine is not None:
             torch.autograd._engine_run_backward = _original_engine  # type: ignore[attr-defined]
+        nn.Module.zero_grad = _original_zero_grad  # type: ignore[method-assign]
         nn.Module.__setattr__ = _original_setattr  # type: ignore[method-assign]
         nn.Module.__delattr__ = _original_delattr  # type: ignore[method-assign]
         _replaced.clear()
@@ -179,7 +188,8 @@ def _apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
 
 
 def _backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-    _original_backward(arrived(tensors), arrived(grad_tensors), *args, **kwargs)
+    require_unused([*args, kwargs.get("inputs")], "backward(inputs=...)")
+    _original_backward(arrived(tensors), arrived(grad_tensors), *arrived(args), **arrived(kwargs))
 
 
 def _run_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -189,6 +199,12 @@ def _run_engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         return _original_engine(outputs, *args, **kwargs)
     with partial_pass():
         return _original_engine(outputs, *args, **kwargs)
+
+
+def _zero_grad(self: nn.Module, set_to_none: bool = True) -> None:
+    if _running() is not None:
+        raise SMPError(NO_ZERO_GRAD.format("zero_grad()"))
+    _original_zero_grad(self, set_to_none)
 
 
 def _setattr(self: nn.Module, name: str, value: Any) -> None:

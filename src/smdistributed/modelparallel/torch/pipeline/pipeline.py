@@ -209,7 +209,7 @@ class Pipeline:
             if model is not None and model.has_replicas
             else None
         )
-        with self.in_body():
+        with self.in_body(len(batch.bodies)):
             if self.size == 1:
                 return self._alone.lead(batch.bodies, notice, batch.weights, habit)
             runner = self.runner()
@@ -228,13 +228,14 @@ class Pipeline:
     # --- while a step is under way ---------------------------------------------------------------
 
     @contextlib.contextmanager
-    def in_body(self) -> Iterator[None]:
+    def in_body(self, num_bodies: int = 1) -> Iterator[None]:
         """In this block user code of a step runs; others of the pipeline do not run it."""
         state.is_in_body = self.size > 1
+        state.is_adding_up = self.size > 1 or num_bodies > 1
         try:
             yield
         finally:
-            state.is_in_body = False
+            state.is_in_body = state.is_adding_up = False
 
     @keep_from_compiler
     def backward(

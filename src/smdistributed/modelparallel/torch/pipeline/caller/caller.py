@@ -185,6 +185,10 @@ class Caller:
             name = self._names[module] if module >= 0 else FUNCTIONS[-1 - module][0]
             program = self._open(activity, owner, modes.is_grad, name)
         sources = [self._source(activity, program, tensor) for tensor in tensors]
+        if modes.is_grad and (module >= 0 or not is_constant(-1 - module)):
+            for tensor in tensors:
+                if type(tensor) is Deferred and tensor.tensor is None:
+                    tensor.is_used = True
         # Drawn, not counted: where a checkpoint recomputes, it is what it was.
         seed = self._random.draw() if module >= 0 else 0
         call = messages.ModuleCall(number, learned is not None, seed, sources)
@@ -218,11 +222,12 @@ class Caller:
         tensors = with_history(program, numbers, _present(returned.values))
         if changes is None or not (changes.has_any or template.objects):
             return template.fill(tensors)
-        where = f"{program.name} on rank {owner}"
         if changes.has_any:
             forward = self._modules[module].forward  # of functions nothing is changed
-            return apply_changes(changes, tensors, passed, where, forward, self._set_attribute)
-        require_same_reach(changes, passed.reach, where)
+            return apply_changes(
+                changes, tensors, passed, program.where, forward, self._set_attribute
+            )
+        require_same_reach(changes, passed.reach, program.where)
         return template.fill(tensors, passed.reach.known)
 
     def path_of(self, module: nn.Module) -> str:
@@ -244,18 +249,17 @@ class Caller:
     def _open(self, activity: CallingActivity, owner: int, is_grad: bool, name: str) -> Program:
         number, ordinal = next(self._numbers), len(activity.programs)
         self.has_called_late |= is_grad and activity.task.phase is Phase.BACKWARD
+        program = Program(self, activity, owner, number, ordinal, is_grad, name)
         if is_grad and not self._has_warned and _is_saving_watched():
             self._has_warned = True
             _log.warning(
-                "%s on rank %d was called within torch.utils.checkpoint, or other hooks on saved"
-                " tensors. Results are right, but what is saved on that rank stays there. Use"
+                "%s was called within torch.utils.checkpoint, or other hooks on saved tensors."
+                " Results are right, but what is saved on that rank stays there. Use"
                 " smp.set_activation_checkpointing(), or checkpoint() of"
                 " smdistributed.modelparallel.torch.patches.checkpoint, for modules on one"
                 " partition.",
-                name,
-                owner,
+                program.where,
             )
-        program = Program(self, activity, owner, number, ordinal, is_grad, name)
         activity.programs.append(program)
         return program
 
@@ -284,9 +288,9 @@ class Caller:
     @staticmethod
     def _refuse(program: Program) -> NoReturn:
         raise SMPError(
-            f"a result of {program.name} on rank {program.owner} was kept beyond its microbatch and"
-            " looked at there for the first time; expected that no microbatch uses what another one"
-            " has computed. Keep result.clone()."
+            f"a result of {program.where} was kept beyond its microbatch and looked at there for"
+            " the first time; expected that no microbatch uses what another one has computed. Keep"
+            " result.clone()."
         )
 
     def force(self, program: Program, placeholder: Deferred) -> None:
@@ -352,7 +356,7 @@ class Caller:
             self._post_call(activity, program, wanted)
         except Exception as error:
             if isinstance(error, TypeError):  # a tensor cannot travel
-                error.add_note(f"\nIt was passed to {program.name} on rank {program.owner}.")
+                error.add_note(f"\nIt was passed to {program.where}.")
             program.fail(error)
             program.has_raised = program.is_closed = True
             raise

@@ -216,6 +216,11 @@ class Program:
         self.state = state
 
     @property
+    def where(self) -> str:
+        """Its first call and its owner, for messages to people."""
+        return f"{self.name} on rank {self.owner} of the pipeline"
+
+    @property
     def is_sent(self) -> bool:
         """Whether nothing can join it any more."""
         return self.state is not ProgramState.OPEN
@@ -296,8 +301,8 @@ class Program:
             if isinstance(each, tuple) and each[1] >= 0 and each[0]._version != each[1]:
                 raise RuntimeError(
                     f"a tensor of shape {tuple(each[0].shape)} was changed in place after it was"
-                    f" passed to {self.name} on rank {self.owner}, before it was sent; expected it"
-                    " to stay as it is until a result has been used. Pass tensor.clone()."
+                    f" passed to {self.where}, before it was sent; expected it to stay as it is"
+                    " until a result has been used. Pass tensor.clone()."
                 )
 
     def slot_for_value(self, program: Program, number: int) -> tuple[int, bool]:
@@ -449,10 +454,9 @@ def _refuse_partial(program: Program) -> None:
     if _pass.is_partial:
         raise SMPError(
             f"torch.autograd.grad(), backward(inputs=...) or create_graph=True came to"
-            f" {program.name} on rank {program.owner} of the pipeline; expected a pass that gives"
-            " all parameters their gradients, as another rank can do no other. Call"
-            " model.backward(loss), or put what this gradient is for on one rank:"
-            ' smp.set_partition(module, 0), with "auto_partition": False.'
+            f" {program.where}; expected a pass that gives all parameters their gradients, as"
+            " another rank can do no other. Call model.backward(loss), or put what this gradient"
+            ' is for on one rank: smp.set_partition(module, 0), with "auto_partition": False.'
         )
 
 

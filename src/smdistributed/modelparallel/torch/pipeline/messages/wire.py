@@ -96,7 +96,8 @@ def _plain(tensor: Tensor) -> tuple[Tensor, int]:
     """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be."""
     code = _CODES.get(tensor.dtype)
     is_wrapper = type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__")
-    if code is None or tensor.layout is not torch.strided or tensor.is_nested or is_wrapper:
+    is_odd = tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta
+    if code is None or is_odd or is_wrapper:
         raise TypeError(_refusal(tensor))
     flags = code | tensor.dim() << _NDIM_SHIFT
     if tensor.requires_grad:
@@ -122,6 +123,8 @@ def _refusal(tensor: Tensor) -> str:
             " enable_nested_tensor=False. Convert others, with torch.nested.to_padded_tensor(),"
             " before they are passed to, or returned from, a module that lives elsewhere."
         )
+    elif tensor.is_meta:
+        advice = "It is on the device 'meta' and has no values: make it on the device of the model."
     elif tensor.layout is not torch.strided:
         advice = f"Call its to_dense(). {advice}"
     return (

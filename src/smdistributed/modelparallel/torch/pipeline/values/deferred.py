@@ -16,12 +16,21 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
+from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.pipeline.values.lazy_functions import may_alias, number_of
 
-__all__ = ["Deferred", "arrived", "force_arguments", "may_defer", "nothing_deferred"]
+__all__ = [
+    "Deferred",
+    "arrived",
+    "force_arguments",
+    "may_defer",
+    "nothing_deferred",
+    "require_unused",
+]
 
 
 class Deferred(Tensor):
@@ -34,12 +43,15 @@ class Deferred(Tensor):
         tensor: once it is here.
         made_from: for what may share memory with another placeholder: how it is made from that.
             So that a change of one is seen in the other, it never comes by itself.
+        is_used: it was passed on before it came: what gradient flows back from there is not seen
+            on this rank.
     """
 
     program: Any
     number: int
     tensor: Tensor | None
     made_from: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None
+    is_used: bool
 
     @property
     def is_pending(self) -> bool:
@@ -68,6 +80,7 @@ class Deferred(Tensor):
         self.number = number
         self.tensor = None
         self.made_from = None
+        self.is_used = False
         return self
 
     @classmethod
@@ -90,6 +103,12 @@ class Deferred(Tensor):
                     if may_alias(number) and type(args[0]) is Deferred and args[0].is_pending:
                         result.made_from = func, args, kwargs
                     return result
+        if func in _OF_GRADIENTS:
+            require_unused(args[0], f"Tensor.{func.__name__}()")
+        elif func is torch.autograd.grad:
+            require_unused(kwargs.get("inputs", args[1:2]), "torch.autograd.grad()")
+        elif func is Tensor.backward:
+            require_unused(kwargs.get("inputs", args[4:5]), "backward(inputs=...)")
         return func(*_arrived_all(args), **{k: arrived(v) for k, v in kwargs.items()})
 
     @classmethod
@@ -104,6 +123,32 @@ class Deferred(Tensor):
             f"{func} got the result of a module on another rank before it had arrived; expected a"
             " torch function to see it first. Pass `result.clone()`, for example to the apply() of"
             " your own autograd.Function."
+        )
+
+
+# What asks for the gradient of its first argument.
+_OF_GRADIENTS = (Tensor.register_hook, Tensor.retain_grad)
+
+
+def require_unused(value: Any, what: str) -> None:
+    """Of a tensor, or of those in lists and tuples: all of its gradient will be seen here.
+
+    Args:
+        value: that is asked for its gradient.
+        what: asks, for the message.
+
+    Raises:
+        SMPError: it was passed on before it came here, and a part of its gradient flows elsewhere.
+    """
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            require_unused(each, what)
+    elif type(value) is Deferred and value.is_used and value.arrive().requires_grad:
+        raise SMPError(
+            f"{what} asks for the gradient of a result of {value.program.where}, which has been"
+            " passed on to modules or functions of other ranks since: their part of the gradient"
+            " does not come to this rank. Expected the call before the result is used: look at it"
+            " first, for example by result.register_hook(...) or result.retain_grad()."
         )
 
 
