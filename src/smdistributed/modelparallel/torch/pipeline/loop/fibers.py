@@ -39,6 +39,7 @@ class Fiber:
         "_is_given",
         "activity",
         "ends",
+        "is_away",
         "is_suspended",
         "job",
         "thread",
@@ -51,6 +52,7 @@ class Fiber:
         self.job: Callable[[], None] | None = None
         self.thrown: BaseException | None = None
         self.is_suspended = False
+        self.is_away = False  # its job has begun, and another fiber may have its turn
         self.thread = 0  # its identity
         self.ends: Callable[[float], None] = lambda _: None  # waits for the thread to end
         self.activity: Any = None
@@ -67,13 +69,25 @@ class Fiber:
             other: that runs now.
             interrupted: as of `take`.
         """
-        other._is_given = True
+        is_said = False
         try:
+            other._is_given = is_said = True
             self._baton.pass_to(other._baton)
         except BaseException as error:
+            if not is_said:
+                other._is_given = True
             other._baton.give()  # once too often, perhaps: see take()
             interrupted(error)
         self.take(interrupted)
+
+    def has_ended(self) -> None:
+        """Its job is over, and has left nothing here."""
+        self.activity = self.thrown = self.job = None
+        self.is_away = self.is_suspended = self._is_given = False
+
+    def keep(self) -> None:
+        """It runs, whatever has interrupted `give_way_to`."""
+        self._is_given = False
 
     def take_job(self) -> Callable[[], None] | None:
         """What it was given to do, which is not kept here: tensors hang on it."""
@@ -171,7 +185,8 @@ class Scheduler:
         self._fatal: BaseException | None = None
         self._interruption: BaseException | None = None
         self._is_aborting = False
-        self._working = 0
+        self._begun: set[Fiber] = set()  # whose jobs have begun, and have not ended
+        self._turns = 0
         self._context = contextvars.Context()
         self.current = self._main
 
@@ -190,23 +205,7 @@ class Scheduler:
         main.thread = threading.get_ident()
         self.current = main
         try:
-            while not self._is_over():
-                ready = self._next()
-                if ready is None:
-                    continue
-                fiber, run = ready.fiber, ready.run
-                del ready  # while this stack waits it must not keep what it has worked on
-                if fiber is None:
-                    self._work(main, run)
-                    del run
-                    continue
-                self._is_main_idle = True
-                try:
-                    self._switch(main, fiber)
-                finally:
-                    self._is_main_idle = False
-                if main.job is not None:
-                    self._work(main, main.take_job())
+            self._run_to_end()
         finally:
             self._ready.clear()
             self._is_aborting = False  # what is submitted from now on is of the next run
@@ -235,6 +234,37 @@ class Scheduler:
         for fiber in fibers:
             fiber.ends(max(0.0, until - time.monotonic()))
 
+    def _run_to_end(self) -> None:
+        try:
+            while not self._is_over():
+                self._take_turn_on_main()
+        except BaseException as error:  # of a signal's handler, in the middle of this
+            self._main.has_ended()
+            self._is_main_idle = False
+            self._begun.discard(self._main)
+            self.current = self._main
+            self._fail(error)
+            self._run_to_end()
+
+    def _take_turn_on_main(self) -> None:
+        """Work on the main fiber, which has nothing under way; or it lets another one work."""
+        main = self._main
+        ready = self._next()
+        if ready is None:
+            return
+        if ready.fiber is None:
+            run = ready.run
+            del ready  # while this stack waits it must not keep what it has worked on
+            self._work(main, run)
+            return
+        self._is_main_idle = True
+        try:
+            self._hand_over(main, ready)
+        finally:
+            self._is_main_idle = False
+        if main.job is not None:
+            self._work(main, main.take_job())
+
     # --- called by the running fiber -------------------------------------------------------------
 
     def submit(self, task: Task, run: Callable[[], None]) -> None:
@@ -244,9 +274,10 @@ class Scheduler:
     def resume(self, fiber: Fiber, task: Task) -> None:
         """What a suspended fiber waits for is there."""
         if fiber.is_suspended:
+            # In this order: a signal's handler may raise anywhere, and no fiber must be lost.
+            self._push(_Ready(self._outside.priority(task), next(self._arrivals), fiber, None))
             fiber.is_suspended = False
             self._suspended.pop(fiber, None)
-            self._push(_Ready(self._outside.priority(task), next(self._arrivals), fiber, None))
 
     def throw(self, fiber: Fiber, task: Task, error: BaseException) -> bool:
         """A suspended fiber goes on with an exception. Returns: whether it was suspended."""
@@ -278,16 +309,16 @@ class Scheduler:
         if self._is_aborting:
             return
         self._is_aborting = True
-        resumed = [ready for ready in self._ready if ready.fiber is not None]
-        self._ready = resumed
+        away = {fiber for fiber in self._begun if fiber.is_away or fiber is not self.current}
+        self._ready = [ready for ready in self._ready if ready.fiber in away]
         heapq.heapify(self._ready)
-        for ready in resumed:
-            if ready.fiber is not None and ready.fiber.thrown is None:
-                ready.fiber.thrown = Aborted()
-        for fiber in list(self._suspended):
+        resumed = {ready.fiber for ready in self._ready}
+        for fiber in away:
             fiber.is_suspended = False
-            fiber.thrown = Aborted()
-            self._push(_Ready(_FIRST, next(self._arrivals), fiber, None))
+            if fiber.thrown is None:
+                fiber.thrown = Aborted()
+            if fiber not in resumed:
+                self._push(_Ready(_FIRST, next(self._arrivals), fiber, None))
         self._suspended.clear()
 
     def waiting(self) -> list[Any]:
@@ -306,7 +337,7 @@ class Scheduler:
         heapq.heappush(self._ready, ready)
 
     def _is_over(self) -> bool:
-        return self._working == 0 and (self._fatal is not None or self._until())
+        return not self._begun and (self._fatal is not None or self._until())
 
     def _next(self) -> _Ready | None:
         """The most urgent thing to do. None: the step is over, and the caller is the main fiber."""
@@ -337,13 +368,19 @@ class Scheduler:
     def _give_way(self, me: Fiber) -> None:
         if self.recorder is not None:
             self.recorder.pause()
-        left = self._outside.leave()
-        ready = self._next()
-        assert ready is not None  # a fiber in the middle of something keeps the step from ending
-        fiber = ready.fiber or self._fiber_for(ready)
-        del ready  # or this stack would keep what another one works on
-        if fiber is not me:
-            self._switch(me, fiber)
+        try:
+            left = self._outside.leave()
+            me.is_away = True
+            self._hand_over(me, self._next())
+        except BaseException:  # of a signal's handler, or there was no thread: it goes on at once
+            me.is_suspended = False
+            me.thrown = None  # this one is raised instead
+            self._suspended.pop(me, None)
+            self._ready = [each for each in self._ready if each.fiber is not me]
+            heapq.heapify(self._ready)
+            raise
+        finally:
+            me.is_away = False
         self._outside.enter(me.activity, left)
         if self.recorder is not None:
             self.recorder.resume(me.activity)
@@ -353,6 +390,39 @@ class Scheduler:
                 raise thrown
             finally:
                 del thrown  # this frame is in its traceback
+
+    def _hand_over(self, me: Fiber, ready: _Ready | None) -> None:
+        """Lets another fiber do that, and waits for the next turn of `me`.
+
+        Raises:
+            BaseException: of a signal's handler; or there was no thread. If no other fiber has had
+                its turn meanwhile, what was to be done still is.
+        """
+        assert ready is not None  # what is in the middle of something keeps the step from ending
+        fiber = ready.fiber
+        if fiber is me:
+            return
+        turns = self._turns
+        try:
+            if fiber is None:
+                fiber = self._fiber_for(ready)
+                ready = ready._replace(run=None)  # or this stack would keep what that one works on
+            self._switch(me, fiber)
+        except BaseException:
+            me.keep()
+            if self._turns == turns:
+                if fiber is not None and ready.fiber is None:
+                    ready = ready._replace(run=fiber.take_job() or ready.run)
+                    self._dismiss(fiber)
+                heapq.heappush(self._ready, ready)
+            raise
+
+    def _dismiss(self, fiber: Fiber) -> None:
+        """A fiber that was to do something, and has not begun, has nothing to do again."""
+        if fiber is self._main:
+            self._is_main_idle = True
+        else:
+            self._idle.append(fiber)
 
     def _fiber_for(self, ready: _Ready) -> Fiber:
         """A fiber that has nothing to do, and now this."""
@@ -368,24 +438,26 @@ class Scheduler:
     def _switch(self, me: Fiber, other: Fiber) -> None:
         """Gives the baton away, and waits to be given it back."""
         me.give_way_to(other, self._interrupt)
+        self._turns += 1
         self.current = me
 
     def _work(self, me: Fiber, run: Callable[[], None] | None) -> None:
         assert run is not None
-        self.current = me
-        self._working += 1
         try:
+            self._turns += 1
+            self.current = me
+            me.thrown = None  # of what has ended
+            self._begun.add(me)
             self._context.copy().run(run)
         except _Exit:
             raise
-        except Aborted:
-            pass
         except BaseException as error:  # jobs deal with theirs: this one is a defect, or Ctrl-C
-            self._fail(error)
+            if not isinstance(error, Aborted) or not self._is_aborting:
+                self._fail(error)
         finally:
             if self.recorder is not None:
                 self.recorder.pause()
-            self._working -= 1
+            self._begun.discard(me)
             me.activity = None
 
     def _interrupt(self, error: BaseException) -> None:

@@ -3,14 +3,18 @@
 """Fibers: who runs next, and what ends them."""
 
 import contextlib
+import functools
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -342,3 +346,114 @@ def test_a_rank_that_waits_keeps_nothing_of_what_it_has_done() -> None:
     world.late.append(lambda: seen.append(held[0]()))
     world.scheduler.run(lambda: len(seen) == 2)
     assert seen == [_Held, None]
+
+
+class _Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+def _raise_at(number: int) -> tuple[Callable[..., Any], list[str]]:
+    """A trace function that raises at the n-th line of fibers.py; and where it did."""
+    left = number
+    where: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("fibers.py"):
+            return None
+        if event == "line" and not where:
+            left -= 1
+            if left == 0:
+                where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise _Interrupted
+        return trace
+
+    return trace, where
+
+
+def _three_that_wait(world: World) -> None:
+    """Microbatches that suspend twice each, and are resumed by what comes; new work between."""
+    inbox: dict[int, Fiber] = {}
+
+    def body(number: int) -> None:
+        for turn in range(2):
+            inbox[number] = world.scheduler.current
+            wake = functools.partial(_resume, world, inbox, number)
+            (world.messages if (number + turn) % 2 else world.late).append(wake)
+            world.scheduler.suspend()
+        world.scheduler.submit(BACKWARD[number], lambda: world.log.append(f"B{number}"))
+        world.scheduler.yield_to_more_urgent(BACKWARD[number])
+        world.log.append(f"F{number}")
+
+    world.offered = deque(range(3))
+    world.body = body
+
+
+def _resume(world: World, inbox: dict[int, Fiber], number: int) -> None:
+    world.scheduler.resume(inbox[number], FORWARD[number])
+
+
+def _run_traced(world: World, number: int) -> tuple[BaseException | None, list[str], bool]:
+    """Returns: what `run()` raised, where the signal came, and whether it ended."""
+    raised: list[BaseException] = []
+    trace, where = _raise_at(number)
+
+    def run() -> None:
+        sys.settrace(trace)
+        try:
+            world.scheduler.run(lambda: len(world.log) == 6)
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10.0)
+    return (raised[0] if raised else None), where, not thread.is_alive()
+
+
+def test_a_handler_that_raises_at_any_line_loses_no_fiber() -> None:
+    """The run ends with that error, and the next one is right."""
+    places = set()
+    for number in itertools.count(1):
+        world = World()
+        _three_that_wait(world)
+        error, where, has_ended = _run_traced(world, number)
+        assert has_ended, f"hangs after a signal at {where}"
+        if not where:
+            break
+        places.add(where[0].split(":")[0])
+        assert isinstance(error, (_Interrupted, RuntimeError)), (where, error)
+        world.messages.clear()
+        world.late.clear()
+        world.log.clear()
+        _three_that_wait(world)
+        error, _, has_ended = _run_traced(world, 1 << 60)
+        assert has_ended, f"the run after hangs; the signal had come at {where}"
+        assert error is None, (where, error)
+        assert sorted(world.log) == ["B0", "B1", "B2", "F0", "F1", "F2"], where
+        world.scheduler.close()
+    assert places >= {"_give_way", "_hand_over", "_switch", "_next", "resume", "suspend", "_push"}
+
+
+def test_a_thread_that_cannot_be_started_fails_one_run_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    _three_that_wait(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            world.scheduler.run(lambda: len(world.log) == 6)
+    world.messages.clear()
+    world.late.clear()
+    world.log.clear()
+    _three_that_wait(world)
+    world.scheduler.run(lambda: len(world.log) == 6)
+    assert sorted(world.log) == ["B0", "B1", "B2", "F0", "F1", "F2"]
+    world.scheduler.close()
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
