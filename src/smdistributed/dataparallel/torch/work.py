@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -33,9 +34,29 @@ from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.dataparallel.torch.completion import run_soon
 from smdistributed.dataparallel.trace import recorder
 
-__all__ = ["COMPLETED", "AllOf", "EngineWork", "SmddpWork"]
+__all__ = ["COMPLETED", "AllOf", "EngineWork", "SmddpWork", "forbid_waiting_in_backward"]
 
 _completing = threading.Lock()
+
+
+class _Forbidden:
+    """Who has a reason against waiting inside of a backward pass; how many."""
+
+    count = 0
+
+    @classmethod
+    def let_go(cls) -> None:
+        cls.count -= 1
+
+
+def forbid_waiting_in_backward(owner: object) -> None:
+    """While `owner` lives, a backward pass waits for no operation that was begun in it.
+
+    For who may wait there for something else that this rank is to do: so it is with the stages of a
+    pipeline that have replicas.
+    """
+    _Forbidden.count += 1
+    weakref.finalize(owner, _Forbidden.let_go)
 
 
 class EngineWork(Protocol):
@@ -143,7 +164,8 @@ class SmddpWork(TorchWork):
         # The engine calls back in any case, on its progress thread, which must not run what users
         # chain to the future.
         self._engine_work.add_done_callback(self._complete_soon)
-        if self._engine_work.is_small and torch._C._current_graph_task_id() != -1:
+        is_in_backward = torch._C._current_graph_task_id() != -1
+        if self._engine_work.is_small and is_in_backward and not _Forbidden.count:
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self._complete_now)
         return checked

@@ -38,6 +38,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from smdistributed.dataparallel.torch.work import forbid_waiting_in_backward
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.torch.modules.placement import Placement
 
@@ -99,6 +100,9 @@ class Replicas:
         self.num_updates = 0
         for _, buffer in placement.local_buffers():
             dist.broadcast(buffer.data, self._root, group=group)
+        # While the pipeline runs, no rank may wait for its replicas: what they do first may wait
+        # for another rank of theirs, and that one for its replica here.
+        forbid_waiting_in_backward(self)
         self._build()
 
     def _build(self) -> None:
@@ -289,15 +293,7 @@ def _is_zero(gradient: Tensor | None) -> bool:
 
 def _signature(placement: Placement) -> list[tuple[Any, ...]]:
     """What DDP must know of parameters, and is not told when it changes."""
-    return [(id(p), p.requires_grad, p.dtype, p.device) for _, p in _parameters_here(placement)]
-
-
-def _parameters_here(placement: Placement) -> Iterator[tuple[str, nn.Parameter]]:
-    """Also those that the model has got since it was placed: they are where its root is."""
-    is_root_here = placement.is_module_here(placement.model)
-    for name, parameter in placement.model.named_parameters():
-        if placement.is_here(name) if name in placement.partition_of else is_root_here:
-            yield name, parameter
+    return [(id(p), p.requires_grad, p.dtype, p.device) for _, p in placement.local_parameters()]
 
 
 class _Part(nn.Module):
@@ -314,7 +310,7 @@ class _Part(nn.Module):
             for _, module in placement.local_modules()
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
         }
-        for name, parameter in _parameters_here(placement):
+        for name, parameter in placement.local_parameters():
             label = "of " + name.replace(".", "/")
             if id(parameter) in sparse and parameter.requires_grad:
                 holder = nn.Embedding(1, 1, sparse=True, device="meta")
