@@ -296,7 +296,9 @@ def _try_to_pack(job: Job, obj: Any) -> tuple[int, Packed, TypeError | None]:
         text = f"rank {job.rank} sends no object: {error}"
         failure = TypeError(text)
         failure.__cause__ = error.__cause__
-        explanation = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        explanation = torch.frombuffer(
+            bytearray(text.encode("utf-8", "backslashreplace")), dtype=torch.uint8
+        )
         return _What.EXPLANATION, Packed(explanation), failure
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from smdistributed._common.error_text import error_text
+from smdistributed._common.error_text import error_text, shortened
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
@@ -276,16 +276,16 @@ class Runner:
         if isinstance(error, StepAborted):  # another rank has said why
             reason = str(error)
         else:
-            text = "".join(map(str, getattr(error, "__notes__", None) or ()))
+            trace = shortened("".join(traceback.format_exception(error)).rstrip())
             reason = (
-                f"the step ended because of {error_text(error)}. It was raised on the"
-                f" leader of this pipeline, or reached it from there:{text or ' no further trace'}"
+                f"the step ended because of {error_text(error)}.\n--- raised on the leader of this"
+                f" pipeline, or reached it ---\n{trace}"
             )
         for rank in self._router.others:
             self._tell_reason(rank, reason)
 
     def _tell_leader(self, error: BaseException) -> None:
-        trace = "".join(traceback.format_exception(error)).rstrip()
+        trace = shortened("".join(traceback.format_exception(error)).rstrip())
         self._tell_reason(
             0,
             f"the step ended because of {error_text(error)}.\n--- raised on rank"

@@ -387,7 +387,7 @@ class Abort(Message):
     reason: str
 
     def encode(self) -> Encoded:
-        return (), (), self.reason.encode()
+        return (), (), self.reason.encode("utf-8", "backslashreplace")
 
     @classmethod
     def decode(cls, ints: Sequence[int], tensors: Tensors, pickled: bytes) -> Self:

@@ -7,10 +7,14 @@ from __future__ import annotations
 import pickle
 import traceback
 
-from smdistributed._common.error_text import error_text
+from smdistributed._common.error_text import error_text, shortened
 from smdistributed.modelparallel.exceptions import SMPError
 
 __all__ = ["RemoteError", "pickled_error", "unpickled_error"]
+
+
+# Of an exception; a longer one goes by its text.
+_MOST_BYTES = 1 << 20
 
 
 class RemoteError(SMPError, RuntimeError):
@@ -25,10 +29,14 @@ def pickled_error(error: BaseException, where: str) -> bytes:
     """
     trace = "".join(traceback.format_exception(error))
     # What an earlier rank wrote below its traceback is in this one's text already.
-    text = f"\n--- raised on {where} ---\n{trace.rstrip()}"
+    text = f"\n--- raised on {where} ---\n{shortened(trace.rstrip())}"
     try:
         encoded = pickle.dumps(error)
-        pickle.loads(encoded)  # many classes can be pickled, but not made again
+        again = pickle.loads(encoded)  # many classes can be pickled, but not made again
+        if type(again) is not type(error) or str(again) != str(error):
+            encoded = b""  # as its __init__ has made the text
+        if len(encoded) > _MOST_BYTES:
+            encoded = b""
     except Exception:
         encoded = b""
     return pickle.dumps((encoded, text, error_text(error)))
@@ -50,7 +58,11 @@ def unpickled_error(data: bytes) -> Exception:
             str(error)
         except Exception:  # then no text could be made of it
             error = RemoteError(summary)
-    if hasattr(error, "__notes__"):
-        error.__notes__.clear()
-    error.add_note(text)
+    try:
+        if hasattr(error, "__notes__"):
+            error.__notes__.clear()
+        error.add_note(text)
+    except Exception:  # it lets nobody change it
+        error = RemoteError(summary)
+        error.add_note(text)
     return error

@@ -210,7 +210,8 @@ def force_arguments(
     comes when it is looked at.
     """
     if any(type(value) is Deferred for value in args):
-        args = tuple(value.arrive() if type(value) is Deferred else value for value in args)
+        # A list, as a generator would make RuntimeError of the StopIteration of a module.
+        args = tuple([value.arrive() if type(value) is Deferred else value for value in args])
     if any(type(value) is Deferred for value in kwargs.values()):
         kwargs = {
             key: value.arrive() if type(value) is Deferred else value
