@@ -76,12 +76,26 @@ class Placement:
                     self.partition_of[full] = place
 
     def is_here(self, name: str) -> bool:
-        """Of a parameter or buffer, by its first name."""
-        return self.partition_of[name] == self.pp_rank
+        """Of a parameter or buffer, by its first name; also of one made since, as by a forward."""
+        place = self.partition_of.get(name)
+        return (self._nearest(name.rpartition(".")[0]) if place is None else place) == self.pp_rank
 
     def is_module_here(self, module: nn.Module) -> bool:
         """Whether this rank's partition has the module."""
-        return self.partition_of_module[module] == self.pp_rank
+        place = self.partition_of_module.get(module)
+        if place is None:  # made since
+            names = (name for name, each in self.model.named_modules() if each is module)
+            place = self._nearest(next(names, ""))
+        return place == self.pp_rank
+
+    def _nearest(self, name: str) -> int:
+        """Of a module made since: the partition of the nearest one that it is in."""
+        while name:
+            place = self.partition_of_module.get(self.model.get_submodule(name))
+            if place is not None:
+                return place
+            name = name.rpartition(".")[0]
+        return self.partition_of_module[self.model]
 
     def apply(self, device: torch.device) -> None:
         """Moves what is here to the device, and lets go of the rest.
@@ -117,6 +131,8 @@ class Placement:
         for module in self.owners:
             if self.is_module_here(module) or _refuse_to_run in module._forward_pre_hooks.values():
                 continue
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # it takes no hooks; and it is one block, which runs on one rank
             # Calls of the module itself go to its rank and never come here; those of a copy do.
             module.register_forward_pre_hook(_refuse_to_run)
 

@@ -56,6 +56,11 @@ def check_module(module: object) -> None:
             raise TypeError("a DistributedModel was wrapped again; expected the plain module.")
         own = (*part.named_parameters(name, recurse=False), *part.named_buffers(name, False))
         for path, tensor in own:
+            if nn.parameter.is_lazy(tensor):
+                raise TypeError(
+                    f"{path} of {type(part).__name__} has no shape yet; expected one, by which the"
+                    " model is divided. Run the module on a small batch before it is wrapped."
+                )
             if _is_distributed(tensor):
                 raise TypeError(
                     f"{path} is a DTensor; expected tensors that no other library distributes, as"

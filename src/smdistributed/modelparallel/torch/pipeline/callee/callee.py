@@ -96,6 +96,7 @@ class Callee:
         # What came for a program whose call has not come yet: ranks do not wait for one another.
         self._early: dict[Key, list[tuple[int, Tensor]]] = {}
         self._has_warned: set[bool] = set()
+        self._has_told_of_hook: set[int] = set()
         self.recorder: Recorder | None = None
 
     def count_awaiting_backward(self) -> int:
@@ -323,7 +324,7 @@ class Callee:
                 results += changes.tensors
                 num_tensors += len(changes.tensors)
                 changes = changes._replace(tensors=())
-            whole = pickle.dumps((template, changes))
+            whole = _pickled((template, changes))
             wanted = range(len(results) - num_tensors, len(results))
         fetched = (value for fetch in frame.fetches for value in fetch.values)
         pushed = (push.value for push in frame.pushes)
@@ -354,6 +355,8 @@ class Callee:
             if watch is not None:
                 watch.require_unchanged(self._names[number], module.forward, error)
             raise
+        if any(each.requires_grad and each._backward_hooks for each in arguments):
+            self._warn_of_hook(number)
         attributes = self._attributes.set_in_call(frame.activity, is_expected)
         if watch is None:
             if not attributes and not is_any_changed(arguments, before):
@@ -364,6 +367,17 @@ class Callee:
             self._require_no_other_reader(frame, changes)
             self._warn_of_changes(number, changes)
         return result, watch, changes
+
+    def _warn_of_hook(self, number: int) -> None:
+        """Once for a module."""
+        if number not in self._has_told_of_hook:
+            self._has_told_of_hook.add(number)
+            _log.warning(
+                "%s registered a hook on a tensor that another rank has given it. The hook sees the"
+                " gradient of this module alone, and not of other uses of that tensor. Register it"
+                " where the tensor is made.",
+                self._names[number],
+            )
 
     def _warn_of_changes(self, number: int, changes: Changes) -> None:
         """Once, of arguments and of attributes: they are mended in different ways."""
@@ -539,6 +553,17 @@ def _template_of(
     if type(result) is Deferred:
         result = result.arrive()
     return without_tensors(result, None if watch is None else watch.known)
+
+
+def _pickled(told: Any) -> bytes:
+    try:
+        return pickle.dumps(told)
+    except Exception as error:
+        raise TypeError(
+            f"what the module returned cannot go to another rank ({error}); expected tensors, plain"
+            " values, containers of them, or objects that pickle takes. Return what the other ranks"
+            " can have."
+        ) from error
 
 
 def _by_id(tensors: Sequence[Tensor], values: Sequence[Any]) -> dict[int, Any]:

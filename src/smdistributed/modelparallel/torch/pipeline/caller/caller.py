@@ -217,6 +217,10 @@ class Caller:
             self._changing.add(number)
         elif is_lasting and template.is_plain and number not in self._changing:
             self._learned[number] = template
+        if not program.is_grad and any(t.requires_grad for t in _present(returned.values)):
+            # Its history is on its rank alone: who uses it there must learn that here.
+            self._changing.add(number)
+            self._learned.pop(number, None)
         first = program.add_values(len(returned.values))
         numbers = list(range(first, program.num_values))
         tensors = with_history(program, numbers, _present(returned.values))

@@ -489,11 +489,46 @@ class ValuesNode(Function):
         return (None, None, None, None)
 
 
+class ElsewhereNode(Function):
+    """Values that have a history on their rank, and came of a call without gradients.
+
+    So it is if a module turns gradients on by itself, or returns a parameter of its own.
+    """
+
+    apply = autograd_engine.apply
+
+    @staticmethod
+    def forward(ctx: Any, where: str, dummy: Tensor, box: list[list[Tensor]]) -> tuple[Tensor, ...]:
+        ctx.where = where
+        tensors = box.pop()
+        fixed = [tensor for tensor in tensors if not tensor.requires_grad]
+        for tensor in tensors:
+            tensor.requires_grad_(False)
+        ctx.mark_non_differentiable(*fixed)
+        return tuple(tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        raise SMPError(
+            f"a backward pass came to a result of {ctx.where}, which was called without gradients"
+            " (torch.no_grad()) and has made a history by itself, on its rank; expected calls with"
+            " gradients on. Call it outside of no_grad(), or detach what it returns."
+        )
+
+
 def with_history(program: Program, numbers: list[int], tensors: list[Tensor]) -> list[Tensor]:
     """Values that came, as results of the program in the caller's graph."""
-    if program.token is None or not any(tensor.requires_grad for tensor in tensors):
+    has_any = any(tensor.requires_grad for tensor in tensors)
+    if not has_any or (program.token is None and torch.is_inference_mode_enabled()):
         for tensor in tensors:
             tensor.requires_grad_(False)
         return tensors
     with torch.enable_grad():
+        if program.token is None:
+            return list(
+                ElsewhereNode.apply(
+                    program.where, torch.empty(0, requires_grad=True, device="cpu"), [tensors]
+                )
+            )
         return list(ValuesNode.apply(program, program.token, numbers, [tensors]))
