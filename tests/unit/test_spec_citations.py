@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "docs" / "spec"
 CITING = ("src", "native", "tests")
 SUFFIXES = (".py", ".pyi", ".h", ".cc", ".c")
-PACKAGES = ("dataparallel", "modelparallel")
+PACKAGES = ("dataparallel", "modelparallel", "launch")
 
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?(?![\d.]*\d))"
 # "dataparallel specification, sections 3.2", "specification's table, section 3.3", "(spec, 6.5)".
