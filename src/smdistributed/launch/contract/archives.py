@@ -1,0 +1,234 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of a job: its sources on the way in, its model and its output on the way out.
+
+Each is a `.tar.gz` whose root holds the contents of a directory, and not the directory. It appears
+whole or not at all. Links are followed, since what they point to is not on the other host.
+
+Source: launch specification, sections 3.1 and 6.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from smdistributed._common.errors import ConfigurationError
+
+__all__ = ["check_sources", "pack_directories", "pack_sources", "unpack"]
+
+_OPT_ML = Path("/opt/ml")
+_MOST_LINKS = 40
+
+
+def check_sources(entry_point: str, source_dir: str | None) -> Path:
+    """The file of the entry point.
+
+    Args:
+        entry_point: a path; below `source_dir` if that is given.
+        source_dir: a directory here, or None.
+
+    Raises:
+        ValueError: one of them is not there, or is not here; the published texts.
+    """
+    if entry_point.lower().startswith("s3://"):
+        raise ValueError(
+            f"Invalid entry point script: {entry_point}. Must be a path to a local file."
+        )
+    if source_dir is None:
+        path = Path(entry_point)
+        if not path.is_file():
+            raise ValueError(
+                f'No file named "{path.name}" was found in directory "{path.parent.absolute()}".'
+            )
+        return path
+    if not os.path.isdir(source_dir):
+        raise ValueError(f'"{source_dir}" is not a directory.')
+    path = Path(source_dir, entry_point)
+    if not path.is_file():
+        raise ValueError(f'No file named "{entry_point}" was found in directory "{source_dir}".')
+    if os.path.isabs(entry_point) or ".." in Path(entry_point).parts:
+        raise ValueError(
+            f'the entry point "{entry_point}" is not below the directory "{source_dir}"; expected a'
+            " path below it, as that directory alone goes to the job."
+        )
+    return path
+
+
+def pack_sources(
+    archive: Path, entry_point: str, source_dir: str | None, dependencies: Sequence[str] = ()
+) -> None:
+    """Writes `sourcedir.tar.gz`.
+
+    Args:
+        archive: the file to be written.
+        entry_point, source_dir: as of `check_sources`. Without a directory the file goes alone.
+        dependencies: files and directories, which go beside it under their last name.
+
+    Raises:
+        ValueError: one of them is not there, or two have the same name.
+        ConfigurationError: the archive cannot be written.
+    """
+    path = check_sources(entry_point, source_dir)
+    roots: dict[str, Path] = {}
+    if source_dir is None:
+        roots[path.name] = path
+    else:
+        roots = {each.name: each for each in sorted(Path(source_dir).iterdir())}
+    for given in dependencies:
+        each = Path(os.path.normpath(given))
+        if not each.exists():
+            raise ValueError(
+                f'the dependency "{given}" is not there; expected a file or directory.'
+            )
+        if each.name in roots:
+            raise ValueError(
+                f'the dependency "{given}" has the name of "{roots[each.name]}", beside which it'
+                " goes; expected another name. Rename one of them."
+            )
+        roots[each.name] = each
+    _write(archive, lambda: _of_roots(roots))
+
+
+def pack_directories(
+    archive: Path, directories: Sequence[Path], bases: Sequence[Path] = ()
+) -> tuple[bool, list[str]]:
+    """Writes one archive of what is in some directories; of a name, what the first of them has.
+
+    Args:
+        archive: the file to be written.
+        directories: one is left out if it is not there.
+        bases: of each, what its script had at `/opt/ml`: links may lead there.
+
+    Returns: whether there was anything, else no archive is written; and names of files that more
+        than one directory has.
+
+    Raises:
+        ConfigurationError: the archive cannot be written.
+    """
+    clashes: list[str] = []
+
+    def members() -> Iterator[tuple[str, Path]]:
+        seen: dict[str, bool] = {}
+        for directory, base in itertools.zip_longest(directories, bases):
+            if not directory.is_dir():
+                continue
+            roots = {each.name: each for each in sorted(directory.iterdir())}
+            for name, path in _of_roots(roots, base):
+                is_file = path.is_file()
+                if any(seen.get(str(parent)) for parent in PurePosixPath(name).parents):
+                    clashes.append(name)  # it is below what is a file in an earlier one
+                elif name not in seen:
+                    seen[name] = is_file
+                    yield name, path
+                elif is_file or seen[name]:
+                    clashes.append(name)
+
+    if not any(each.is_dir() and any(each.iterdir()) for each in directories):
+        return False, []
+    _write(archive, members)
+    return True, clashes
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpacks an archive into an existing directory.
+
+    What would leave the directory, and what is neither file, directory nor link, is refused.
+
+    Raises:
+        ConfigurationError: it is no such archive, or the directory cannot be written.
+    """
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            tar.extractall(directory, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ConfigurationError(
+            f"{archive} cannot be unpacked into {directory}: {error}; expected a .tar.gz whose"
+            " entries stay below that directory, and room on its disk."
+        ) from None
+
+
+def _write(archive: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=f".{archive.name}.", dir=archive.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz", dereference=True) as tar:
+                for member, path in members():
+                    tar.add(path, member, recursive=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, archive)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise ConfigurationError(_why(error, archive, members)) from None
+        raise
+
+
+def _why(error: OSError, archive: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> str:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{archive} cannot be written: {error}; expected files that this user may read, and a"
+            " directory that it may write."
+        )
+    needed = sum(path.stat().st_size for _, path in members() if path.is_file())
+    return (
+        f"the disk of {archive} is full: {error}; expected room for up to {needed:,} bytes. Remove"
+        " what is not needed there, or set SMD_HOME or output_path to another disk."
+    )
+
+
+def _of_roots(roots: Mapping[str, Path], base: Path | None = None) -> Iterator[tuple[str, Path]]:
+    for inside, path in roots.items():
+        yield from _members(inside, path, (), base)
+
+
+def _there(path: Path, base: Path | None) -> Path | None:
+    """What a path leads to outside of the host's namespace; None if that is nothing."""
+    if base is None:
+        return path
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            return path if path.exists() else None
+        target = Path(os.readlink(path))
+        if target.is_relative_to(_OPT_ML):
+            path = base / target.relative_to(_OPT_ML)
+        else:
+            path = path.parent / target
+    return None
+
+
+def _members(
+    inside: str, given: Path, above: tuple[tuple[int, int], ...], base: Path | None = None
+) -> Iterator[tuple[str, Path]]:
+    """Files and directories below a path, by their name in the archive.
+
+    Args:
+        above: the directories that this one is in, by device and number: links may lead back.
+        base: as of `pack_directories`; with it, links that lead nowhere are left out.
+    """
+    path = _there(given, base)
+    if path is None:
+        return
+    found = path.stat()
+    if stat.S_ISREG(found.st_mode):
+        yield inside, path
+    elif stat.S_ISDIR(found.st_mode):
+        number = found.st_dev, found.st_ino
+        if number in above:
+            raise ValueError(
+                f'"{path}" is a link to a directory that it lies in; expected directories that end.'
+                " Remove the link."
+            )
+        yield inside, path
+        for each in sorted(path.iterdir()):
+            yield from _members(f"{inside}/{each.name}", each, (*above, number), base)
+    # Sockets, FIFOs and devices mean nothing elsewhere.
