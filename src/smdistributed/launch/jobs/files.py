@@ -1,0 +1,162 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are whole or not there, whoever dies while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["Lock", "append_line", "one_at_a_time", "write_whole"]
+
+# Who only looks whether a lock is held has it for a moment.
+_LOOK_S = 0.5
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that readers find the old content or the new one, and never a part.
+
+    Raises:
+        OSError: it cannot be written; what was there is unchanged.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Or the new name may be gone after a power failure, though the data are there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Adds a line to a file. Lines of several processes do not mix.
+
+    Args:
+        path: of the file; made if it is not there.
+        line: without a line feed.
+
+    Raises:
+        OSError: it cannot be written. A part of the line may be there: readers drop what has no
+            line feed, and the next line begins on a line of its own.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # let go of with the descriptor
+        size = os.fstat(descriptor).st_size
+        begin = b"" if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n" else b"\n"
+        rest = memoryview(begin + line + b"\n")
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """In this block no other process is in a block of the same file; waits for it.
+
+    Args:
+        path: of the file; made if it is not there.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Lock:
+    """A lock on a file, which its process holds as long as it lives.
+
+    Unlike a process's number, which may be another process's tomorrow, it fools nobody: the kernel
+    lets go of it when the process ends, however it ends. A process can start another one that holds
+    the lock from its first moment on: `descriptor` is passed on and `adopt`ed there.
+
+    Args:
+        path: of the file; made if it is not there, and never removed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Of the open file, for a process that is to hold the lock too."""
+        assert self._descriptor is not None
+        return self._descriptor
+
+    def acquire(self) -> bool:
+        """Takes it. Returns: whether nobody else has it, and keeps it."""
+        if self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + _LOOK_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        os.close(descriptor)
+                        return False
+                    time.sleep(_LOOK_S / 50)
+                else:
+                    self._descriptor = descriptor
+                    return True
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def adopt(self, descriptor: int) -> None:
+        """Takes it over from the process that has started this one."""
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+
+    def hand_over(self) -> None:
+        """Another process holds it now, by the descriptor that it was given."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def release(self) -> None:
+        """Lets go of it, also for processes that were forked meanwhile."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.hand_over()
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether another process has it now."""
+        if self._descriptor is not None:
+            return False
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

@@ -1,0 +1,70 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where data lie on this machine that a document names by a URI.
+
+`s3://bucket/key` is a folder of the home directory: a store of this user, for which no account is
+needed. `file:///path` is that path.
+
+Source: launch specification, sections 5 and 6.1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.home import Home
+
+__all__ = ["default_bucket", "local_path", "require_bucket"]
+
+
+def local_path(uri: str, home: Home) -> Path:
+    """The file or folder that a URI names; it need not be there.
+
+    Raises:
+        ConfigurationError: it is no such URI, or leads out of its bucket.
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme == "file":
+        given = rest.removeprefix("localhost")
+        path, decoded = Path(given), Path(unquote(given))
+        if decoded != path and decoded.exists() and not path.exists():
+            path = decoded  # as `Path.as_uri()` makes it
+        if not path.is_absolute():
+            raise ConfigurationError(
+                f"{uri!r} names no file; expected file:// and an absolute path: file:///path."
+            )
+        return path
+    bucket, _, key = rest.partition("/")
+    if scheme != "s3" or not bucket or bucket.startswith("."):
+        raise ConfigurationError(
+            f"{uri!r} names no data; expected s3://BUCKET/KEY, or file:// and an absolute path."
+        )
+    if key.startswith("/") or ".." in PurePosixPath(key).parts:
+        raise ConfigurationError(
+            f"{uri!r} leads out of its bucket; expected a key that begins with no slash, and has no"
+            " '..' in it."
+        )
+    return home.buckets / bucket / key
+
+
+def require_bucket(uri: str, home: Home) -> None:
+    """Refuses data in a bucket that this store does not have.
+
+    Raises:
+        ConfigurationError: names the bucket and where it was looked for.
+    """
+    scheme, _, rest = uri.partition("://")
+    bucket = rest.partition("/")[0]
+    if scheme == "s3" and not (home.buckets / bucket).is_dir():
+        raise ConfigurationError(
+            f"{uri!r} is in bucket {bucket!r}, which this machine's store does not have"
+            f" ({home.buckets}); expected a bucket that was filled here, by upload_data() or by a"
+            " copy of its files into that folder. Amazon's S3 is not asked."
+        )
+
+
+def default_bucket(region: str = "us-east-1") -> str:
+    """The bucket that is taken where none is named; as Amazon's is called."""
+    return f"sagemaker-{region}-000000000000"
