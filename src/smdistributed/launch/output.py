@@ -126,6 +126,7 @@ class RankStream:
         rank: the rank, for the prefix; the progress of rank 0 is shown.
         to_stderr: the stream is standard error.
         last_lines: keeps the last lines, for the summary of a failure.
+        prefix: comes before each line; None: "[rank 3] ".
     """
 
     def __init__(
@@ -135,12 +136,13 @@ class RankStream:
         *,
         to_stderr: bool,
         last_lines: "collections.deque[bytes]",
+        prefix: bytes | None = None,
     ) -> None:
         self._console = console
         self._rank = rank
         self._to_stderr = to_stderr
         self._last_lines = last_lines
-        self._prefix = f"[rank {rank}] ".encode()
+        self._prefix = f"[rank {rank}] ".encode() if prefix is None else prefix
         self._assembler = LineAssembler()
         self._shown: bytes | None = None
 

@@ -27,6 +27,8 @@ Every rank leads a process group of its own, so that it can be signalled togethe
 and a terminal's signals reach this process only. All are in our session: see `terminal`.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
@@ -38,12 +40,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
+from typing import NamedTuple
 
 from smdistributed.launch.orphans import Guardian, adopt_orphans, die_with_parent
 from smdistributed.launch.output import Console, RankStream
 from smdistributed.launch.terminal import leave_terminal
 
-__all__ = ["CommandError", "Supervisor"]
+__all__ = ["CommandError", "EndedRank", "Supervisor"]
 
 GRACE_S = 10.0
 INTERRUPT_GRACE_S = 30.0
@@ -69,13 +72,32 @@ class CommandError(Exception):
         self.status = status
 
 
+class EndedRank(NamedTuple):
+    """How a rank has ended.
+
+    Attributes:
+        rank: of this machine.
+        returncode: its exit status; -n if signal n ended it.
+        failed_first: the job was ended because of it.
+        last_lines: what it has printed last.
+        ended_at: when; seconds of the machine's monotonic clock.
+    """
+
+    rank: int
+    returncode: int
+    failed_first: bool
+    last_lines: list[str]
+    ended_at: float
+
+
 @dataclasses.dataclass
 class _Rank:
     rank: int
-    process: "subprocess.Popen[bytes]"
-    last_stdout: "collections.deque[bytes]"
-    last_stderr: "collections.deque[bytes]"
+    process: subprocess.Popen[bytes]
+    last_stdout: collections.deque[bytes]
+    last_stderr: collections.deque[bytes]
     status: int | None = None
+    ended_at: float = 0.0
 
     @property
     def pid(self) -> int:
@@ -93,6 +115,10 @@ class Supervisor:
         say: prints a line of the supervisor's own.
         grace_s: seconds between SIGTERM and SIGKILL after a failure.
         interrupt_grace_s: seconds that ranks have after a signal that was passed on.
+        directory: in which the command runs; None: this process's.
+        prefix_of: what comes before a line of a rank, by the rank and whether it is of standard
+            error; None: "[rank 3] ".
+        each_second: is called about once a second while ranks run; it may call `end`.
     """
 
     def __init__(
@@ -104,6 +130,9 @@ class Supervisor:
         *,
         grace_s: float = GRACE_S,
         interrupt_grace_s: float = INTERRUPT_GRACE_S,
+        directory: str | None = None,
+        prefix_of: Callable[[int, bool], bytes] | None = None,
+        each_second: Callable[[], None] | None = None,
     ) -> None:
         self._command = list(command)
         self._environments = environments
@@ -111,6 +140,11 @@ class Supervisor:
         self._say = say
         self._grace_s = grace_s
         self._interrupt_grace_s = interrupt_grace_s
+        self._directory = directory
+        self._prefix_of = prefix_of
+        self._each_second = each_second
+        self._last_second = 0.0
+        self._is_told_to_end = False
         self._ranks: list[_Rank] = []
         self._selector = selectors.DefaultSelector()
         self._first_failure: _Rank | None = None
@@ -143,6 +177,39 @@ class Supervisor:
         self._console.close()
         return self._conclude()
 
+    def end(self, grace_s: float, *, to_groups: bool = False) -> None:
+        """Ends the ranks: SIGTERM now, SIGKILL to all groups after `grace_s`, or sooner as said."""
+        deadline = time.monotonic() + grace_s
+        self._is_told_to_end = True
+        if self._kill_deadline is None:
+            (self._signal_groups if to_groups else self._signal_ranks)(signal.SIGTERM)
+            self._kill_deadline = deadline
+        self._kill_deadline = min(self._kill_deadline, deadline)
+
+    @property
+    def has_lost_output(self) -> bool:
+        """Whether the ranks were ended as their output could not be written."""
+        return self._output_is_lost
+
+    @property
+    def interrupted_by(self) -> int | None:
+        """The signal by which this process was told to end; None if it was not."""
+        return self._interrupt
+
+    def ended(self) -> list[EndedRank]:
+        """The ranks that have ended, by rank."""
+        return [
+            EndedRank(
+                one.rank,
+                one.process.returncode,
+                one is self._first_failure,
+                [line.decode(errors="replace") for line in one.last_stderr or one.last_stdout],
+                one.ended_at,
+            )
+            for one in self._ranks
+            if one.status is not None
+        ]
+
     def _start(self, rank: int, environment: Mapping[str, str]) -> _Rank:
         own_pid = os.getpid()
 
@@ -155,6 +222,7 @@ class Supervisor:
             process = subprocess.Popen(
                 self._command,
                 env=dict(environment),
+                cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -182,7 +250,10 @@ class Supervisor:
         ):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
-            stream = RankStream(self._console, rank, to_stderr=to_stderr, last_lines=last_lines)
+            prefix = self._prefix_of(rank, to_stderr) if self._prefix_of else None
+            stream = RankStream(
+                self._console, rank, to_stderr=to_stderr, last_lines=last_lines, prefix=prefix
+            )
             self._selector.register(pipe, selectors.EVENT_READ, stream)
         return started
 
@@ -201,6 +272,9 @@ class Supervisor:
             else:
                 self._read(key.fd, key.data)
         self._reap()
+        if self._each_second is not None and time.monotonic() - self._last_second >= 1.0:
+            self._last_second = time.monotonic()
+            self._each_second()
         if self._kill_deadline is not None and time.monotonic() >= self._kill_deadline:
             self._kill_deadline = None
             self._signal_groups(signal.SIGKILL)
@@ -234,12 +308,14 @@ class Supervisor:
         for one in self._ranks:
             if one.status is None and (code := one.process.poll()) is not None:
                 one.status = code if code >= 0 else 128 - code
+                one.ended_at = time.monotonic()
                 ended.append(one)
         # When several are found dead at once, a signal from outside is the likelier origin than an
         # error that a rank could still report itself.
         failed = sorted((one for one in ended if one.status), key=lambda one: one.status or 0)
         if failed and self._first_failure is None and self._interrupt is None:
-            if self._kill_deadline is None:
+            # Once ranks are told to end, or killed, their ends are no failures of theirs.
+            if self._kill_deadline is None and not self._is_told_to_end:
                 self._first_failure = failed[-1]
             self._begin_end()
 

@@ -1,0 +1,380 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on one host of a job: `python -m smdistributed.launch.agent.agent FOLDER LOCK`.
+
+    prepare       directories, sources, files, data, packages
+    train         the script's processes, watched by the supervisor that smddprun has
+    report        how each rank ended
+
+While ranks run it looks, once a second, whether all are to end, and whether the job's process
+lives. LOCK is the descriptor of its lock, which its parent took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from smdistributed._common.discovery import Membership, membership_variables
+from smdistributed._common.errors import SmdistributedError
+from smdistributed.launch import contract
+from smdistributed.launch.agent.checkpoints import CheckpointSync
+from smdistributed.launch.agent.ending import end_orphaned_job
+from smdistributed.launch.agent.log import HostLog, rank_prefix
+from smdistributed.launch.agent.mounts import MOUNTED
+from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
+from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
+from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
+from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
+from smdistributed.launch.contract.paths import Paths
+from smdistributed.launch.contract.resources import Resources
+from smdistributed.launch.contract.variables import Machine, Script, variables
+from smdistributed.launch.environment import usable_cores, visible_accelerators
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.metrics import MetricDefinition, Scanner
+from smdistributed.launch.supervisor import CommandError, Supervisor
+
+__all__ = ["Agent", "main"]
+
+_ORPHAN_GRACE_S = 5.0
+_MOST_OF_FAILURE = 4096
+
+# Of a job that this one was started in: they would make ranks take themselves for its ranks.
+_OF_ANOTHER_JOB = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+"
+    r"|MASTER_ADDR|MASTER_PORT|TF_CONFIG|TORCHELASTIC_\w+|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    r"|OMPI_\w+|PMIX?_\w+|PRTE_\w+|MV2_\w+|MPI_LOCAL\w+|SLURM_\w+|SM_\w.*|SMDATAPARALLEL_\w+"
+    r"|SMDDP_TOKEN|SMDDP_TOKEN_FILE|SMDDP_RUN_ID|SAGEMAKER_\w+|TRAINING_JOB_\w+|SMD_ML_IS_MOUNTED"
+    r"|CURRENT_HOST)"
+)
+_OPT_ML = Path("/opt/ml")
+
+
+class Agent:
+    """Of one host.
+
+    Args:
+        directory: the host's folder.
+    """
+
+    def __init__(self, directory: HostDirectory) -> None:
+        self._directory = directory
+        self._job = JobDirectory(directory.path.parent.parent)
+        self._plan: Plan = directory.read_plan()
+        self._is_mounted = bool(os.environ.get(MOUNTED))
+        self._paths = Paths(_OPT_ML if self._is_mounted else directory.ml)
+        self._failure = ""
+        self._supervisor: Supervisor | None = None
+        self._checkpoints: CheckpointSync | None = None
+        self._is_ending = False
+        self._num_reported = 0
+        self._is_python = True
+        self._is_orphan = False
+
+    def run(self) -> bool:
+        """Does all of it. Returns: whether the job's process lived to the end."""
+        if not self._directory.lock.acquire():
+            raise SmdistributedError(f"there is an agent of {self._directory.path} already.")
+        self._report(Phase.PREPARING)
+        command: list[str] = []
+        try:
+            resources = Resources.of_json(_json_of(self._plan))
+            prepare(self._plan, self._paths, resources)
+            hyperparameters = Hyperparameters.of(self._decoded())
+            script = self._script(hyperparameters)
+            self._is_python = script.entry_point.endswith(".py")
+            command = command_of(
+                script.entry_point, command_line(hyperparameters.user), self._paths.code
+            )
+            environments = self._environments(resources, hyperparameters, script)
+            self._tell_of_paths(script)
+            if self._is_unwanted():
+                self._report(Phase.ENDED)
+                return self._has_ended()
+            with self._keeping_checkpoints():
+                self._train(command, environments)
+        except PreparationError as error:
+            self._fail(failure_text(error.error_class, error.status, str(error), command))
+        except CommandError as error:
+            self._fail(failure_text("ExecuteUserScriptError", error.status, str(error), command))
+        except (SmdistributedError, OSError) as error:
+            self._fail(f"Framework Error: \n{type(error).__name__}: {error}")
+        self._report(Phase.ENDED)
+        return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        is_alive = self._job.is_alive()
+        self._directory.lock.release()
+        return is_alive
+
+    # --- before ----------------------------------------------------------------------------------
+
+    def _script(self, hyperparameters: Hyperparameters) -> Script:
+        job = hyperparameters.job
+        module = self._plan.environment.get("SM_FRAMEWORK_MODULE", "")
+        return Script(
+            entry_point=str(job.get("sagemaker_program", "")),
+            submit_directory=str(job.get("sagemaker_submit_directory", "")),
+            framework_module=module,
+            job_name=self._job.name,
+            region=str(job.get("sagemaker_region", "us-east-1")),
+            log_level=int(job.get("sagemaker_container_log_level", 20)),
+            torch_version=_torch_version() if module.startswith("sagemaker_pytorch") else None,
+        )
+
+    def _decoded(self) -> dict[str, Any]:
+        """The hyperparameters; a path in the place of `/opt/ml` where that is not there."""
+        values = decode(self._plan.hyperparameters)
+        given = values.get("model_dir")
+        if isinstance(given, str) and given.startswith("/"):
+            values["model_dir"] = str(self._seen(given))
+        return values
+
+    def _seen(self, path: str) -> Path:
+        """Where a path is that a script has for `/opt/ml`."""
+        given = Path(path)
+        if self._is_mounted or not given.is_relative_to(_OPT_ML):
+            return given
+        return self._paths.base / given.relative_to(_OPT_ML)
+
+    def _tell_of_paths(self, script: Script) -> None:
+        """A script that has `/opt/ml` in it, where that is not there, will not find its things."""
+        if self._is_mounted:
+            return
+        with contextlib.suppress(OSError):
+            text = (self._paths.code / script.entry_point).read_text(errors="replace")
+            for number, line in enumerate(text.splitlines(), 1):
+                if "/opt/ml" in line:
+                    self._say(
+                        f"WARNING: line {number} of {script.entry_point} has /opt/ml, which is not"
+                        f" there on this machine ({line.strip():.80}); use the variables SM_..., or"
+                        f" {self._paths.base}"
+                    )
+
+    @contextlib.contextmanager
+    def _keeping_checkpoints(self) -> Iterator[None]:
+        plan = self._plan
+        if not plan.checkpoints:
+            yield
+            return
+        here = self._seen(plan.checkpoints_here)
+        store = Path(plan.checkpoints)
+        sync = CheckpointSync(here, store, self._say, f"{self._job.name}-{plan.host}")
+        sync.restore()
+        self._checkpoints = sync
+        try:
+            yield
+        finally:
+            if self._directory.path.is_dir():  # else what is not there was not the script's to keep
+                sync.end(ended_well=all(rank.returncode == 0 for rank in self._ranks()))
+
+    def _environments(
+        self, resources: Resources, hyperparameters: Hyperparameters, script: Script
+    ) -> list[dict[str, str]]:
+        plan = self._plan
+        base = {**_outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
+        base["SMDDP_RUN_ID"] = self._job.name
+        gpus = _share_of(base, plan.index, plan.num_hosts)
+        if gpus is not None:
+            base["CUDA_VISIBLE_DEVICES"] = gpus
+        code, layer = self._paths.code, self._directory.path / "packages"
+        folders = [str(code)]
+        folders += install(code, layer, script.entry_point, base, self._is_unwanted)
+        if importlib.util.find_spec("sagemaker_training") is None:
+            folders.append(str(Path(contract.__file__).parent / "toolkit"))
+        base["PYTHONPATH"] = os.pathsep.join([*folders, *_words(base.get("PYTHONPATH"))])
+        cores = usable_cores()
+        base.setdefault("OMP_NUM_THREADS", str(max(1, cores // (plan.processes * plan.num_hosts))))
+        base["SMDDP_TOKEN_FILE"] = str(self._job.path / "token")
+        told = variables(
+            self._paths,
+            resources,
+            hyperparameters,
+            plan.channels,
+            script,
+            Machine(cores, visible_accelerators(base)),
+        )
+        # Where ranks meet is ours: several jobs may run on one machine.
+        told["MASTER_ADDR"] = plan.master_address
+        told["MASTER_PORT"] = str(plan.master_port)
+        return [
+            {**base, **self._membership(rank, resources), **told} for rank in range(plan.processes)
+        ]
+
+    def _membership(self, local_rank: int, resources: Resources) -> dict[str, str]:
+        plan = self._plan
+        if not plan.is_distributed:
+            return {}
+        membership = Membership(
+            rank=plan.index * plan.processes + local_rank,
+            world_size=plan.num_hosts * plan.processes,
+            local_rank=local_rank,
+            local_world_size=plan.processes,
+            node_rank=plan.index,
+            num_nodes=plan.num_hosts,
+            master_addr=plan.master_address,
+            master_port=plan.master_port,
+            source="torch",
+        )
+        return membership_variables(membership, resources.current_group.instance_type)
+
+    # --- while ranks run -------------------------------------------------------------------------
+
+    def _train(self, command: list[str], environments: list[dict[str, str]]) -> None:
+        plan = self._plan
+        scanner = Scanner(MetricDefinition.all_of(plan.metrics))
+        log = HostLog(self._directory.log, self._directory.metrics, scanner)
+        self._report(Phase.TRAINING)
+        self._supervisor = Supervisor(
+            command,
+            environments,
+            log,
+            self._say,
+            grace_s=plan.grace_s,
+            directory=str(self._paths.code),
+            prefix_of=self._prefix if plan.is_distributed else lambda rank, to_stderr: b"",
+            each_second=self._look,
+        )
+        self._supervisor.run()
+        self._report(Phase.TRAINING)
+        if self._supervisor.has_lost_output:
+            self._fail(
+                f"ClientError: the log of {plan.host} could not be written ({self._directory.log}):"
+                " the disk is full, or it is gone; the ranks were ended."
+            )
+            return
+        if self._supervisor.interrupted_by is not None and not self._is_ending:
+            name = signal.Signals(self._supervisor.interrupted_by).name
+            self._fail(f"InternalServerError: the agent of {plan.host} was told to end, by {name}.")
+            return
+        failed = [each for each in self._ranks() if each.returncode != 0]
+        if not failed or (self._is_ending and not any(each.failed_first for each in failed)):
+            return
+        failed.sort(key=lambda each: not each.failed_first)
+        first = failed[0]
+        error_class, message = told_error({first.rank: first.last_lines})
+        where = f"rank {first.rank} on {plan.host}"
+        self._fail(failure_text(error_class, first.status, f"{where}: {message}", command))
+
+    def _prefix(self, local_rank: int, to_stderr: bool) -> bytes:
+        rank = self._plan.index * self._plan.processes + local_rank
+        return rank_prefix(rank, self._plan.host, to_stderr)
+
+    def _is_unwanted(self) -> bool:
+        """Whether nothing need be begun any more."""
+        return self._directory.asked_to_end() is not None or not self._job.is_alive()
+
+    def _look(self) -> None:
+        """Once a second. A disk that is full for a moment must not end the ranks."""
+        with contextlib.suppress(OSError):
+            self._look_around()
+
+    def _look_around(self) -> None:
+        assert self._supervisor is not None
+        if not self._job.is_alive() and not self._is_orphan:
+            self._is_ending = self._is_orphan = True
+            self._supervisor.end(_ORPHAN_GRACE_S, to_groups=not self._is_python)
+            self._say("the job's process is gone: ending the ranks")
+        self._directory.heartbeat.touch()
+        if self._checkpoints is not None:  # a thread, once the ranks have been started
+            self._checkpoints.begin()
+            self._checkpoints = None
+        if len(self._ranks()) != self._num_reported:  # other hosts need not wait for the rest
+            self._report(Phase.TRAINING)
+        if self._is_ending:
+            return
+        end = self._directory.asked_to_end()
+        if end is not None:
+            self._is_ending = True
+            # A shell passes nothing on to what it has started.
+            self._supervisor.end(end.grace_s, to_groups=not self._is_python)
+
+    # --- reports ---------------------------------------------------------------------------------
+
+    def _ranks(self) -> tuple[RankEnd, ...]:
+        if self._supervisor is None:
+            return ()
+        first = self._plan.index * self._plan.processes
+        return tuple(
+            RankEnd(
+                first + each.rank,
+                each.returncode,
+                each.failed_first,
+                each.last_lines if each.returncode else [],
+                each.ended_at,
+            )
+            for each in self._supervisor.ended()
+        )
+
+    def _report(self, phase: Phase) -> None:
+        ranks = self._ranks()
+        self._num_reported = len(ranks)
+        self._directory.write_report(Report(phase, self._failure, ranks))
+
+    def _fail(self, text: str) -> None:
+        path = self._paths.failure
+        with contextlib.suppress(OSError):  # the disk may be what is wrong
+            path.parent.mkdir(exist_ok=True)
+            if not write_failure(path, text) and path.is_file():  # the script's own words are there
+                with path.open(encoding="utf-8", errors="replace") as file:
+                    text = file.read(_MOST_OF_FAILURE)
+        self._failure = text
+
+    def _say(self, text: str) -> None:
+        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with self._directory.log.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{time} {self._plan.host}: {text}\n")
+
+
+def _outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of who has started the job, without those of a job that it is in itself."""
+    return {name: value for name, value in environ.items() if not _OF_ANOTHER_JOB.fullmatch(name)}
+
+
+def _share_of(environ: Mapping[str, str], index: int, num_hosts: int) -> str | None:
+    """The GPUs of one of several hosts of this machine; None: there are none, or it has all."""
+    count = visible_accelerators(environ)
+    if num_hosts == 1 or count < num_hosts:
+        return None
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    names = [each.strip() for each in given.split(",")] if given else list(map(str, range(count)))
+    size = count // num_hosts
+    return ",".join(names[index * size : (index + 1) * size])
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _words(path: str | None) -> list[str]:
+    return path.split(os.pathsep) if path else []
+
+
+def _json_of(plan: Plan) -> str:
+    return json.dumps({**plan.resources, "current_host": plan.host})
+
+
+def main() -> int:
+    """Runs the agent of the folder that is the argument."""
+    directory = HostDirectory(Path(sys.argv[1]))
+    directory.lock.adopt(int(sys.argv[2]))
+    if not Agent(directory).run():
+        end_orphaned_job(directory.path.parent.parent)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

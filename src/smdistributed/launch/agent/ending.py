@@ -1,0 +1,172 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a job: its artifacts are saved, and its record says how it ended.
+
+Done by the job's process, or by an agent if that one is gone.
+
+Source: launch specification, sections 6.1 and 7.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from smdistributed.launch.agent.plan import HostDirectory, Report
+from smdistributed.launch.contract.archives import pack_directories
+from smdistributed.launch.contract.failures import failure_reason
+from smdistributed.launch.contract.paths import Paths
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Secondary
+from smdistributed.launch.storage import local_path
+
+__all__ = ["end_job", "end_orphaned_job", "host_directories", "now"]
+
+# How long the agents of other hosts have to end theirs.
+_OTHERS_S = 20.0
+_POLL_S = 0.1
+# How failures begin that are no script's: what was asked for was wrong, or we are.
+_NOT_THE_SCRIPTS = ("ClientError", "InternalServerError")
+
+
+def now() -> dt.datetime:
+    """The time, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+def host_directories(job: JobDirectory) -> list[HostDirectory]:
+    """Of all hosts, in the order of their ranks."""
+    found = [HostDirectory(path) for path in (job.path / "hosts").glob("algo-*/")]
+    return sorted(found, key=lambda each: int(each.name.removeprefix("algo-")))
+
+
+def end_job(
+    job: JobDirectory,
+    hosts: Sequence[HostDirectory],
+    failure: str = "",
+    stopped: Secondary | None = None,
+) -> JobRecord:
+    """Saves artifacts and writes the record's end. The caller holds the job's lock.
+
+    Args:
+        job: that has ended on all hosts.
+        hosts: of it.
+        failure: what stands in the file `failure`, or why the job could not go on; empty: it has
+            not failed.
+        stopped: what it is called if it was stopped, whatever its ranks said; None: it was not.
+    """
+    record = job.read()
+    problem = ""
+    try:
+        is_ours = failure.startswith("InternalServerError")
+        model = _save(job, record, hosts, stopped is not None or not failure or is_ours)
+    except Exception as error:  # whatever it is: a job that has ended must not look as if it ran
+        model, problem = "", f"ClientError: artifacts could not be saved: {error}"
+    last = Secondary.COMPLETED
+    reason = ""
+    if stopped is not None and not problem:
+        last = stopped
+    elif failure:
+        is_scripts = not failure.startswith(_NOT_THE_SCRIPTS)
+        last = Secondary.FAILED
+        reason = failure_reason(failure) if is_scripts else failure
+        reason += f"\n({problem})" if problem else ""
+    elif problem:
+        last, reason = Secondary.FAILED, problem
+    if stopped is not None and record.secondary is not Secondary.STOPPING:
+        record = record.moved(Secondary.STOPPING, now())
+    if last is Secondary.COMPLETED and record.secondary is Secondary.TRAINING:
+        record = record.moved(Secondary.UPLOADING, now())
+    record = record.moved(last, now(), reason=reason)
+    record = record.with_end(model, _last_metrics(hosts))
+    job.write(record)
+    job.note("ended", now(), status=str(record.status), reason=reason)
+    return record
+
+
+def _save(
+    job: JobDirectory, record: JobRecord, hosts: Sequence[HostDirectory], has_model: bool
+) -> str:
+    """Returns: the URI of the model; empty if there is none."""
+    home = Home(job.path.parent.parent)
+    uri = f"{record.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{record.name}/output"
+    folder = local_path(uri, home)
+    paths = [Paths(each.ml) for each in hosts]
+    bases = [each.ml for each in hosts]
+    model = ""
+    for name, directories, is_wanted in (
+        ("model.tar.gz", [each.model for each in paths], has_model),
+        ("output.tar.gz", [each.output_data for each in paths], True),
+    ):
+        if not is_wanted or not any(each.is_dir() and any(each.iterdir()) for each in directories):
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        has_any, clashes = pack_directories(folder / name, directories, bases)
+        if not has_any:
+            continue
+        if clashes:
+            job.note("clash", now(), archive=name, names=clashes[:100])
+        if name == "model.tar.gz":
+            model = f"{uri}/{name}"
+            if uri.startswith("file://"):  # there too: where the SDK's local mode puts it
+                shutil.copyfile(folder / name, folder.parent.parent / name)
+    return model
+
+
+def _last_metrics(hosts: Sequence[HostDirectory]) -> list[tuple[str, float, dt.datetime]]:
+    last: dict[str, tuple[float, float]] = {}
+    for host in hosts:
+        try:
+            lines = host.metrics.read_bytes().splitlines()
+        except OSError:
+            continue
+        of_host: dict[str, tuple[float, float]] = {}  # in the order of its lines, not of its clock
+        for line in lines:
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # its writer was killed
+                point = json.loads(line)
+                of_host[point["name"]] = float(point["time"]), float(point["value"])
+        for name, (when, value) in of_host.items():
+            last[name] = max(last.get(name, (when, value)), (when, value))
+    return [
+        (name, value, dt.datetime.fromtimestamp(when, dt.UTC))
+        for name, (when, value) in sorted(last.items())
+    ]
+
+
+def first_failure(reports: Sequence[Report | None]) -> str:
+    """Of hosts that have failed: that of the one whose rank did so before all others."""
+    failed = [each for each in reports if each is not None and each.failure]
+    failed.sort(key=_when_failed)
+    return failed[0].failure if failed else ""
+
+
+def _when_failed(report: Report) -> float:
+    return min((rank.ended_at for rank in report.ranks if rank.failed_first), default=float("inf"))
+
+
+def end_orphaned_job(path: Path) -> None:
+    """Ends a job whose process is gone, when all its agents are. Of several agents one does it."""
+    job = JobDirectory(path)
+    hosts = host_directories(job)
+    until = time.monotonic() + _OTHERS_S
+    while any(each.lock.is_held_elsewhere() for each in hosts) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    if not job.lock.acquire():
+        return
+    try:
+        if not job.read().status.is_terminal:
+            end_job(
+                job,
+                hosts,
+                "InternalServerError: the process of the job is gone (killed, or the machine was"
+                " restarted); its agents ended the ranks and saved what there was.",
+            )
+    finally:
+        job.lock.release()

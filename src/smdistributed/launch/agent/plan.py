@@ -1,0 +1,192 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files between a job's process and the agents of its hosts.
+
+    plan.json     what the agent is to do; written before it starts
+    report.json   what it does, and how the ranks ended; whole or not there
+    lock          held by the agent while it lives
+    heartbeat     touched by the agent about once a second while ranks run
+    log           what the ranks print, each line with the time
+    metrics.jsonl what was found in it
+    ml/           the layout of `/opt/ml`
+
+They lie in the host's folder. Beside the folders of the hosts lies `end.json`: all agents end their
+ranks when it is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import Any
+
+from smdistributed.launch.jobs.files import Lock, write_whole
+
+__all__ = ["End", "HostDirectory", "Phase", "Plan", "RankEnd", "Report"]
+
+
+class Phase(enum.StrEnum):
+    """What an agent does."""
+
+    PREPARING = "preparing"
+    TRAINING = "training"
+    ENDED = "ended"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What an agent is to do.
+
+    Attributes:
+        host, index: the name, such as `algo-1`, and its place among the hosts.
+        num_hosts: in the job.
+        processes: on each host.
+        is_distributed: the processes are ranks of one job; else each host runs one by itself.
+        master_address, master_port: where ranks meet.
+        resources: of all hosts, as `resourceconfig.json` has them.
+        hyperparameters: of the request.
+        channels: by name, what the script is told of each.
+        sources: by name of the channel, where its data lie here.
+        archive: of the script's sources; empty: there is none.
+        environment: further variables of the ranks.
+        metrics: definitions, each with Name and Regex.
+        checkpoints: the folder in which checkpoints are kept; empty: they are not.
+        checkpoints_here: where the script writes them, as it sees it.
+        grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
+    """
+
+    host: str
+    index: int
+    num_hosts: int
+    processes: int
+    is_distributed: bool
+    master_address: str
+    master_port: int
+    resources: dict[str, Any]
+    hyperparameters: dict[str, str]
+    channels: dict[str, dict[str, str]]
+    sources: dict[str, str]
+    archive: str
+    environment: dict[str, str]
+    metrics: list[dict[str, str]]
+    checkpoints: str = ""
+    checkpoints_here: str = "/opt/ml/checkpoints"
+    grace_s: float = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEnd:
+    """How a rank has ended.
+
+    Attributes:
+        rank: in the job.
+        returncode: its exit status; -n if signal n ended it.
+        failed_first: of this host.
+        last_lines: that it has printed; of ranks that failed.
+        ended_at: when; seconds of the machine's monotonic clock.
+    """
+
+    rank: int
+    returncode: int
+    failed_first: bool
+    last_lines: list[str]
+    ended_at: float
+
+    @property
+    def status(self) -> int:
+        """As a shell tells it: 128 + n if signal n ended the rank."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an agent does, and how it ended.
+
+    Attributes:
+        phase: what it does.
+        failure: what stands in the file `failure`; empty if nothing failed here.
+        ranks: that have ended.
+    """
+
+    phase: Phase
+    failure: str = ""
+    ranks: tuple[RankEnd, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """All agents are to end their ranks.
+
+    Attributes:
+        why: in words.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+
+    why: str
+    grace_s: float
+
+
+class HostDirectory:
+    """The folder of a host.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ml = path / "ml"
+        self.log = path / "log"
+        self.metrics = path / "metrics.jsonl"
+        self.heartbeat = path / "heartbeat"
+        self.lock = Lock(path / "lock")
+        self.end_file = path.parent / "end.json"
+        self._plan = path / "plan.json"
+        self._report = path / "report.json"
+
+    @property
+    def name(self) -> str:
+        """Of the host."""
+        return self.path.name
+
+    def write_plan(self, plan: Plan) -> None:
+        """Tells the agent what to do."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self._plan, plan)
+
+    def read_plan(self) -> Plan:
+        """What the agent is to do."""
+        return Plan(**json.loads(self._plan.read_bytes()))
+
+    def write_report(self, report: Report) -> None:
+        """Tells what the agent does."""
+        _write(self._report, report)
+
+    def read_report(self) -> Report | None:
+        """What the agent does; None if it has not begun."""
+        try:
+            document = json.loads(self._report.read_bytes())
+        except FileNotFoundError:
+            return None
+        return Report(
+            Phase(document["phase"]),
+            document["failure"],
+            tuple(RankEnd(**each) for each in document["ranks"]),
+        )
+
+    def ask_to_end(self, end: End) -> None:
+        """Has all agents of the job end their ranks."""
+        _write(self.end_file, end)
+
+    def asked_to_end(self) -> End | None:
+        """Whether and how agents are to end their ranks."""
+        try:
+            return End(**json.loads(self.end_file.read_bytes()))
+        except FileNotFoundError:
+            return None
+
+
+def _write(path: Path, value: Any) -> None:
+    write_whole(path, json.dumps(dataclasses.asdict(value), indent=1).encode())

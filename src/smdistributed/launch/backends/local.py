@@ -1,0 +1,80 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""This machine as a backend: nothing to install, no daemon, no container.
+
+Each job has a process of its own, which outlives who has started it. That it lives is told by its
+lock on the job's directory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.record import JobRecord
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """Runs jobs on this machine."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def submit(self, job: JobDirectory) -> None:
+        """Starts a job that was just made: this process has its lock, and hands it over.
+
+        Raises:
+            OSError: the process could not be started; the job has failed then.
+        """
+        lock = job.lock.descriptor
+        with (job.path / "job.log").open("ab") as file:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "smdistributed.launch.backends.local_job"),
+                    *(str(job.path), str(lock)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        job.lock.hand_over()
+        self._started.append(process)  # it is ours to reap
+
+    def poll(self, job: JobDirectory) -> JobRecord:
+        """The job's record, which is ended here if nobody is left to do it."""
+        self._started = [each for each in self._started if each.poll() is None]
+        record = job.read()
+        if record.status.is_terminal or job.is_alive():
+            return record
+        hosts = host_directories(job)
+        if any(each.lock.is_held_elsewhere() for each in hosts) or not job.lock.acquire():
+            return record
+        try:
+            record = job.read()
+            if record.status.is_terminal:
+                return record
+            return end_job(
+                job,
+                hosts,
+                "InternalServerError: the process of the job and its agents are gone (killed, or"
+                " the machine was restarted).",
+            )
+        finally:
+            job.lock.release()
+
+    def stop(self, job: JobDirectory, reason: str) -> None:
+        """Has a job stop; what has ended stays as it is.
+
+        Raises:
+            ConfigurationError: this user may not.
+        """
+        if not self.poll(job).status.is_terminal:
+            job.ask_to_stop(reason)

@@ -1,0 +1,181 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints are copied whole, deleted where they are deleted, and come back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from smdistributed.launch.agent.checkpoints import CheckpointSync
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def sync(tmp_path: Path, said: list[str]) -> CheckpointSync:
+    made = CheckpointSync(tmp_path / "local", tmp_path / "store", said.append)
+    made.restore()
+    return made
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_that_grows_is_not_copied_before_it_rests(
+    sync: CheckpointSync, tmp_path: Path
+) -> None:
+    local, store = tmp_path / "local", tmp_path / "store"
+    for size in range(1, 4):
+        (local / "model.pt").write_bytes(b"x" * size)
+        sync.copy()
+        assert names(store) == [], "it looks different each time"
+    sync.copy()
+    assert (store / "model.pt").read_bytes() == b"xxx"
+    assert names(store) == ["model.pt"]
+
+
+def test_a_change_and_a_deletion_follow(sync: CheckpointSync, tmp_path: Path) -> None:
+    local, store = tmp_path / "local", tmp_path / "store"
+    (local / "deep").mkdir()
+    (local / "deep" / "a").write_text("1")
+    (local / "b").write_text("1")
+    sync.copy()
+    sync.copy()
+    assert names(store) == ["b", "deep/a"]
+    (local / "deep" / "a").write_text("22")
+    (local / "b").unlink()
+    (store / "of another host").write_text("x")
+    for _ in range(3):
+        sync.copy()
+    assert (store / "deep" / "a").read_text() == "22"
+    assert names(store) == ["deep/a", "of another host"]
+    assert names(local) == ["deep/a"], "what others add later does not come here"
+
+
+def test_the_end_copies_what_has_just_been_written(sync: CheckpointSync, tmp_path: Path) -> None:
+    sync.begin()
+    (tmp_path / "local" / "last").write_text("x")
+    sync.end()
+    assert names(tmp_path / "store") == ["last"]
+
+
+def test_it_copies_by_itself(sync: CheckpointSync, tmp_path: Path) -> None:
+    sync.begin()
+    (tmp_path / "local" / "a").write_text("x")
+    until = time.monotonic() + 20.0
+    while names(tmp_path / "store") != ["a"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    sync.end()
+
+
+def test_what_is_restored_is_not_copied_back_and_can_be_deleted(
+    tmp_path: Path, said: list[str]
+) -> None:
+    (tmp_path / "store" / "deep").mkdir(parents=True)
+    (tmp_path / "store" / "deep" / "a").write_text("kept")
+    sync = CheckpointSync(tmp_path / "local", tmp_path / "store", said.append)
+    sync.restore()
+    assert (tmp_path / "local" / "deep" / "a").read_text() == "kept"
+    before = (tmp_path / "store" / "deep" / "a").stat().st_ino
+    sync.copy()
+    sync.copy()
+    assert (tmp_path / "store" / "deep" / "a").stat().st_ino == before
+    (tmp_path / "local" / "deep" / "a").unlink()
+    sync.copy()
+    sync.copy()
+    assert names(tmp_path / "store") == []
+
+
+def test_a_folder_that_is_gone_says_nothing_of_its_files(
+    sync: CheckpointSync, tmp_path: Path
+) -> None:
+    (tmp_path / "local" / "a").write_text("x")
+    sync.copy()
+    sync.copy()
+    shutil.rmtree(tmp_path / "local")
+    for _ in range(3):
+        sync.copy()
+    sync.end()
+    assert names(tmp_path / "store") == ["a"], "the user's only copy"
+
+
+def test_a_file_that_is_written_while_it_is_copied_is_not_published(
+    sync: CheckpointSync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "local" / "last"
+    path.write_text("good")
+    sync.copy()
+    sync.copy()
+    path.write_text("better")
+    sync.copy()
+    plain = shutil.copyfile
+
+    def writes(source: Path, target: str) -> None:
+        plain(source, target)
+        path.write_text("half of the ne")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", writes)
+        sync.copy()
+    assert (tmp_path / "store" / "last").read_text() == "good"
+    assert names(tmp_path / "store") == ["last"]
+    sync.copy()
+    sync.copy()
+    assert (tmp_path / "store" / "last").read_text() == "half of the ne", "which it is now"
+
+
+def test_what_a_killed_rank_has_half_written_does_not_replace_what_is_whole(
+    sync: CheckpointSync, tmp_path: Path
+) -> None:
+    path = tmp_path / "local" / "last"
+    path.write_text("good")
+    sync.copy()
+    sync.copy()
+    path.write_text("ha")
+    (tmp_path / "local" / "new").write_text("x")
+    sync.end(ended_well=False)
+    assert (tmp_path / "store" / "last").read_text() == "good"
+    assert (tmp_path / "store" / "new").read_text() == "x", "better than nothing"
+
+
+def test_what_a_killed_copy_has_left_is_removed(tmp_path: Path, said: list[str]) -> None:
+    store = tmp_path / "store"
+    (store / "deep").mkdir(parents=True)
+    for name in (".smd-copying-job-1-abc", "deep/.smd-copying-job-1-def", ".smd-copying-other-x"):
+        (store / name).write_text("x")
+    CheckpointSync(tmp_path / "local", store, said.append, "job-1").restore()
+    assert names(store) == [".smd-copying-other-x"], "another one's may be under way"
+    assert names(tmp_path / "local") == []
+
+
+def test_a_store_that_cannot_be_written_is_told_once_and_tried_again(
+    sync: CheckpointSync, tmp_path: Path, said: list[str]
+) -> None:
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("in the way")
+    (tmp_path / "local" / "a").write_text("x")
+    for _ in range(4):
+        sync.copy()
+    assert len(said) == 1
+    assert "checkpoint a could not be copied to" in said[0]
+    (tmp_path / "store").unlink()
+    sync.copy()
+    assert names(tmp_path / "store") == ["a"]
+
+
+def test_what_is_no_file_is_left_alone(sync: CheckpointSync, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "local" / "fifo")
+    (tmp_path / "local" / "dangling").symlink_to("nowhere")
+    sync.copy()
+    sync.copy()
+    assert names(tmp_path / "store") == []

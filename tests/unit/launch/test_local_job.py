@@ -1,0 +1,99 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What each host of a job is told to do, by the request."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.backends import local_job
+from smdistributed.launch.backends.local_job import plans_of
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.record import JobRecord
+
+
+def record(hyperparameters: dict[str, str], hosts: int = 2, **local: Any) -> JobRecord:
+    request = {
+        "TrainingJobName": "job-1",
+        "HyperParameters": hyperparameters,
+        "AlgorithmSpecification": {"TrainingInputMode": "File"},
+        "ResourceConfig": {"InstanceCount": hosts, "InstanceType": "ml.p4d.24xlarge"},
+    }
+    return JobRecord.new(request, local, "arn", dt.datetime.now(dt.UTC))
+
+
+def plans(record: JobRecord, tmp_path: Path) -> list[local_job.Plan]:
+    return plans_of(record, Home(tmp_path))
+
+
+MPI = {"sagemaker_mpi_enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "num_gpus", "processes"),
+    [
+        ({}, 8, 1),
+        (MPI, 8, 4),  # two hosts share them
+        (MPI, 1, 1),
+        (MPI, 0, 8),  # as the instance type says
+        ({**MPI, "sagemaker_mpi_num_of_processes_per_host": "3"}, 8, 3),
+    ],
+)
+def test_processes_on_each_host(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hyperparameters: dict[str, str],
+    num_gpus: int,
+    processes: int,
+) -> None:
+    monkeypatch.setattr(local_job, "visible_accelerators", lambda _: num_gpus)
+    made = plans(record(hyperparameters), tmp_path)
+    assert [plan.processes for plan in made] == [processes] * 2
+    assert [plan.host for plan in made] == ["algo-1", "algo-2"]
+    assert [plan.index for plan in made] == [0, 1]
+    assert len({plan.master_port for plan in made}) == 1
+    assert [plan.resources["current_host"] for plan in made] == ["algo-1", "algo-2"]
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", '"two"', "1.5", "true", "5000"])
+def test_a_number_of_processes_that_cannot_be(tmp_path: Path, asked: str) -> None:
+    hyperparameters = {**MPI, "sagemaker_mpi_num_of_processes_per_host": asked}
+    with pytest.raises(ConfigurationError, match="processes_per_host is"):
+        plans(record(hyperparameters), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-x A=1 -x B=x=y", {"A": "1", "B": "x=y"}),
+        ("--NCCL_DEBUG WARN", {"NCCL_DEBUG": "WARN"}),
+        ("-x A=1-x B=2", {"A": "1-x"}),
+        ("-x PATH --verbose", {}),
+        ("", {}),
+    ],
+)
+def test_options_of_mpi(tmp_path: Path, options: str, expected: dict[str, str]) -> None:
+    hyperparameters = {**MPI, "sagemaker_mpi_custom_mpi_options": f'"{options}"'}
+    assert plans(record(hyperparameters), tmp_path)[0].environment == expected
+
+
+@pytest.mark.parametrize(
+    ("local", "module"),
+    [
+        ({"Framework": "pytorch"}, "sagemaker_pytorch_container.training:main"),
+        ({"Framework": "tensorflow"}, "sagemaker_tensorflow_container.training:main"),
+        (
+            {"Framework": "huggingface", "BaseFramework": "tensorflow"},
+            "sagemaker_tensorflow_container.training:main",
+        ),
+        ({}, None),
+    ],
+)
+def test_the_framework_is_told(tmp_path: Path, local: dict[str, str], module: str | None) -> None:
+    (plan,) = plans(record({}, 1, **local), tmp_path)
+    assert plan.environment.get("SM_FRAMEWORK_MODULE") == module
