@@ -1,0 +1,766 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators: a script, its data and the size of a cluster, as one object that trains.
+
+`fit` makes the request `CreateTrainingJob` of it, packs the sources, and gives both to a backend.
+
+Source: launch specification, sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from smdistributed._common.errors import ConfigurationError, UnsupportedError
+from smdistributed._common.log import get_logger
+from smdistributed.launch.contract.archives import check_sources, pack_sources
+from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
+from smdistributed.launch.jobs.directory import create_job
+from smdistributed.launch.jobs.names import base_name_of_image, check_name, later_names
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.metrics import MetricDefinition
+from smdistributed.launch.storage import local_path
+from smdistributed.sagemaker.distribution import distribution_hyperparameters
+from smdistributed.sagemaker.fw_utils import validate_distribution
+from smdistributed.sagemaker.inputs import TrainingInput, channels
+from smdistributed.sagemaker.instance_group import InstanceGroup
+from smdistributed.sagemaker.job import TrainingJob, log_level_of
+from smdistributed.sagemaker.session import ACCOUNT, Session
+
+__all__ = ["Estimator", "EstimatorBase", "Framework"]
+
+_log = get_logger()
+
+_PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
+
+# What older scripts call arguments.
+_RENAMED = {
+    "train_instance_count": "instance_count",
+    "train_instance_type": "instance_type",
+    "train_max_run": "max_run",
+    "train_max_wait": "max_wait",
+    "train_use_spot_instances": "use_spot_instances",
+    "train_volume_size": "volume_size",
+    "train_volume_kms_key": "volume_kms_key",
+    "image_name": "image_uri",
+    "distributions": "distribution",
+}
+
+
+class EstimatorBase:
+    """What all estimators have: where a job runs, and what is made of its results.
+
+    Arguments that mean nothing on this machine are kept as attributes. Those that nobody knows are
+    accepted with a warning each, as published notebooks pass some; `strict=True` refuses them.
+
+    Args:
+        role: of Amazon's service; accepted.
+        instance_count, instance_type: how many hosts, of what kind; or `instance_groups`.
+        keep_alive_period_in_seconds: accepted.
+        volume_size: in GB; told to nobody here.
+        max_run: seconds that the script may run.
+        input_mode: how data come in; `File` here.
+        output_path: URI of a folder for the results; None: the session's bucket.
+        base_job_name: names of jobs begin with it.
+        sagemaker_session: knows jobs and buckets; None: this machine's.
+        model_uri, model_channel_name: a channel with a model to begin with.
+        metric_definitions: dicts with Name and Regex; searched for in what ranks print.
+        environment: variables of the job.
+        instance_groups: `InstanceGroup`s, instead of count and type.
+        strict: unknown arguments are a TypeError.
+
+    Raises:
+        ValueError: arguments that cannot work; with the published texts.
+    """
+
+    def __init__(
+        self,
+        role: str | None = None,
+        instance_count: int | None = None,
+        instance_type: str | None = None,
+        keep_alive_period_in_seconds: int | None = None,
+        volume_size: int = 30,
+        volume_kms_key: str | None = None,
+        max_run: int = 86400,
+        input_mode: str = "File",
+        output_path: str | None = None,
+        output_kms_key: str | None = None,
+        base_job_name: str | None = None,
+        sagemaker_session: Session | None = None,
+        tags: Any = None,
+        subnets: Sequence[str] | None = None,
+        security_group_ids: Sequence[str] | None = None,
+        model_uri: str | None = None,
+        model_channel_name: str = "model",
+        metric_definitions: Sequence[Mapping[str, str]] | None = None,
+        encrypt_inter_container_traffic: bool = False,
+        use_spot_instances: bool = False,
+        max_wait: int | None = None,
+        checkpoint_s3_uri: str | None = None,
+        checkpoint_local_path: str | None = None,
+        rules: Any = None,
+        debugger_hook_config: Any = None,
+        tensorboard_output_config: Any = None,
+        enable_sagemaker_metrics: bool | None = None,
+        enable_network_isolation: bool = False,
+        profiler_config: Any = None,
+        disable_profiler: bool = False,
+        environment: Mapping[str, str] | None = None,
+        max_retry_attempts: int | None = None,
+        source_dir: str | None = None,
+        git_config: Mapping[str, str] | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        container_log_level: int = 20,
+        code_location: str | None = None,
+        entry_point: str | None = None,
+        dependencies: Sequence[str] | None = None,
+        instance_groups: Sequence[InstanceGroup] | None = None,
+        training_repository_access_mode: str | None = None,
+        training_repository_credentials_provider_arn: str | None = None,
+        enable_infra_check: bool | None = None,
+        container_entry_point: Sequence[str] | None = None,
+        container_arguments: Sequence[str] | None = None,
+        disable_output_compression: bool = False,
+        *,
+        image_uri: str | None = None,
+        distribution: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        given = _renamed(kwargs)
+        _refuse_unknown(type(self).__name__, given, strict)
+        self.instance_count = _first(given, "instance_count", instance_count)
+        self.instance_type = _first(given, "instance_type", instance_type)
+        self.max_run = _first(given, "max_run", max_run)
+        self.max_wait = _first(given, "max_wait", max_wait)
+        self.use_spot_instances = _first(given, "use_spot_instances", use_spot_instances)
+        self.volume_size = _first(given, "volume_size", volume_size)
+        self.volume_kms_key = _first(given, "volume_kms_key", volume_kms_key)
+        self.image_uri: str | None = _first(given, "image_uri", image_uri)
+        self.distribution = dict(_first(given, "distribution", distribution) or {})
+        self.role = role
+        self.instance_groups = list(instance_groups) if instance_groups else None
+        self.keep_alive_period_in_seconds = keep_alive_period_in_seconds
+        self.input_mode = input_mode
+        self.output_path = output_path
+        self.output_kms_key = output_kms_key
+        self.base_job_name = base_job_name
+        self.sagemaker_session = sagemaker_session or Session()
+        self.tags = tags
+        self.subnets = subnets
+        self.security_group_ids = security_group_ids
+        self.model_uri = model_uri
+        self.model_channel_name = model_channel_name
+        self.metric_definitions = [dict(each) for each in metric_definitions or ()]
+        self.encrypt_inter_container_traffic = encrypt_inter_container_traffic
+        self.checkpoint_s3_uri = checkpoint_s3_uri
+        self.checkpoint_local_path = checkpoint_local_path
+        self.rules = rules
+        self.debugger_hook_config = debugger_hook_config
+        self.tensorboard_output_config = tensorboard_output_config
+        self.enable_sagemaker_metrics = enable_sagemaker_metrics
+        self.profiler_config = profiler_config
+        self.disable_profiler = disable_profiler
+        self.environment = dict(environment or {})
+        self.max_retry_attempts = max_retry_attempts
+        self.source_dir = source_dir
+        self.git_config = git_config
+        self.container_log_level = container_log_level
+        self.code_location = code_location.rstrip("/") if code_location else None
+        self.entry_point = entry_point
+        self.dependencies = list(dependencies or ())
+        self.training_repository_access_mode = training_repository_access_mode
+        self.training_repository_credentials_provider_arn = (
+            training_repository_credentials_provider_arn
+        )
+        self.enable_infra_check = enable_infra_check
+        self.container_entry_point = container_entry_point
+        self.container_arguments = container_arguments
+        self.disable_output_compression = disable_output_compression
+        self._enable_network_isolation = enable_network_isolation
+        self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
+        self.jobs: list[TrainingJob] = []
+        self.latest_training_job: TrainingJob | None = None
+        self.uploaded_code: str | None = None
+        self._check()
+
+    def _check(self) -> None:
+        """What can be known to be wrong before a job is made."""
+        if self.instance_groups is not None:
+            if self.instance_count is not None or self.instance_type is not None:
+                raise ValueError(
+                    "instance_count and instance_type cannot be set when instance_groups is set"
+                )
+        elif self.instance_count is None or self.instance_type is None:
+            raise ValueError(
+                "instance_count and instance_type must be set if instance_groups is not set"
+            )
+        _require_whole("instance_count", self.instance_count)
+        _require_whole("max_run", self.max_run)
+        _require_whole("container_log_level", self.container_log_level)
+        for name, value in self.environment.items():
+            if not name or "=" in name or "\0" in f"{name}{value}":
+                raise ValueError(
+                    f"environment has {name!r}; expected names of variables, without '=', and no"
+                    " NUL characters."
+                )
+        if self.instance_type is not None and not isinstance(self.instance_type, str):
+            raise ValueError(f"instance_type is {self.instance_type!r}; expected text.")
+        MetricDefinition.all_of(self.metric_definitions)
+        if self.base_job_name is not None and not isinstance(self.base_job_name, str):
+            raise ValueError(f"base_job_name is {self.base_job_name!r}; expected text.")
+
+    # --- hyperparameters -------------------------------------------------------------------------
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Those of the script, by name: a copy."""
+        return dict(self._hyperparameters)
+
+    def set_hyperparameters(self, **kwargs: Any) -> None:
+        """Adds hyperparameters, or replaces them."""
+        self._hyperparameters.update(kwargs)
+
+    def _encoded(self, values: Mapping[str, Any]) -> dict[str, str]:
+        return encode(values)
+
+    # --- a job -----------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        inputs: Any = None,
+        wait: bool = True,
+        logs: str | bool | Sequence[str] = "All",
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Trains.
+
+        Args:
+            inputs: where data are: a URI, an input object, a dict of them by channel, or None.
+            wait: return when the job has ended. It goes on without this process if not.
+            logs: what is printed meanwhile: `"All"`, `"Training"`, `"Rules"`, `"None"`; True or
+                False.
+            job_name: None: one is made.
+            experiment_config: kept with the job.
+
+        Raises:
+            ValueError: arguments that cannot work; nothing has been made then.
+            UnexpectedStatusException: the job has failed; says why.
+        """
+        log_level_of(logs)
+        self._refuse_what_is_not_there_yet()
+        session = self.sagemaker_session
+        sources = channels(inputs)
+        if self.model_uri is not None:
+            sources.append(self._model_channel(sources))
+        if self.entry_point is None:
+            raise UnsupportedError(
+                "the estimator has no entry_point, and containers are not run on this machine;"
+                " expected a script. Give entry_point, and source_dir if it needs other files."
+            )
+        local_path(self.output_path or "s3://any", session.home)
+        if self.checkpoint_s3_uri:
+            local_path(self.checkpoint_s3_uri, session.home)
+            here = self.checkpoint_local_path or "/opt/ml/checkpoints"
+            if not Path(here).is_relative_to("/opt/ml") or ".." in Path(here).parts:
+                raise UnsupportedError(
+                    f"checkpoint_local_path is {here!r}; expected a path below /opt/ml, as each"
+                    " host of this machine has its own there."
+                )
+        if not self._has_packed_sources:
+            check_sources(self.entry_point, self.source_dir)
+        _refuse_kinds_of_data(sources)
+        now = dt.datetime.now(dt.UTC)
+        names = [check_name(job_name)] if job_name else later_names(self._base_name(), now)
+
+        def record_of(name: str) -> JobRecord:
+            request = self._request(name, sources)
+            if experiment_config:
+                request["ExperimentConfig"] = dict(experiment_config)
+            arn = f"arn:aws:sagemaker:{session.boto_region_name}:{ACCOUNT}:training-job/{name}"
+            local = {"Backend": session.backend.name, **self._local()}
+            return JobRecord.new(request, local, arn, now)
+
+        job = create_job(session.home, names, record_of)
+        self.latest_training_job = TrainingJob(session, job.name)
+        self.jobs.append(self.latest_training_job)
+        session.backend.submit(job)
+        if wait:
+            if log_level_of(logs):
+                print(f"Training job {job.name}, in {job.path}", flush=True)
+            try:
+                self.latest_training_job.wait(logs)
+            except KeyboardInterrupt:
+                _log.warning("interrupted: the job %s is stopped", job.name)
+                self.latest_training_job.stop()
+                raise
+
+    def _local(self) -> dict[str, Any]:
+        """What the request has no words for, and `attach` gives back."""
+        return {"Distribution": self.distribution}
+
+    @property
+    def _has_packed_sources(self) -> bool:
+        given = str(self.source_dir or "")
+        return given.startswith(("s3://", "file://")) and given.endswith(".tar.gz")
+
+    def logs(self) -> None:
+        """Prints what the latest job has logged, and goes on until it has ended."""
+        self._latest("logs()").wait("All")
+
+    @property
+    def model_data(self) -> str | None:
+        """The URI of the model that the latest job has made; None if there is none."""
+        described = self._latest("model_data").describe()
+        artifacts: dict[str, str] = described.get("ModelArtifacts", {})
+        return artifacts.get("S3ModelArtifacts")
+
+    def _latest(self, what: str) -> TrainingJob:
+        if self.latest_training_job is None:
+            raise ValueError(
+                f"Estimator is not associated with a training job; {what} needs one. Call fit()"
+                " first."
+            )
+        return self.latest_training_job
+
+    def _base_name(self) -> str:
+        if self.base_job_name:
+            return self.base_job_name
+        return base_name_of_image(self.image_uri) if self.image_uri else self._default_base_name()
+
+    def _default_base_name(self) -> str:
+        return "training"
+
+    def _model_channel(self, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        name = self.model_channel_name
+        if any(each["ChannelName"] == name for each in others):
+            raise ValueError(f"Duplicate channel {name} not allowed.")
+        assert self.model_uri is not None
+        content_type = "application/x-sagemaker-model"
+        model = TrainingInput(self.model_uri, content_type=content_type, input_mode="File")
+        return channels({name: model})[0]
+
+    def _request(self, name: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
+        """The request `CreateTrainingJob`; puts the sources where it says that they are."""
+        session = self.sagemaker_session
+        bucket = f"s3://{session.default_bucket()}"
+        if session.default_bucket_prefix:
+            bucket = f"{bucket}/{session.default_bucket_prefix.strip('/')}"
+        request: dict[str, Any] = {
+            "TrainingJobName": name,
+            "HyperParameters": self._encoded(self._hyperparameters),
+            "AlgorithmSpecification": {
+                "TrainingInputMode": self.input_mode,
+                "EnableSageMakerMetricsTimeSeries": self.enable_sagemaker_metrics is not False,
+            },
+            "RoleArn": self.role or f"arn:aws:iam::{ACCOUNT}:role/smdistributed",
+            "InputDataConfig": sources,
+            "OutputDataConfig": {"S3OutputPath": self.output_path or f"{bucket}/"},
+            "ResourceConfig": {"VolumeSizeInGB": self.volume_size},
+            "StoppingCondition": {"MaxRuntimeInSeconds": self.max_run},
+            "EnableNetworkIsolation": self._enable_network_isolation,
+            "EnableInterContainerTrafficEncryption": self.encrypt_inter_container_traffic,
+            "EnableManagedSpotTraining": self.use_spot_instances,
+        }
+        if self.image_uri:
+            request["AlgorithmSpecification"]["TrainingImage"] = self.image_uri
+        if self.metric_definitions:
+            request["AlgorithmSpecification"]["MetricDefinitions"] = self.metric_definitions
+        if self.instance_groups is not None:
+            groups = [group.to_request_dict() for group in self.instance_groups]
+            request["ResourceConfig"]["InstanceGroups"] = groups
+        else:
+            request["ResourceConfig"]["InstanceType"] = self.instance_type
+            request["ResourceConfig"]["InstanceCount"] = self.instance_count
+        if self.environment:
+            request["Environment"] = {str(k): str(v) for k, v in self.environment.items()}
+        if self.checkpoint_s3_uri:
+            request["CheckpointConfig"] = {"S3Uri": self.checkpoint_s3_uri}
+            if self.checkpoint_local_path:
+                request["CheckpointConfig"]["LocalPath"] = self.checkpoint_local_path
+        if self.max_wait is not None:
+            request["StoppingCondition"]["MaxWaitTimeInSeconds"] = self.max_wait
+        if self.entry_point is not None:
+            request["HyperParameters"].update(self._upload_code(name, bucket))
+        return request
+
+    def _upload_code(self, name: str, bucket: str) -> dict[str, str]:
+        """Returns: the hyperparameters that say how the script is started."""
+        assert self.entry_point is not None
+        uri = f"{self.code_location or bucket}/{name}/source/sourcedir.tar.gz"
+        if self._has_packed_sources:
+            uri = str(self.source_dir)
+        else:
+            archive = local_path(uri, self.sagemaker_session.home)
+            archive.parent.mkdir(parents=True, exist_ok=True)
+            pack_sources(archive, self.entry_point, self.source_dir, self.dependencies)
+        self.uploaded_code = uri
+        program = self.entry_point if self.source_dir else Path(self.entry_point).name
+        return encode(
+            {
+                "sagemaker_program": program,
+                "sagemaker_submit_directory": uri,
+                "sagemaker_container_log_level": self.container_log_level,
+                "sagemaker_job_name": name,
+                "sagemaker_region": self.sagemaker_session.boto_region_name,
+            }
+        )
+
+    def _refuse_what_is_not_there_yet(self) -> None:
+        for name, value in (
+            ("git_config", self.git_config),
+            ("container_entry_point", self.container_entry_point),
+            ("container_arguments", self.container_arguments),
+            ("distribution of Estimator", self._leaves_distribution_out()),
+            ("parameter_server", _is_enabled(self.distribution, "parameter_server")),
+            (
+                "multi_worker_mirrored_strategy",
+                _is_enabled(self.distribution, "multi_worker_mirrored_strategy"),
+            ),
+            ("instance_groups of the distribution", self._leaves_groups_out()),
+            ("disable_output_compression", self.disable_output_compression),
+            ("use_spot_instances", self.use_spot_instances),
+            ("enable_network_isolation", self._enable_network_isolation),
+        ):
+            if value:
+                raise UnsupportedError(
+                    f"{name} is {value!r}, which this version does not know how to do on this"
+                    " machine yet; expected an estimator without it."
+                )
+        if self.max_retry_attempts:
+            _log.warning("max_retry_attempts has no effect in this version")
+        if self.input_mode != "File":
+            raise UnsupportedError(
+                f"input_mode is {self.input_mode!r}; expected 'File', the only one that this"
+                " version knows."
+            )
+
+    def _leaves_distribution_out(self) -> Mapping[str, Any]:
+        """A distribution that nothing here would make of what it says."""
+        return {} if isinstance(self, Framework) else self.distribution
+
+    def _leaves_groups_out(self) -> list[str]:
+        """Names of the groups that take part, if others do not."""
+        named = {
+            getattr(each, "instance_group_name", each)
+            for each in self.distribution.get("instance_groups") or ()
+        }
+        known = {each.instance_group_name for each in self.instance_groups or ()}
+        return sorted(map(str, named)) if named and named != known else []
+
+    @classmethod
+    def attach(
+        cls,
+        training_job_name: str,
+        sagemaker_session: Session | None = None,
+        model_channel_name: str = "model",
+    ) -> Self:
+        """The estimator of a job that there is; waits, without its log, until that has ended.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such job, or it is of another framework.
+            UnexpectedStatusException: it has failed.
+        """
+        session = sagemaker_session or Session()
+        described = session.describe_training_job(training_job_name)
+        local = session.job(training_job_name).read().local
+        arguments = {
+            **_arguments_of(described),
+            **cls._own_arguments(training_job_name, described, local),
+            "distribution": local.get("Distribution"),
+            "sagemaker_session": session,
+            "model_channel_name": model_channel_name,
+        }
+        estimator = cls(**arguments)
+        job = TrainingJob(session, training_job_name)
+        estimator.latest_training_job = job
+        estimator.jobs.append(job)
+        job.wait("None")
+        return estimator
+
+    @classmethod
+    def _own_arguments(
+        cls, name: str, described: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Those of this class."""
+        return {}
+
+    # --- what Amazon's service alone has ---------------------------------------------------------
+
+    def enable_network_isolation(self) -> bool:
+        """Whether jobs may not use the network."""
+        return self._enable_network_isolation
+
+    def get_vpc_config(self) -> dict[str, Any] | None:
+        """The subnets and groups that were given; None without them."""
+        if not (self.subnets and self.security_group_ids):
+            return None
+        return {"Subnets": self.subnets, "SecurityGroupIds": self.security_group_ids}
+
+    def training_image_uri(self) -> str | None:
+        """The image that was given; None: the script runs in this Python."""
+        return self.image_uri
+
+    def deploy(self, *args: Any, **kwargs: Any) -> Any:
+        """Serves the model: not in this version."""
+        raise _only_there("deploy()")
+
+    def create_model(self, *args: Any, **kwargs: Any) -> Any:
+        """A model of the results: not in this version."""
+        raise _only_there("create_model()")
+
+    def transformer(self, *args: Any, **kwargs: Any) -> Any:
+        """Batch transform: not on this machine."""
+        raise _only_there("transformer()")
+
+    def register(self, *args: Any, **kwargs: Any) -> Any:
+        """The model registry: not on this machine."""
+        raise _only_there("register()")
+
+
+class Estimator(EstimatorBase):
+    """An estimator of any script: hyperparameters are sent as plain text.
+
+    Args:
+        image_uri: of a container; kept.
+        kwargs: as of `EstimatorBase`.
+    """
+
+    def __init__(
+        self,
+        image_uri: str | None = None,
+        role: str | None = None,
+        instance_count: int | None = None,
+        instance_type: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(role, instance_count, instance_type, image_uri=image_uri, **kwargs)
+
+    def _encoded(self, values: Mapping[str, Any]) -> dict[str, str]:
+        return encode(values) if self.source_dir else encode_plainly(values)
+
+    @classmethod
+    def _own_arguments(
+        cls, name: str, described: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if local.get("Framework"):
+            raise ConfigurationError(
+                f"Training job: {name} is of {local['Framework']}, whose distribution Estimator"
+                " does not know; expected a job of Estimator. Attach it with the class that made"
+                " it."
+            )
+        return {}
+
+
+class Framework(EstimatorBase):
+    """An estimator of a framework's script; its hyperparameters keep their types.
+
+    Args:
+        entry_point: the script.
+        source_dir: the directory that it lies in, which goes to the job.
+        hyperparameters: of the script.
+        kwargs: as of `EstimatorBase`.
+    """
+
+    # What the distribution's rules call the framework, and what jobs are known by.
+    _framework: Any = "pytorch"
+    _kind = "pytorch"
+
+    def __init__(
+        self,
+        entry_point: str,
+        source_dir: str | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        *,
+        framework_version: str | None = None,
+        py_version: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.framework_version = framework_version
+        self.py_version = py_version
+        self._tell_of_version()
+        super().__init__(
+            entry_point=entry_point,
+            source_dir=source_dir,
+            hyperparameters=hyperparameters,
+            **kwargs,
+        )
+        if self.image_uri is None and None in (framework_version, py_version):
+            raise ValueError(
+                "framework_version or py_version was None, yet image_uri was also None. Either"
+                " specify both framework_version and py_version, or specify image_uri."
+            )
+        self.distribution = validate_distribution(
+            self.distribution,
+            self.instance_groups,
+            self._framework,
+            framework_version,
+            py_version,
+            self.image_uri,
+            {"entry_point": entry_point, "instance_type": self.instance_type},
+        )
+        added = distribution_hyperparameters(
+            self.distribution, self._framework, self.instance_type, self.instance_groups
+        )
+        for notice in added.notices:
+            _log.warning("%s", notice)
+        self._of_distribution = added.hyperparameters
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Those of the script and of the distribution, by name: a copy."""
+        return {**self._hyperparameters, **self._of_distribution}
+
+    def _request(self, name: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
+        request = super()._request(name, sources)
+        request["HyperParameters"].update(encode(self._of_distribution))
+        return request
+
+    def _default_base_name(self) -> str:
+        return f"{self._framework}-training"
+
+    def _local(self) -> dict[str, Any]:
+        return {
+            **super()._local(),
+            "Framework": self._kind,
+            "FrameworkVersion": self.framework_version,
+            "PyVersion": self.py_version,
+        }
+
+    def _tell_of_version(self) -> None:
+        """The script was written for another version than the one that will run it."""
+        try:
+            there = importlib.metadata.version(_PACKAGES[self._framework])
+        except importlib.metadata.PackageNotFoundError:
+            return
+        wanted = self.framework_version
+        if wanted and there.split(".")[:2] != [*wanted.split("."), "0"][:2]:
+            _log.warning(
+                "framework_version is %s, and %s %s is what runs the script here",
+                wanted,
+                _PACKAGES[self._framework],
+                there,
+            )
+
+    @classmethod
+    def _own_arguments(
+        cls, name: str, described: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if local.get("Framework") != cls._kind:
+            raise ConfigurationError(
+                f"Training job: {name} didn't use image for requested framework; it is of"
+                f" {local.get('Framework') or 'no framework'}, and {cls.__name__} attaches jobs of"
+                f" {cls._kind}."
+            )
+        return {
+            "framework_version": local.get("FrameworkVersion"),
+            "py_version": local.get("PyVersion"),
+        }
+
+
+def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an estimator, by the description of its job."""
+    values = decode(described["HyperParameters"])
+    resources = described["ResourceConfig"]
+    algorithm = described["AlgorithmSpecification"]
+    kept = described.get("CheckpointConfig", {})
+    groups = [
+        InstanceGroup(each["InstanceGroupName"], each["InstanceType"], each["InstanceCount"])
+        for each in resources.get("InstanceGroups", ())
+    ]
+    return {
+        "entry_point": values["sagemaker_program"],
+        "source_dir": values["sagemaker_submit_directory"],
+        "container_log_level": values["sagemaker_container_log_level"],
+        "hyperparameters": {
+            key: value
+            for key, value in values.items()
+            if not key.startswith("sagemaker_") and key != "mp_parameters"
+        },
+        "role": described["RoleArn"],
+        "instance_count": resources.get("InstanceCount"),
+        "instance_type": resources.get("InstanceType"),
+        "instance_groups": groups or None,
+        "volume_size": resources["VolumeSizeInGB"],
+        "max_run": described["StoppingCondition"]["MaxRuntimeInSeconds"],
+        "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
+        "input_mode": algorithm["TrainingInputMode"],
+        "output_path": described["OutputDataConfig"]["S3OutputPath"],
+        "metric_definitions": algorithm.get("MetricDefinitions"),
+        "checkpoint_s3_uri": kept.get("S3Uri"),
+        "checkpoint_local_path": kept.get("LocalPath"),
+        "environment": described.get("Environment"),
+        "image_uri": algorithm.get("TrainingImage"),
+    }
+
+
+def _refuse_kinds_of_data(sources: Sequence[Mapping[str, Any]]) -> None:
+    """What this machine's backend would pass over in silence."""
+    for each in sources:
+        name, source = each["ChannelName"], each["DataSource"].get("S3DataSource")
+        if source is None:
+            raise UnsupportedError(
+                f"channel {name!r} is in a file system, which this version does not know on this"
+                " machine; expected s3:// or file://. Name the folder where it is mounted."
+            )
+        for what, value, known in (
+            ("input_mode", each.get("InputMode"), "File"),
+            ("distribution", source.get("S3DataDistributionType"), "FullyReplicated"),
+            ("s3_data_type", source.get("S3DataType"), "S3Prefix"),
+            ("compression", each.get("CompressionType"), "None"),
+            ("record_wrapping", each.get("RecordWrapperType"), "None"),
+            ("shuffle_config", each.get("ShuffleConfig"), "None"),
+        ):
+            if value not in (None, known):
+                raise UnsupportedError(
+                    f"{what} of channel {name!r} is {value!r}, which this version does not know on"
+                    f" this machine; expected {known}."
+                )
+
+
+def _is_enabled(distribution: Mapping[str, Any], strategy: str) -> bool:
+    return bool((distribution.get(strategy) or {}).get("enabled"))
+
+
+def _first(given: Mapping[str, Any], name: str, value: Any) -> Any:
+    return given.get(name, value)
+
+
+def _renamed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with old names, by their new ones."""
+    given = {}
+    for name, value in kwargs.items():
+        new = _RENAMED.get(name)
+        if new is not None:
+            _log.warning("%s has been renamed: call it %s.", name, new)
+        given[new or name] = value
+    return given
+
+
+def _refuse_unknown(kind: str, given: Mapping[str, Any], strict: bool) -> None:
+    known = [*EstimatorBase.__init__.__annotations__]
+    for name in given:
+        if name in _RENAMED.values():
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        text = f"{kind} got an argument that nobody knows, {name}={given[name]!r:.100}{hint}"
+        if strict:
+            raise TypeError(text)
+        _log.warning("%s It has no effect.", text)
+
+
+def _require_whole(name: str, value: Any) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{name} is {value!r}; expected a whole number from 1.")
+
+
+def _only_there(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} is not there in this version, on this machine; expected fit(), logs(), attach()"
+        " and what the session has. model_data says where the model is."
+    )

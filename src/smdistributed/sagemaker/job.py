@@ -1,0 +1,179 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job as its estimator shows it: described, followed, waited for, stopped.
+
+Source: launch specification, sections 2.2, 3.1, 8.1 and 9.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from smdistributed._common.log import get_logger
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Status
+from smdistributed.sagemaker.exceptions import CapacityError, UnexpectedStatusException
+from smdistributed.sagemaker.session import Session
+
+__all__ = ["LogFollower", "TrainingJob", "log_level_of"]
+
+_log = get_logger()
+_POLL_S = 0.1
+# Of a log; a line of a rank is shorter (`launch.output`).
+_MOST_AT_ONCE = 1 << 20
+# By the number of the host, on a terminal.
+_COLOURS = (34, 35, 32, 36, 33)
+_LOGS = ("All", "Training", "Rules", "None")
+
+
+def log_level_of(logs: str | bool | Sequence[str]) -> bool:
+    """Whether `logs` of fit() asks for what the script prints.
+
+    Raises:
+        ValueError: it is none of the values that are known.
+    """
+    if isinstance(logs, bool):
+        return logs
+    asked = [logs] if isinstance(logs, str) else list(logs)
+    for each in asked:
+        if each not in _LOGS:
+            raise ValueError(
+                f"logs is {logs!r}; expected {', '.join(map(repr, _LOGS))}, a list of them, True or"
+                " False."
+            )
+    return "All" in asked or "Training" in asked
+
+
+class LogFollower:
+    """Prints what the hosts of a job log, as far as it has not been printed.
+
+    Args:
+        directory: of the job.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._positions: dict[Path, int] = {}
+        self._latest: dict[int, bytes] = {}  # by host; a clock may be set back
+
+    def print_new(self) -> None:
+        """Prints lines that have come since; of several hosts about in the order of time."""
+        while lines := list(self._new()):
+            for _, host, line in sorted(lines, key=lambda each: each[:2]):
+                text = line[25:].decode(errors="replace")
+                print(_coloured(text, host) if sys.stdout.isatty() else text)
+            sys.stdout.flush()
+
+    def _new(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """The next lines of each host: their time, the host's number, and the line."""
+        for path in (self._directory / "hosts").glob("algo-*/log"):
+            host = int(path.parent.name.removeprefix("algo-"))
+            with path.open("rb") as file:
+                file.seek(self._positions.get(path, 0))
+                content = file.read(_MOST_AT_ONCE)
+            end = content.rfind(b"\n") + 1
+            self._positions[path] = self._positions.get(path, 0) + end
+            for line in content[:end].split(b"\n")[:-1]:
+                latest = max(self._latest.get(host, b""), line[:24])
+                self._latest[host] = latest
+                yield latest, host, line
+
+
+def _coloured(text: str, host: int) -> str:
+    return f"\x1b[{_COLOURS[host % len(_COLOURS)]}m{text}\x1b[0m"
+
+
+class TrainingJob:
+    """One job.
+
+    Args:
+        session: that knows it.
+        name: of the job.
+
+    Attributes:
+        name, job_name: of the job.
+    """
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self.name = self.job_name = name
+
+    def describe(self) -> dict[str, Any]:
+        """The response of `DescribeTrainingJob`."""
+        return self._session.describe_training_job(self.name)
+
+    def stop(self) -> None:
+        """Has the job stop; returns at once."""
+        self._session.stop_training_job(self.name)
+
+    def rule_job_summary(self) -> list[dict[str, Any]]:
+        """Of debugger rules, which run on Amazon's service alone: none."""
+        return []
+
+    def wait(self, logs: str | bool | Sequence[str] = "All") -> None:
+        """Waits until the job has ended.
+
+        Args:
+            logs: as of `fit()`.
+
+        Raises:
+            UnexpectedStatusException: the job has failed; says why.
+        """
+        prints = log_level_of(logs)
+        job = self._session.job(self.name)
+        follower = LogFollower(job.path)
+        while True:
+            record = self._session.backend.poll(job)
+            if prints:
+                follower.print_new()
+            if record.status.is_terminal:
+                break
+            time.sleep(_POLL_S)
+        if prints:
+            follower.print_new()
+        self._conclude(record, prints)
+
+    def _conclude(self, record: JobRecord, prints: bool) -> None:
+        if record.status is Status.FAILED:
+            reason = record.failure_reason
+            kind = CapacityError if "CapacityError" in reason else UnexpectedStatusException
+            raise kind(
+                f"Error for Training job {self.name}: Failed. Reason: {reason}",
+                allowed_statuses=["Completed", "Stopped"],
+                actual_status="Failed",
+            )
+        if record.status is Status.STOPPED:
+            _log.warning(
+                "training job %s has ended as Stopped (%s): it was stopped, or its time was over,"
+                " and may have done a part of its work only.",
+                self.name,
+                record.secondary,
+            )
+        job = self._session.job(self.name)
+        for event in job.events():
+            if event.get("event") == "clash":
+                _log.warning(
+                    "several hosts have written %s into %s; what the first of them has is kept",
+                    ", ".join(event["names"][:5]),
+                    event["archive"],
+                )
+        if record.status is Status.COMPLETED and not record.model_artifacts:
+            _log.warning(
+                "training job %s has made no model: nothing was in SM_MODEL_DIR (/opt/ml/model)",
+                self.name,
+            )
+        if prints:
+            began, ended = record.training_times()
+            if began is not None and ended is not None:
+                count = _num_instances(record) * max(0, round((ended - began).total_seconds()))
+                print(f"Training seconds: {count}\nBillable seconds: {count}")
+
+
+def _num_instances(record: JobRecord) -> int:
+    config = record.request["ResourceConfig"]
+    groups = config.get("InstanceGroups")
+    return sum(each["InstanceCount"] for each in groups) if groups else int(config["InstanceCount"])

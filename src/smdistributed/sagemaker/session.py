@@ -1,0 +1,159 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a notebook: where its jobs and buckets are, and who it is.
+
+Here it is this machine. Nothing is asked over the network, and no account is needed.
+
+Source: launch specification, sections 1, 3 and 9.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.home import Home, home_directory
+from smdistributed.launch.jobs.directory import JobDirectory, find_job
+from smdistributed.launch.storage import default_bucket, local_path
+
+__all__ = ["Session", "get_execution_role"]
+
+ACCOUNT = "000000000000"
+"""In names that have the number of an account: there is none."""
+
+
+class Session:
+    """Jobs and buckets of this user on this machine.
+
+    Args:
+        boto_session, sagemaker_client, sagemaker_runtime_client,
+        sagemaker_featurestore_runtime_client, settings, sagemaker_metrics_client,
+        sagemaker_config: accepted, and not used.
+        default_bucket: the name of the bucket that is taken where none is given.
+        default_bucket_prefix: comes before the keys there.
+        home: where all of it lies; None: as the environment says.
+    """
+
+    def __init__(
+        self,
+        boto_session: Any = None,
+        sagemaker_client: Any = None,
+        sagemaker_runtime_client: Any = None,
+        sagemaker_featurestore_runtime_client: Any = None,
+        default_bucket: str | None = None,
+        settings: Any = None,
+        sagemaker_metrics_client: Any = None,
+        sagemaker_config: Mapping[str, Any] | None = None,
+        default_bucket_prefix: str | None = None,
+        *,
+        home: Home | None = None,
+    ) -> None:
+        self.boto_session = boto_session
+        self.sagemaker_config = dict(sagemaker_config or {})
+        self.default_bucket_prefix = default_bucket_prefix
+        self.backend = LocalBackend()
+        self._default_bucket = default_bucket
+        self._home = home
+
+    @property
+    def home(self) -> Home:
+        """Where jobs and buckets lie.
+
+        Raises:
+            ConfigurationError: the environment names no place.
+        """
+        if self._home is None:
+            self._home = home_directory()
+        return self._home
+
+    @property
+    def boto_region_name(self) -> str:
+        """The region that jobs are told."""
+        region = getattr(self.boto_session, "region_name", None)
+        return region if isinstance(region, str) else "us-east-1"
+
+    def default_bucket(self) -> str:
+        """The name of the bucket that is taken where none is given."""
+        return self._default_bucket or default_bucket(self.boto_region_name)
+
+    def account_id(self) -> str:
+        """The number in the place of an account's."""
+        return ACCOUNT
+
+    def upload_data(
+        self,
+        path: str,
+        bucket: str | None = None,
+        key_prefix: str = "data",
+        extra_args: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Copies a file, or what is in a directory, into a bucket.
+
+        Args:
+            path: of the file or directory.
+            bucket: its name; None: the default one.
+            key_prefix: of the keys there.
+            extra_args: accepted, and not used.
+
+        Returns: the URI: of the file, or of the prefix.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        source = Path(path)
+        prefix = key_prefix.strip("/")
+        if bucket is None and self.default_bucket_prefix:
+            prefix = f"{self.default_bucket_prefix.strip('/')}/{prefix}".strip("/")
+        uri = f"s3://{bucket or self.default_bucket()}/{prefix}".rstrip("/")
+        if source.is_dir():
+            target = local_path(uri, self.home)
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return uri
+        if not source.is_file():
+            raise ValueError(
+                f"upload_data got {path!r}, which is not there; expected a file or a directory."
+            )
+        uri = f"{uri}/{source.name}"
+        target = local_path(uri, self.home)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+        return uri
+
+    # --- jobs ------------------------------------------------------------------------------------
+
+    def job(self, name: str) -> JobDirectory:
+        """The directory of a job.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such job.
+        """
+        return find_job(self.home, name)
+
+    def describe_training_job(self, job_name: str) -> dict[str, Any]:
+        """The response of `DescribeTrainingJob`.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such job.
+        """
+        return self.backend.poll(self.job(job_name)).describe(dt.datetime.now(dt.UTC))
+
+    def stop_training_job(self, job_name: str) -> None:
+        """Has a job stop; returns at once. What has ended stays as it is.
+
+        Raises:
+            ConfigurationError: there is no such job, or it is another user's.
+        """
+        self.backend.stop(self.job(job_name), "stop() was called")
+
+
+def get_execution_role(sagemaker_session: Session | None = None, use_default: bool = False) -> str:
+    """A role's name as Amazon's jobs need one; here nobody looks at it.
+
+    Args:
+        sagemaker_session, use_default: accepted, and not used.
+    """
+    return f"arn:aws:iam::{ACCOUNT}:role/smdistributed"

@@ -1,0 +1,271 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What estimators take, refuse and make of it (launch specification, sections 2 and 4)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smdistributed._common.errors import ConfigurationError, UnsupportedError
+from smdistributed.launch.home import Home
+from smdistributed.sagemaker.estimator import Estimator
+from smdistributed.sagemaker.huggingface import HuggingFace
+from smdistributed.sagemaker.instance_group import InstanceGroup
+from smdistributed.sagemaker.pytorch import PyTorch
+from smdistributed.sagemaker.session import Session, get_execution_role
+from smdistributed.sagemaker.tensorflow import TensorFlow
+
+SIZE = {"instance_count": 1, "instance_type": "ml.p4d.24xlarge"}
+VERSIONS = {"framework_version": "2.0", "py_version": "py310"}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(home=Home(tmp_path / "home"))
+
+
+def request_of(estimator: Any) -> dict[str, Any]:
+    request: dict[str, Any] = estimator._request("job-1", [])
+    return request
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            VERSIONS,
+            "instance_count and instance_type must be set if instance_groups is not set",
+        ),
+        (
+            {**VERSIONS, **SIZE, "instance_groups": [InstanceGroup("a", "local", 1)]},
+            "instance_count and instance_type cannot be set when instance_groups is set",
+        ),
+        (
+            SIZE,
+            (
+                "framework_version or py_version was None, yet image_uri was also None. Either"
+                " specify both framework_version and py_version, or specify image_uri."
+            ),
+        ),
+        ({**VERSIONS, **SIZE, "instance_count": 0}, "instance_count is 0"),
+        ({**VERSIONS, **SIZE, "instance_count": -1}, "instance_count is -1"),
+        ({**VERSIONS, **SIZE, "instance_count": "2"}, "instance_count is '2'"),
+        ({**VERSIONS, **SIZE, "instance_count": True}, "instance_count is True"),
+        ({**VERSIONS, **SIZE, "max_run": 0}, "max_run is 0"),
+        ({**VERSIONS, **SIZE, "instance_type": 5}, "instance_type is 5"),
+        (
+            {**VERSIONS, **SIZE, "metric_definitions": [{"Name": "a", "Regex": "("}]},
+            "no regular expression",
+        ),
+        (
+            {**VERSIONS, **SIZE, "distribution": {"smdistributed": "dataparallel"}},
+            "smdistributed strategy requires a dictionary",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 -- the text is looked at below
+        PyTorch("train.py", **arguments)
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("train_instance_count", "instance_count", 2),
+        ("train_instance_type", "instance_type", "local"),
+        ("train_max_run", "max_run", 5),
+        ("train_max_wait", "max_wait", 5),
+        ("train_use_spot_instances", "use_spot_instances", True),
+        ("train_volume_size", "volume_size", 5),
+        ("train_volume_kms_key", "volume_kms_key", "key"),
+        ("image_name", "image_uri", "repo/image:1"),
+    ],
+)
+def test_old_names_work_with_a_warning(
+    old: str, new: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments = {**VERSIONS, **SIZE, old: value}
+    arguments.pop(new, None)
+    logging.getLogger("smdistributed").addHandler(caplog.handler)
+    try:
+        estimator = PyTorch("train.py", **arguments)
+    finally:
+        logging.getLogger("smdistributed").removeHandler(caplog.handler)
+    assert getattr(estimator, new) == value
+    assert f"{old} has been renamed: call it {new}." in caplog.text
+
+
+def test_unknown_arguments_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("smdistributed").addHandler(caplog.handler)
+    try:
+        PyTorch("train.py", **VERSIONS, **SIZE, metric_definition=[], zebra=1)
+    finally:
+        logging.getLogger("smdistributed").removeHandler(caplog.handler)
+    assert "metric_definition=[]; did you mean metric_definitions?" in caplog.text
+    assert "zebra=1." in caplog.text
+    with pytest.raises(TypeError, match="nobody knows, zebra=1"):
+        PyTorch("train.py", **VERSIONS, **SIZE, zebra=1, strict=True)
+
+
+def test_the_request_is_the_documented_one(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    given = {"epochs": 3, "name": "x"}
+    estimator = PyTorch(
+        "train.py",
+        source_dir=str(tmp_path),
+        hyperparameters=given,
+        role=get_execution_role(),
+        output_path="s3://results/here",
+        volume_size=50,
+        max_run=60,
+        max_wait=120,
+        environment={"A": "1"},
+        metric_definitions=[{"Name": "loss", "Regex": "loss: (.*)"}],
+        checkpoint_s3_uri="s3://kept/a",
+        checkpoint_local_path="/opt/ml/ck",
+        distribution={"smdistributed": {"dataparallel": {"enabled": True}}},
+        sagemaker_session=session,
+        **VERSIONS,
+        **SIZE,
+    )
+    request = request_of(estimator)
+    assert given == {"epochs": 3, "name": "x"}, "the caller's dict stays as it is"
+    assert request["TrainingJobName"] == "job-1"
+    assert request["OutputDataConfig"] == {"S3OutputPath": "s3://results/here"}
+    assert request["ResourceConfig"] == {
+        "VolumeSizeInGB": 50,
+        "InstanceType": "ml.p4d.24xlarge",
+        "InstanceCount": 1,
+    }
+    assert request["StoppingCondition"] == {
+        "MaxRuntimeInSeconds": 60,
+        "MaxWaitTimeInSeconds": 120,
+    }
+    assert request["Environment"] == {"A": "1"}
+    assert request["CheckpointConfig"] == {"S3Uri": "s3://kept/a", "LocalPath": "/opt/ml/ck"}
+    assert request["RoleArn"].startswith("arn:aws:iam::")
+    hyperparameters = request["HyperParameters"]
+    uri = f"s3://{session.default_bucket()}/job-1/source/sourcedir.tar.gz"
+    assert hyperparameters["epochs"] == "3"
+    assert hyperparameters["name"] == '"x"'
+    assert hyperparameters["sagemaker_program"] == '"train.py"'
+    assert hyperparameters["sagemaker_submit_directory"] == f'"{uri}"'
+    assert hyperparameters["sagemaker_distributed_dataparallel_enabled"] == "true"
+    assert hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+    assert all(isinstance(value, str) for value in hyperparameters.values())
+    assert (session.home.buckets / uri.removeprefix("s3://")).is_file()
+
+
+def test_the_generic_estimator_sends_text_unless_it_has_sources(session: Session) -> None:
+    plain = Estimator(
+        "repo/image:1", hyperparameters={"a": True}, sagemaker_session=session, **SIZE
+    )
+    assert request_of(plain)["HyperParameters"] == {"a": "True"}
+    assert plain._base_name() == "image"
+
+
+def test_instance_groups_are_in_the_request(session: Session) -> None:
+    groups = [InstanceGroup("a", "ml.c5.large", 1), InstanceGroup("b", "ml.p4d.24xlarge", 2)]
+    estimator = Estimator("image", instance_groups=groups, sagemaker_session=session)
+    assert request_of(estimator)["ResourceConfig"]["InstanceGroups"][1] == {
+        "InstanceGroupName": "b",
+        "InstanceType": "ml.p4d.24xlarge",
+        "InstanceCount": 2,
+    }
+
+
+def test_model_parallelism_is_in_the_hyperparameters() -> None:
+    estimator = PyTorch(
+        "train.py",
+        distribution={
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},
+            "mpi": {"enabled": True, "processes_per_host": 2},
+        },
+        **VERSIONS,
+        **SIZE,
+    )
+    found = estimator.hyperparameters()
+    assert found["mp_parameters"] == {"partitions": 2}
+    assert found["sagemaker_mpi_enabled"] is True
+    assert found["sagemaker_mpi_num_of_processes_per_host"] == 2
+
+
+@pytest.mark.parametrize(
+    ("model_dir", "expected"),
+    [(None, "/opt/ml/model"), ("s3://b/m", "s3://b/m"), (False, None)],
+)
+def test_tensorflow_tells_the_script_where_its_model_goes(model_dir: Any, expected: Any) -> None:
+    estimator = TensorFlow(
+        entry_point="train.py",
+        model_dir=model_dir,
+        framework_version="2.11",
+        py_version="py39",
+        **SIZE,
+    )
+    assert estimator.hyperparameters().get("model_dir") == expected
+
+
+def test_hugging_face_takes_one_framework() -> None:
+    estimator = HuggingFace("py310", "train.py", "4.28", pytorch_version="2.0", **SIZE)
+    assert estimator.framework_version == "2.0"
+    assert estimator._base_name() == "huggingface-pytorch-training"
+    with pytest.raises(ValueError, match="expected one of them"):
+        HuggingFace("py310", "train.py", "4.28", "2.11", "2.0", **SIZE)
+
+
+def test_hyperparameters_are_copies() -> None:
+    estimator = PyTorch("train.py", hyperparameters={"a": 1}, **VERSIONS, **SIZE)
+    estimator.hyperparameters()["a"] = 2
+    estimator.set_hyperparameters(b=3)
+    assert estimator.hyperparameters() == {"a": 1, "b": 3}
+
+
+def test_a_model_to_begin_with_is_a_channel() -> None:
+    estimator = Estimator("image", model_uri="s3://b/model.tar.gz", **SIZE)
+    channel = estimator._model_channel([])
+    assert channel["ChannelName"] == "model"
+    assert channel["ContentType"] == "application/x-sagemaker-model"
+    with pytest.raises(ValueError, match=r"Duplicate channel model not allowed."):
+        estimator._model_channel([{"ChannelName": "model"}])
+
+
+def test_what_needs_a_job_says_so() -> None:
+    estimator = Estimator("image", **SIZE)
+    for ask in (estimator.logs, lambda: estimator.model_data):
+        with pytest.raises(ValueError, match="Estimator is not associated with a training job"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["deploy", "create_model", "transformer", "register"])
+def test_what_is_not_there_says_so(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=name):
+        getattr(Estimator("image", **SIZE), name)()
+
+
+def test_a_hyperparameter_that_cannot_be_sent_is_named(session: Session) -> None:
+    estimator = Estimator(
+        "image", source_dir=".", hyperparameters={"a": object()}, sagemaker_session=session, **SIZE
+    )
+    with pytest.raises(ConfigurationError, match="hyperparameter 'a'"):
+        request_of(estimator)
+
+
+def test_session_without_an_account(session: Session, tmp_path: Path) -> None:
+    assert session.default_bucket() == "sagemaker-us-east-1-000000000000"
+    assert Session(default_bucket="mine").default_bucket() == "mine"
+    assert get_execution_role().split(":")[4] == "000000000000"
+    folder = tmp_path / "data" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a").write_text("x")
+    uri = session.upload_data(str(tmp_path / "data"), bucket="b", key_prefix="p")
+    assert uri == "s3://b/p"
+    assert (session.home.buckets / "b/p/deep/a").read_text() == "x"
+    with pytest.raises(ValueError, match="which is not there"):
+        session.upload_data(str(tmp_path / "nothing"))
+    with pytest.raises(ConfigurationError, match="leads out of its bucket"):
+        session.upload_data(str(folder / "a"), bucket="b", key_prefix="../../x")
