@@ -53,10 +53,16 @@ class LogFollower:
 
     Args:
         directory: of the job.
+        host: such as `algo-1`: of that host alone; None: of all.
+        rank: of that rank alone, of ranks of a job; None: of all.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, host: str | None = None, rank: int | None = None
+    ) -> None:
         self._directory = directory
+        self._pattern = f"{host or 'algo-*'}/log"
+        self._prefix = None if rank is None else f"[1,mpirank:{rank},".encode()
         self._positions: dict[Path, int] = {}
         self._latest: dict[int, bytes] = {}  # by host; a clock may be set back
 
@@ -64,13 +70,15 @@ class LogFollower:
         """Prints lines that have come since; of several hosts about in the order of time."""
         while lines := list(self._new()):
             for _, host, line in sorted(lines, key=lambda each: each[:2]):
+                if self._prefix is not None and not line[25:].startswith(self._prefix):
+                    continue
                 text = line[25:].decode(errors="replace")
                 print(_coloured(text, host) if sys.stdout.isatty() else text)
             sys.stdout.flush()
 
     def _new(self) -> Iterator[tuple[bytes, int, bytes]]:
         """The next lines of each host: their time, the host's number, and the line."""
-        for path in (self._directory / "hosts").glob("algo-*/log"):
+        for path in (self._directory / "hosts").glob(self._pattern):
             host = int(path.parent.name.removeprefix("algo-"))
             with path.open("rb") as file:
                 file.seek(self._positions.get(path, 0))

@@ -1,0 +1,381 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `smd`. Each is one call of an estimator, a session or a job, and prints."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.agent.mounts import available_step
+from smdistributed.launch.contract.hyperparameters import decode
+from smdistributed.launch.environment import usable_cores, visible_accelerators
+from smdistributed.launch.jobs.directory import JobDirectory, job_names
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Status
+from smdistributed.sagemaker.estimator import Estimator, EstimatorBase
+from smdistributed.sagemaker.exceptions import UnexpectedStatusException
+from smdistributed.sagemaker.job import LogFollower
+from smdistributed.sagemaker.pytorch import PyTorch
+from smdistributed.sagemaker.session import Session
+from smdistributed.sagemaker.tensorflow import TensorFlow
+
+__all__ = ["application"]
+
+FAILED = 1
+_POLL_S = 0.2
+_GIB = 1 << 30
+
+application = typer.Typer(
+    name="smd",
+    help="Train on this machine as SageMaker jobs do: without Docker, without an account.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+_Job = Annotated[str, typer.Argument(help="Name of the job; see `smd jobs`.")]
+
+
+@application.callback(invoke_without_command=True)
+def begin(context: typer.Context) -> int | None:
+    """Without a command: what there is, and what to do next."""
+    if context.invoked_subcommand is not None:
+        return None
+    names = job_names(Session().home)
+    if names:
+        print(f"{len(names)} jobs: smd jobs lists them, smd --help has all commands.")
+    else:
+        print("No jobs yet. Start one: smd run train.py (smd run --help has its options).")
+    return 0
+
+
+@application.command()
+def run(
+    script: Annotated[Path, typer.Argument(help="The script to be trained; a file here.")],
+    source_dir: Annotated[
+        Path | None, typer.Option(help="Directory that goes to the job with the script.")
+    ] = None,
+    framework: Annotated[str, typer.Option(help="pytorch, tensorflow or none.")] = "pytorch",
+    instance_count: Annotated[int, typer.Option(help="Hosts.")] = 1,
+    instance_type: Annotated[
+        str, typer.Option(help="Such as ml.p3.16xlarge: says how many processes, without GPUs.")
+    ] = "local",
+    processes_per_host: Annotated[
+        int | None, typer.Option(help="Ranks on each host, by MPI's rules.")
+    ] = None,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="distribution: smdistributed dataparallel.")
+    ] = False,
+    hyperparameter: Annotated[
+        list[str] | None,
+        typer.Option("--hyperparameter", "-p", help="NAME=VALUE; a VALUE that is JSON is a value."),
+    ] = None,
+    channel: Annotated[
+        list[str] | None,
+        typer.Option("--channel", "-c", help="NAME=URI, or a path here; or a URI alone."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="NAME=REGEX, with a group for the value.")
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE, a variable of the job.")
+    ] = None,
+    output_path: Annotated[str | None, typer.Option(help="URI for the results.")] = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="URI where checkpoints are kept, and found again.")
+    ] = None,
+    max_run: Annotated[int, typer.Option(help="Seconds that the script may run.")] = 86400,
+    name: Annotated[str | None, typer.Option(help="Of the job; else one is made.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the job until it has ended.")] = True,
+) -> int:
+    """Train a script: its job goes on without this command."""
+    arguments: dict[str, Any] = {
+        "entry_point": str(script),
+        "source_dir": str(source_dir) if source_dir is not None else None,
+        "instance_count": instance_count,
+        "instance_type": instance_type,
+        "hyperparameters": decode(_pairs("--hyperparameter", hyperparameter)),
+        "metric_definitions": [
+            {"Name": each, "Regex": regex} for each, regex in _pairs("--metric", metric).items()
+        ],
+        "environment": _pairs("--env", environment),
+        "output_path": output_path,
+        "checkpoint_s3_uri": checkpoints,
+        "max_run": max_run,
+    }
+    estimator = _estimator(framework, arguments, _distribution(data_parallel, processes_per_host))
+    inputs: Any = {each: _uri(uri) for each, uri in _channels(channel).items()} or None
+    try:
+        estimator.fit(inputs, wait=wait, job_name=name)
+    except UnexpectedStatusException as error:
+        print(f"smd: {error}", file=sys.stderr)
+        return FAILED
+    assert estimator.latest_training_job is not None
+    if not wait:
+        print(estimator.latest_training_job.name)
+    return 0
+
+
+@application.command()
+def jobs(json_: _Json = False) -> None:
+    """List jobs, the newest first."""
+    session = Session()
+    records = [_record(session, name) for name in job_names(session.home)]
+    known = sorted(
+        (record for record in records if record is not None),
+        key=lambda record: record.created,
+        reverse=True,
+    )
+    if json_:
+        now = dt.datetime.now(dt.UTC)
+        _print_json([_summary(record, now) for record in known])
+        return
+    if not known:
+        print("No jobs yet. Start one: smd run train.py (smd run --help has its options).")
+        return
+    table = Table(box=None)
+    for heading in ("JOB", "STATUS", "HOSTS", "BEGAN", "TOOK"):
+        table.add_column(heading, no_wrap=heading == "JOB")
+    for record in known:
+        began = f"{record.created.astimezone():%Y-%m-%d %H:%M:%S}"
+        config = record.request["ResourceConfig"]
+        hosts = config.get("InstanceCount") or sum(
+            each["InstanceCount"] for each in config["InstanceGroups"]
+        )
+        table.add_row(record.name, str(record.secondary), str(hosts), began, _took(record))
+    _console().print(table)
+
+
+@application.command()
+def describe(job: _Job) -> None:
+    """Print all that is known of a job: the response of DescribeTrainingJob, as JSON."""
+    _print_json(Session().describe_training_job(job))
+
+
+@application.command()
+def logs(
+    job: _Job,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
+    host: Annotated[str | None, typer.Option(help="Such as algo-1: of that host alone.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Of that rank alone.")] = None,
+) -> int:
+    """Print what the ranks of a job have printed."""
+    session = Session()
+    directory = session.job(job)
+    follower = LogFollower(directory.path, host=host, rank=rank)
+    record = session.backend.poll(directory)
+    follower.print_new()
+    while follow and not record.status.is_terminal:
+        time.sleep(_POLL_S)
+        record = session.backend.poll(directory)
+        follower.print_new()
+    if record.status is Status.FAILED:
+        print(f"smd: the job has failed. {record.failure_reason}", file=sys.stderr)
+    return FAILED if follow and record.status is Status.FAILED else 0
+
+
+@application.command()
+def stop(
+    job: _Job,
+    wait: Annotated[bool, typer.Option(help="Return when it has ended.")] = True,
+) -> None:
+    """Stop a job: its ranks have 120 s, and what there is is saved."""
+    session = Session()
+    directory = session.job(job)
+    session.stop_training_job(job)
+    while wait and not session.backend.poll(directory).status.is_terminal:
+        time.sleep(_POLL_S)
+    print(f"{job}: {session.backend.poll(directory).secondary}")
+
+
+@application.command()
+def metrics(job: _Job, json_: _Json = False) -> None:
+    """Print the values that were found in what a job has printed."""
+    directory = Session().job(job)
+    points = []
+    for path in sorted((directory.path / "hosts").glob("*/metrics.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                points.append({"host": path.parent.name, **json.loads(line)})
+            except ValueError:
+                continue  # its writer was killed
+    points.sort(key=lambda point: point["time"])
+    if json_:
+        _print_json(points)
+        return
+    for point in points:
+        when = dt.datetime.fromtimestamp(point["time"], dt.UTC).astimezone()
+        print(f"{when:%H:%M:%S.%f} {point['host']} {point['name']} {point['value']:g}")
+
+
+@application.command()
+def clean(
+    older_than: Annotated[str, typer.Option(help="7d, 12h or 30m: ended longer ago.")] = "7d",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove; else only say what would be.")
+    ] = False,
+) -> None:
+    """Remove the directories of jobs that have ended. Results and checkpoints stay."""
+    session = Session()
+    limit = dt.datetime.now(dt.UTC) - _duration(older_than)
+    found = []
+    for name in job_names(session.home):
+        record = _record(session, name)
+        if record is not None and record.status.is_terminal:
+            ended = record.transitions[-1].start
+            if ended <= limit:
+                found.append(session.job(name))
+    total = 0
+    for directory in found:
+        size = _size(directory)
+        total += size
+        print(f"{'removing' if yes else 'would remove'} {directory.name}: {size / _GIB:.3f} GiB")
+        if yes:
+            shutil.rmtree(directory.path)
+    print(f"{len(found)} jobs, {total / _GIB:.3f} GiB" + ("" if yes else "; remove with --yes"))
+
+
+@application.command()
+def doctor() -> None:
+    """Say what jobs find on this machine."""
+    session = Session()
+    home = session.home
+    home.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    step, why = available_step(home.jobs)
+    free = shutil.disk_usage(home.root).free
+    for what, value in (
+        ("home", f"{home.root} ({free / _GIB:.1f} GiB free)"),
+        ("jobs", str(len(job_names(home)))),
+        ("processors", str(usable_cores())),
+        ("GPUs", str(visible_accelerators(os.environ))),
+        ("/opt/ml", step.value + (f"; {why}" if why else "")),
+        ("Python", f"{sys.version.split()[0]} at {sys.executable}"),
+    ):
+        print(f"{what:<11} {value}")
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _estimator(
+    framework: str, arguments: dict[str, Any], distribution: dict[str, Any] | None
+) -> EstimatorBase:
+    if framework == "pytorch":
+        return PyTorch(**arguments, **_versions("torch"), distribution=distribution)
+    if framework == "tensorflow":
+        return TensorFlow(**arguments, **_versions("tensorflow"), distribution=distribution)
+    if framework == "none" and distribution is None:
+        return Estimator(**arguments)
+    raise ConfigurationError(
+        f"--framework is {framework!r}; expected pytorch, tensorflow, or (without ranks) none."
+    )
+
+
+def _versions(package: str) -> dict[str, Any]:
+    """Of what is installed: the script is meant for it."""
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return {"framework_version": version, "py_version": f"py3{sys.version_info.minor}"}
+
+
+def _distribution(data_parallel: bool, processes: int | None) -> dict[str, Any] | None:
+    distribution: dict[str, Any] = {}
+    if processes is not None:
+        distribution["mpi"] = {"enabled": True, "processes_per_host": processes}
+    if data_parallel:
+        distribution["smdistributed"] = {"dataparallel": {"enabled": True}}
+    return distribution or None
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for each in given or ():
+        name, is_set, value = each.partition("=")
+        if not is_set or not name:
+            raise ConfigurationError(f"{option} {each!r}: expected NAME=VALUE.")
+        pairs[name] = value
+    return pairs
+
+
+def _channels(given: Sequence[str] | None) -> dict[str, str]:
+    """By name; a URI or a path alone is the channel `training`."""
+    channels = {}
+    for each in given or ():
+        name, is_set, uri = each.partition("=")
+        if is_set and "/" not in name and ":" not in name:
+            channels[name] = uri
+        else:
+            channels["training"] = each
+    return channels
+
+
+def _uri(given: str) -> str:
+    return given if "://" in given else f"file://{Path(given).absolute()}"
+
+
+def _record(session: Session, name: str) -> JobRecord | None:
+    """Of a job; None, with a line that says why, if it cannot be read."""
+    try:
+        return session.backend.poll(session.job(name))
+    except ConfigurationError as error:
+        print(f"smd: {error}", file=sys.stderr)
+        return None
+
+
+def _summary(record: JobRecord, now: dt.datetime) -> dict[str, Any]:
+    described = record.describe(now)
+    keys = (
+        "TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingEndTime",
+        "LastModifiedTime", "TrainingJobStatus", "SecondaryStatus", "FailureReason",
+    )  # fmt: skip
+    return {key: described[key] for key in keys if key in described}
+
+
+def _took(record: JobRecord) -> str:
+    last = record.transitions[-1]
+    end = last.start if record.status.is_terminal else dt.datetime.now(dt.UTC)
+    seconds = max(0, round((end - record.created).total_seconds()))
+    return str(dt.timedelta(seconds=seconds))
+
+
+def _duration(text: str) -> dt.timedelta:
+    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.isdigit():
+        raise ConfigurationError(f"--older-than is {text!r}; expected such as 7d, 12h or 30m.")
+    return dt.timedelta(**{units[unit]: int(number)})
+
+
+def _size(directory: JobDirectory) -> int:
+    paths = [path for path in directory.path.rglob("*") if path.is_file() and not path.is_symlink()]
+    return sum(path.lstat().st_size for path in paths)
+
+
+def _print_json(value: Any) -> None:
+    def plain(each: Any) -> str:
+        return each.isoformat() if isinstance(each, dt.datetime) else str(each)
+
+    print(json.dumps(value, indent=1, default=plain, ensure_ascii=False))
+
+
+def _console() -> Console:
+    """As wide as a terminal; names are whole where programs read them."""
+    return Console() if sys.stdout.isatty() else Console(width=200)

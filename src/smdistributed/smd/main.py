@@ -1,0 +1,69 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The entry of `smd`: errors become one line and an exit status.
+
+0    done; of `run`, `logs -f` and `wait`: the job has ended well, or was stopped
+1    the job has failed
+2    the command is wrong, or names a job that is not there
+3    the job could not be started on this machine
+130  Ctrl-C
+"""
+
+from __future__ import annotations
+
+import sys
+
+from smdistributed._common.errors import SmdistributedError
+
+__all__ = ["main"]
+
+USAGE = 2
+NOT_STARTED = 3
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Runs the command line of this process. Returns: its exit status."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ModuleNotFoundError as error:
+        return _say(f"{error.name} is missing; pip install 'smdistributed-open[launch]'", USAGE)
+    from smdistributed.smd.commands import application
+
+    try:
+        status = application(prog_name="smd", standalone_mode=False)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SmdistributedError as error:
+        return _say(str(error), USAGE)
+    except ValueError as error:  # of estimators: what was given cannot work
+        return _say(str(error), USAGE)
+    except OSError as error:
+        return _say(f"the job could not be started: {error}", NOT_STARTED)
+    except Exception as error:
+        return _of_the_command_line(error)
+    return status if isinstance(status, int) else 0
+
+
+def _of_the_command_line(error: Exception) -> int:
+    """Of a wrong command line: typer's own text; all else is a defect, with its traceback.
+
+    By what they have: the classes are click's in some versions of typer, and typer's in others.
+    """
+    if type(error).__name__ == "Abort":
+        return INTERRUPTED
+    show = getattr(error, "show", None)
+    if show is None or not hasattr(error, "exit_code"):
+        raise error
+    show()
+    return USAGE
+
+
+def _say(text: str, status: int) -> int:
+    print(f"smd: {text}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smd`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SCRIPT = """
+import os, sys, time
+print("hello", os.environ.get("RANK"), sys.argv[1:], os.environ.get("MINE"), flush=True)
+print("loss: 0.25", flush=True)
+if "--fails" in sys.argv:
+    raise ValueError("on purpose")
+if "--waits" in sys.argv:
+    time.sleep(60)
+open(os.environ["SM_MODEL_DIR"] + "/model", "w").write("x")
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "SMD_HOME": str(tmp_path / "home"), "COLUMNS": "80"}
+
+
+@pytest.fixture
+def smd(tmp_path: Path, environ: dict[str, str]) -> Command:
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "smdistributed.smd.main", *arguments],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def test_a_job_from_its_start_to_its_removal(smd: Command, tmp_path: Path) -> None:
+    assert "No jobs yet. Start one: smd run train.py" in smd().stdout
+    assert "No jobs yet" in smd("jobs").stdout
+    arguments = ["--processes-per-host", "2", "-p", "lr=0.1", "-p", "text=x y $(id)"]
+    arguments += ["--metric", "loss=loss: ([0-9.]+)", "--env", "MINE=a=b", "--name", "mine"]
+    printed = smd("run", "train.py", *arguments).stdout
+    for rank in (0, 1):
+        line = f"hello {rank} ['--lr', '0.1', '--text', 'x y $(id)'] a=b"
+        assert f"[1,mpirank:{rank},algo-1]<stdout>:{line}" in printed
+    assert "1 jobs: smd jobs lists them" in smd().stdout
+    listed = smd("jobs").stdout
+    assert "mine" in listed
+    assert "Completed" in listed
+    (summary,) = json.loads(smd("jobs", "--json").stdout)
+    assert (summary["TrainingJobName"], summary["TrainingJobStatus"]) == ("mine", "Completed")
+    described = json.loads(smd("describe", "mine").stdout)
+    assert described["HyperParameters"]["text"] == '"x y $(id)"'
+    assert described["HyperParameters"]["lr"] == "0.1"
+    assert "hello 1" not in smd("logs", "mine", "--rank", "0").stdout
+    assert "hello 1" in smd("logs", "mine", "--host", "algo-1").stdout
+    points = json.loads(smd("metrics", "mine", "--json").stdout)
+    assert [(point["name"], point["value"]) for point in points] == [("loss", 0.25)] * 2
+    assert smd("stop", "mine").stdout == "mine: Completed\n"
+    assert "would remove mine" in smd("clean", "--older-than", "0s").stdout
+    assert "0 jobs" in smd("clean", "--older-than", "1d", "--yes").stdout
+    assert "removing mine" in smd("clean", "--older-than", "0s", "--yes").stdout
+    assert "No jobs yet" in smd("jobs").stdout
+    model = described["ModelArtifacts"]["S3ModelArtifacts"].removeprefix("s3://")
+    assert (tmp_path / "home" / "buckets" / model).is_file(), "results stay"
+
+
+def test_a_job_that_fails_is_status_1(smd: Command) -> None:
+    done = smd("run", "train.py", "-p", "fails=1", "--name", "bad", status=1)
+    assert "ValueError: on purpose" in done.stderr
+    assert "Failed" in smd("jobs").stdout
+    assert "on purpose" in smd("logs", "bad", "-f", status=1).stderr
+    smd("logs", "bad")
+
+
+def test_a_job_goes_on_without_its_command_and_is_followed_and_stopped(
+    smd: Command, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    assert smd("run", "train.py", "-p", "waits=1", "--no-wait", "--name", "long").stdout == "long\n"
+    with subprocess.Popen(
+        [sys.executable, "-m", "smdistributed.smd.main", "logs", "-f", "long"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert "hello None" in follower.stdout.readline()
+        assert smd("stop", "long").stdout == "long: Stopped\n"
+        assert follower.wait(20) == 0
+
+
+def test_ctrl_c_stops_the_job(smd: Command, tmp_path: Path, environ: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "smdistributed.smd.main", "run", "train.py"]
+    with subprocess.Popen(
+        [*command, "-p", "waits=1", "--name", "long"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        while "hello" not in running.stdout.readline():
+            pass
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 130
+    until = time.monotonic() + 20
+    while json.loads(smd("jobs", "--json").stdout)[0]["TrainingJobStatus"] != "Stopped":
+        assert time.monotonic() < until
+
+
+def test_data_and_two_hosts(smd: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train.py").write_text(
+        "import os; print(os.environ['SM_CHANNELS'], os.path.realpath(os.environ['SM_CHANNEL_A']))"
+    )
+    printed = smd(
+        "run", "train.py", "-c", "a=data", "-c", f"file://{tmp_path}/data",
+        "--instance-count", "2", "--framework", "none",
+    ).stdout  # fmt: skip
+    assert printed.count(f'["a","training"] {tmp_path}/data') == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["describe", "nothing"], "could not find job 'nothing'"),
+        (["run", "nothing.py"], 'No file named "nothing.py" was found'),
+        (["run"], "Missing"),
+        (["frobnicate"], "No such command"),
+        (["run", "train.py", "-p", "a"], "--hyperparameter 'a': expected NAME=VALUE"),
+        (["run", "train.py", "--framework", "jax"], "--framework is 'jax'"),
+        (["run", "train.py", "--instance-count", "0"], "instance_count is 0"),
+        (["run", "train.py", "--instance-count", "two"], "--instance-count"),
+        (["run", "train.py", "-c", "s3://nowhere/x", "--name", "a_b"], "cannot be the name"),
+        (["clean", "--older-than", "soon"], "--older-than is 'soon'"),
+    ],
+)
+def test_what_is_wrong_is_status_2(smd: Command, arguments: list[str], text: str) -> None:
+    done = smd(*arguments, status=2)
+    assert text in done.stderr
+    assert "No jobs yet" in smd("jobs").stdout
+
+
+def test_a_job_that_cannot_be_read_does_not_hide_the_others(smd: Command, tmp_path: Path) -> None:
+    smd("run", "train.py", "--name", "good")
+    (tmp_path / "home" / "jobs" / "broken").mkdir()
+    done = smd("jobs")
+    assert "good" in done.stdout
+    assert "job 'broken' has no record" in done.stderr
+
+
+def test_doctor_says_what_jobs_find(smd: Command) -> None:
+    printed = smd("doctor").stdout
+    for what in ("home", "processors", "GPUs", "/opt/ml", "Python"):
+        assert f"\n{what}" in f"\n{printed}"
+
+
+def test_without_the_packages_one_line_says_what_to_install(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no', name='typer')")
+    done = subprocess.run(
+        [sys.executable, "-m", "smdistributed.smd.main", "jobs"],
+        env={**environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == ("smd: typer is missing; pip install 'smdistributed-open[launch]'\n")
