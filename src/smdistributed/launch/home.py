@@ -35,6 +35,16 @@ class Home:
         self.logs = root / "logs"
         self.config = root / "config.toml"
 
+    def make(self) -> None:
+        """Makes the folders of jobs and buckets, for their user alone, whatever the umask.
+
+        Raises:
+            OSError: they cannot be made.
+        """
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self.root, self.jobs, self.buckets):
+            path.mkdir(mode=0o700, exist_ok=True)
+
 
 def home_directory(environ: Mapping[str, str] | None = None) -> Home:
     """The home that the environment names.

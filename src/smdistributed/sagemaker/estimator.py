@@ -12,12 +12,15 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import importlib.metadata
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed._common.log import get_logger
+from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
 from smdistributed.launch.jobs.directory import create_job
@@ -37,6 +40,11 @@ __all__ = ["Estimator", "EstimatorBase", "Framework"]
 _log = get_logger()
 
 _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
+
+# Below /opt/ml: what comes back there would take the place of something else.
+_NO_CHECKPOINTS = ((), ("code",), ("input",), ("model",), ("output",))
+# Linux: of one variable with its name and the byte at its end.
+_MOST_BYTES = 128 << 10
 
 # What older scripts call arguments.
 _RENAMED = {
@@ -147,18 +155,21 @@ class EstimatorBase:
         self.instance_groups = list(instance_groups) if instance_groups else None
         self.keep_alive_period_in_seconds = keep_alive_period_in_seconds
         self.input_mode = input_mode
-        self.output_path = output_path
+        self.output_path = _typed("output_path", output_path, str)
         self.output_kms_key = output_kms_key
         self.base_job_name = base_job_name
-        self.sagemaker_session = sagemaker_session or Session()
+        self.sagemaker_session = (
+            _typed("sagemaker_session", sagemaker_session, Session) or Session()
+        )
         self.tags = tags
         self.subnets = subnets
         self.security_group_ids = security_group_ids
         self.model_uri = model_uri
         self.model_channel_name = model_channel_name
-        self.metric_definitions = [dict(each) for each in metric_definitions or ()]
+        _typed("metric_definitions", metric_definitions, Sequence)
+        self.metric_definitions: list[Any] = list(metric_definitions or ())
         self.encrypt_inter_container_traffic = encrypt_inter_container_traffic
-        self.checkpoint_s3_uri = checkpoint_s3_uri
+        self.checkpoint_s3_uri = _typed("checkpoint_s3_uri", checkpoint_s3_uri, str)
         self.checkpoint_local_path = checkpoint_local_path
         self.rules = rules
         self.debugger_hook_config = debugger_hook_config
@@ -166,14 +177,15 @@ class EstimatorBase:
         self.enable_sagemaker_metrics = enable_sagemaker_metrics
         self.profiler_config = profiler_config
         self.disable_profiler = disable_profiler
-        self.environment = dict(environment or {})
+        self.environment = dict(_typed("environment", environment, Mapping) or {})
         self.max_retry_attempts = max_retry_attempts
-        self.source_dir = source_dir
+        self.source_dir = None if source_dir is None else os.fspath(source_dir)
         self.git_config = git_config
         self.container_log_level = container_log_level
         self.code_location = code_location.rstrip("/") if code_location else None
-        self.entry_point = entry_point
-        self.dependencies = list(dependencies or ())
+        self.entry_point = None if entry_point is None else os.fspath(entry_point)
+        _typed("dependencies", dependencies, Sequence)
+        self.dependencies = [os.fspath(each) for each in dependencies or ()]
         self.training_repository_access_mode = training_repository_access_mode
         self.training_repository_credentials_provider_arn = (
             training_repository_credentials_provider_arn
@@ -183,6 +195,7 @@ class EstimatorBase:
         self.container_arguments = container_arguments
         self.disable_output_compression = disable_output_compression
         self._enable_network_isolation = enable_network_isolation
+        _typed("hyperparameters", hyperparameters, Mapping)
         self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
         self.jobs: list[TrainingJob] = []
         self.latest_training_job: TrainingJob | None = None
@@ -204,10 +217,17 @@ class EstimatorBase:
         _require_whole("max_run", self.max_run)
         _require_whole("container_log_level", self.container_log_level)
         for name, value in self.environment.items():
-            if not name or "=" in name or "\0" in f"{name}{value}":
+            text = f"{name}={value}"
+            is_name = isinstance(name, str) and name and "=" not in name
+            try:
+                size = len(text.encode("utf-8", "surrogateescape"))
+            except UnicodeEncodeError:
+                size = _MOST_BYTES
+            if not is_name or "\0" in text or size >= _MOST_BYTES - 1:
                 raise ValueError(
-                    f"environment has {name!r}; expected names of variables, without '=', and no"
-                    " NUL characters."
+                    f"environment has {name!r}={value!r:.100}; expected names without '=', and"
+                    f" values without NUL characters of less than {_MOST_BYTES:,} bytes, which a"
+                    " process can be given."
                 )
         if self.instance_type is not None and not isinstance(self.instance_type, str):
             raise ValueError(f"instance_type is {self.instance_type!r}; expected text.")
@@ -267,10 +287,12 @@ class EstimatorBase:
         if self.checkpoint_s3_uri:
             local_path(self.checkpoint_s3_uri, session.home)
             here = self.checkpoint_local_path or "/opt/ml/checkpoints"
-            if not Path(here).is_relative_to("/opt/ml") or ".." in Path(here).parts:
+            parts = Path(here).parts
+            if parts[:3] != ("/", "opt", "ml") or ".." in parts or parts[3:4] in _NO_CHECKPOINTS:
                 raise UnsupportedError(
-                    f"checkpoint_local_path is {here!r}; expected a path below /opt/ml, as each"
-                    " host of this machine has its own there."
+                    f"checkpoint_local_path is {here!r}; expected a folder of its own below"
+                    " /opt/ml, such as /opt/ml/checkpoints: each host of this machine has its own"
+                    " there."
                 )
         if not self._has_packed_sources:
             check_sources(self.entry_point, self.source_dir)
@@ -289,7 +311,13 @@ class EstimatorBase:
         job = create_job(session.home, names, record_of)
         self.latest_training_job = TrainingJob(session, job.name)
         self.jobs.append(self.latest_training_job)
-        session.backend.submit(job)
+        try:
+            session.backend.submit(job)
+        except BaseException as error:
+            why = f"the process of the job could not be started: {error_text(error)}"
+            end_job(job, [], f"InternalServerError: {why}")
+            job.lock.release()
+            raise
         if wait:
             if log_level_of(logs):
                 print(f"Training job {job.name}, in {job.path}", flush=True)
@@ -297,7 +325,10 @@ class EstimatorBase:
                 self.latest_training_job.wait(logs)
             except KeyboardInterrupt:
                 _log.warning("interrupted: the job %s is stopped", job.name)
-                self.latest_training_job.stop()
+                try:
+                    self.latest_training_job.stop()
+                except ConfigurationError as error:
+                    _log.warning("%s", error)
                 raise
 
     def _local(self) -> dict[str, Any]:
@@ -752,6 +783,15 @@ def _refuse_unknown(kind: str, given: Mapping[str, Any], strict: bool) -> None:
         if strict:
             raise TypeError(text)
         _log.warning("%s It has no effect.", text)
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
+    """The value; None is allowed, and text is no sequence."""
+    is_text = isinstance(value, str) and kind is Sequence
+    if value is not None and (is_text or not isinstance(value, kind)):
+        expected = {Mapping: "a dict", Sequence: "a list", str: "text"}.get(kind, kind.__name__)
+        raise ValueError(f"{name} is {value!r:.100}; expected {expected}.")
+    return value
 
 
 def _require_whole(name: str, value: Any) -> None:

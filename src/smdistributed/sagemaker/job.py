@@ -73,6 +73,8 @@ class LogFollower:
                 if self._prefix is not None and not line[25:].startswith(self._prefix):
                     continue
                 text = line[25:].decode(errors="replace")
+                encoding = sys.stdout.encoding or "utf-8"
+                text = text.encode(encoding, "replace").decode(encoding)
                 print(_coloured(text, host) if sys.stdout.isatty() else text)
             sys.stdout.flush()
 

@@ -8,6 +8,7 @@ import datetime as dt
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -21,7 +22,8 @@ from rich.table import Table
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import available_step
-from smdistributed.launch.contract.hyperparameters import decode
+from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
+from smdistributed.launch.contract.processes import is_distributed
 from smdistributed.launch.environment import usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory, job_names
 from smdistributed.launch.jobs.record import JobRecord
@@ -178,6 +180,15 @@ def logs(
     """Print what the ranks of a job have printed."""
     session = Session()
     directory = session.job(job)
+    hosts = sorted(path.name for path in (directory.path / "hosts").glob("algo-*"))
+    if host is not None and host not in hosts:
+        raise ConfigurationError(
+            f"job {job!r} has no host {host!r}; expected one of: {', '.join(hosts) or 'none yet'}."
+        )
+    if rank is not None and not _has_ranks(directory):
+        raise ConfigurationError(
+            f"job {job!r} has one process on each host, and no ranks; expected --host instead."
+        )
     follower = LogFollower(directory.path, host=host, rank=rank)
     record = session.backend.poll(directory)
     follower.print_new()
@@ -233,7 +244,7 @@ def clean(
 ) -> None:
     """Remove the directories of jobs that have ended. Results and checkpoints stay."""
     session = Session()
-    limit = dt.datetime.now(dt.UTC) - _duration(older_than)
+    limit = dt.datetime.now(dt.UTC) - min(_duration(older_than), dt.timedelta(days=36_500))
     found = []
     for name in job_names(session.home):
         record = _record(session, name)
@@ -311,6 +322,8 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
         name, is_set, value = each.partition("=")
         if not is_set or not name:
             raise ConfigurationError(f"{option} {each!r}: expected NAME=VALUE.")
+        if name in pairs:
+            raise ConfigurationError(f"{option} {name} is given twice; expected it once.")
         pairs[name] = value
     return pairs
 
@@ -320,10 +333,11 @@ def _channels(given: Sequence[str] | None) -> dict[str, str]:
     channels = {}
     for each in given or ():
         name, is_set, uri = each.partition("=")
-        if is_set and "/" not in name and ":" not in name:
-            channels[name] = uri
-        else:
-            channels["training"] = each
+        is_named = is_set and "/" not in name and ":" not in name
+        name, uri = (name, uri) if is_named else ("training", each)
+        if name in channels:
+            raise ConfigurationError(f"--channel {name} is given twice; expected it once.")
+        channels[name] = uri
     return channels
 
 
@@ -349,6 +363,13 @@ def _summary(record: JobRecord, now: dt.datetime) -> dict[str, Any]:
     return {key: described[key] for key in keys if key in described}
 
 
+def _has_ranks(directory: JobDirectory) -> bool:
+    framework = Hyperparameters.of(
+        decode(directory.read().request.get("HyperParameters", {}))
+    ).framework
+    return is_distributed(framework)
+
+
 def _took(record: JobRecord) -> str:
     last = record.transitions[-1]
     end = last.start if record.status.is_terminal else dt.datetime.now(dt.UTC)
@@ -359,7 +380,7 @@ def _took(record: JobRecord) -> str:
 def _duration(text: str) -> dt.timedelta:
     units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
     number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.isdigit():
+    if unit not in units or not re.fullmatch("[0-9]{1,6}", number):
         raise ConfigurationError(f"--older-than is {text!r}; expected such as 7d, 12h or 30m.")
     return dt.timedelta(**{units[unit]: int(number)})
 

@@ -5,12 +5,14 @@
 0    done; of `run`, `logs -f` and `wait`: the job has ended well, or was stopped
 1    the job has failed
 2    the command is wrong, or names a job that is not there
-3    the job could not be started on this machine
+3    the job could not be started on this machine, or a disk is full
 130  Ctrl-C
+141  nobody reads what is printed
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from smdistributed._common.errors import SmdistributedError
@@ -20,6 +22,7 @@ __all__ = ["main"]
 USAGE = 2
 NOT_STARTED = 3
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 def main() -> int:
@@ -39,8 +42,11 @@ def main() -> int:
         return _say(str(error), USAGE)
     except ValueError as error:  # of estimators: what was given cannot work
         return _say(str(error), USAGE)
+    except (BrokenPipeError, SystemExit):  # of `smd ... | head`: typer turns the one into the other
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except OSError as error:
-        return _say(f"the job could not be started: {error}", NOT_STARTED)
+        return _say(str(error), NOT_STARTED)
     except Exception as error:
         return _of_the_command_line(error)
     return status if isinstance(status, int) else 0

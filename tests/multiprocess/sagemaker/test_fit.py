@@ -722,6 +722,106 @@ def test_two_clients_that_look_at_a_job_that_begins(session: Session, source: Pa
     assert "Completed" in seen
 
 
+def test_what_a_rank_has_started_in_a_session_of_its_own_ends_with_the_job(
+    session: Session, source: Path
+) -> None:
+    script = """
+        import os, subprocess, sys
+        base = os.environ["SM_OUTPUT_DIR"]
+        subprocess.Popen(["sleep", "1234.5"], start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "1234.5"])
+            os._exit(0)
+    """
+    fitted = estimator(source, session, script)
+    fitted.fit(logs="None")
+    assert not processes_of("sleep 1234.5")
+
+
+def test_a_process_that_cannot_be_started_fails_the_job(
+    session: Session, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = estimator(source, session, "pass")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(OSError, match="/nowhere/python"):
+            fitted.fit()
+    described = describe(fitted)
+    assert described["TrainingJobStatus"] == "Failed"
+    assert "could not be started" in described["FailureReason"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 3 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_script_that_fills_the_disk_has_an_end(source: Path, small_disk: Path) -> None:
+    session = Session(home=Home(small_disk / "home"))
+    script = """
+        import os
+        with open(os.environ["SM_OUTPUT_DIR"] + "/big", "wb") as file:
+            while True:
+                file.write(bytes(65536))
+                file.flush()
+    """
+    fitted = estimator(source, session, script, hosts=2)
+    with pytest.raises(UnexpectedStatusException, match=r"disk is full|No space left on"):
+        fitted.fit(logs="None")
+    ended(fitted, "Failed", "Failed")
+
+
+def test_a_job_on_a_full_disk_can_be_stopped(source: Path, small_disk: Path) -> None:
+    session = Session(home=Home(small_disk / "home"))
+    script = """
+        import contextlib, os, time
+        with contextlib.suppress(OSError), open(os.environ["SM_OUTPUT_DIR"] + "/big", "wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        time.sleep(100)
+    """
+    fitted = estimator(source, session, script)
+    fitted.fit(wait=False)
+    until = time.monotonic() + 20
+    while shutil.disk_usage(small_disk).free > 4096 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert fitted.latest_training_job is not None
+    fitted.latest_training_job.stop()
+    ended(fitted, "Stopped", "Stopped")
+
+
+def test_a_result_that_does_not_fit_leaves_the_one_before(
+    session: Session, source: Path, small_disk: Path
+) -> None:
+    script = """
+        import os
+        size = int(os.environ["SM_HP_SIZE"])
+        open(os.environ["SM_MODEL_DIR"] + "/m", "wb").write(os.urandom(size))
+    """
+    out = f"file://{small_disk}/out"
+    first = estimator(source, session, script, output_path=out, hyperparameters={"size": 300_000})
+    first.fit(logs="None")
+    before = (small_disk / "out" / "model.tar.gz").read_bytes()
+    second = estimator(
+        source, session, script, output_path=out, hyperparameters={"size": 1_400_000}
+    )
+    with pytest.raises(UnexpectedStatusException, match="artifacts could not be saved"):
+        second.fit(logs="None")
+    assert (small_disk / "out" / "model.tar.gz").read_bytes() == before
+
+
 def test_the_directory_of_a_job_that_runs_is_removed(session: Session, source: Path) -> None:
     script = SLEEPS.replace("time.sleep(100)", "time.sleep(30)")
     fitted = estimator(source, session, script, checkpoint_s3_uri="s3://kept/b")

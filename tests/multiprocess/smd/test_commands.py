@@ -152,6 +152,9 @@ def test_data_and_two_hosts(smd: Command, tmp_path: Path) -> None:
         (["run", "train.py", "--instance-count", "0"], "instance_count is 0"),
         (["run", "train.py", "--instance-count", "two"], "--instance-count"),
         (["run", "train.py", "-c", "s3://nowhere/x", "--name", "a_b"], "cannot be the name"),
+        (["run", "train.py", "-c", "a", "-c", "b"], "--channel training is given twice"),
+        (["run", "train.py", "-p", "a=1", "-p", "a=2"], "--hyperparameter a is given twice"),
+        (["clean", "--older-than", "²d"], "--older-than is '²d'"),
         (["clean", "--older-than", "soon"], "--older-than is 'soon'"),
     ],
 )
@@ -159,6 +162,43 @@ def test_what_is_wrong_is_status_2(smd: Command, arguments: list[str], text: str
     done = smd(*arguments, status=2)
     assert text in done.stderr
     assert "No jobs yet" in smd("jobs").stdout
+
+
+def test_logs_of_what_is_not_there(smd: Command) -> None:
+    smd("run", "train.py", "--name", "plain")
+    assert (
+        "no host 'algo-7'; expected one of: algo-1"
+        in smd("logs", "plain", "--host", "algo-7", status=2).stderr
+    )
+    assert "has no host '/x'" in smd("logs", "plain", "--host", "/x", status=2).stderr
+    assert "and no ranks" in smd("logs", "plain", "--rank", "0", status=2).stderr
+    smd("clean", "--older-than", "999999d")
+
+
+def test_a_reader_that_goes_away_is_no_failure_of_the_job(
+    smd: Command, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text("for number in range(20000): print('x' * 50)")
+    smd("run", "train.py", "--name", "long")
+    command = f"{sys.executable} -m smdistributed.smd.main logs long"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; echo ${{PIPESTATUS[0]}}"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["x" * 50, "141"]
+    assert not done.stderr
+
+
+def test_a_log_that_the_terminal_cannot_show(
+    smd: Command, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('gr\u00fc\u00dfe'); print('end')")
+    smd("run", "train.py", "--name", "job")
+    environ["PYTHONIOENCODING"] = "ascii"
+    assert smd("logs", "job").stdout == "gr??e\nend\n"
 
 
 def test_a_job_that_cannot_be_read_does_not_hide_the_others(smd: Command, tmp_path: Path) -> None:

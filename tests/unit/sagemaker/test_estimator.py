@@ -74,6 +74,50 @@ def test_arguments_that_cannot_work(arguments: dict[str, Any], text: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "changed",
+    [
+        {"environment": ["A=1"]},
+        {"environment": {1: "x"}},
+        {"environment": {"A": "\ud800"}},
+        {"environment": {"A": "x" * 200_000}},
+        {"environment": {"A=B": "x"}},
+        {"hyperparameters": ["a"]},
+        {"metric_definitions": {"a": "b"}},
+        {"dependencies": "helper"},
+        {"output_path": Path("/tmp")},
+        {"checkpoint_s3_uri": Path("/tmp")},
+        {"sagemaker_session": "x"},
+    ],
+)
+def test_arguments_of_another_type_are_named(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} (is|has) .*; expected"):
+        PyTorch("train.py", **{**VERSIONS, **SIZE, **changed})
+
+
+def test_paths_are_paths(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    estimator = PyTorch(
+        Path("train.py"), source_dir=tmp_path, sagemaker_session=session, **VERSIONS, **SIZE
+    )  # type: ignore[arg-type]
+    assert request_of(estimator)["HyperParameters"]["sagemaker_program"] == '"train.py"'
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/ml", "/opt/ml/code", "/opt/ml/model/x", "/opt/ml/input", "/tmp/x", "relative"]
+)
+def test_checkpoints_have_a_folder_of_their_own(session: Session, path: str) -> None:
+    estimator = Estimator(
+        entry_point=__file__,
+        checkpoint_s3_uri="s3://kept/a",
+        checkpoint_local_path=path,
+        sagemaker_session=session,
+        **SIZE,
+    )
+    with pytest.raises(UnsupportedError, match="checkpoint_local_path is"):
+        estimator.fit()
+
+
+@pytest.mark.parametrize(
     ("old", "new", "value"),
     [
         ("train_instance_count", "instance_count", 2),

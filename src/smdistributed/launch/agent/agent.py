@@ -34,6 +34,7 @@ from smdistributed.launch.agent.log import HostLog, rank_prefix
 from smdistributed.launch.agent.mounts import MOUNTED
 from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
+from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
 from smdistributed.launch.contract.paths import Paths
@@ -107,8 +108,9 @@ class Agent:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
             self._fail(failure_text("ExecuteUserScriptError", error.status, str(error), command))
-        except (SmdistributedError, OSError) as error:
+        except Exception as error:
             self._fail(f"Framework Error: \n{type(error).__name__}: {error}")
+        self._directory.give_room()
         self._report(Phase.ENDED)
         return self._has_ended()
 
@@ -176,7 +178,10 @@ class Agent:
             yield
         finally:
             if self._directory.path.is_dir():  # else what is not there was not the script's to keep
-                sync.end(ended_well=all(rank.returncode == 0 for rank in self._ranks()))
+                ended_well = all(rank.returncode == 0 for rank in self._ranks())
+                problem = sync.end(ended_well=ended_well)
+                if problem and not self._failure:
+                    self._fail(f"ClientError: {problem}")
 
     def _environments(
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
@@ -246,7 +251,9 @@ class Agent:
             each_second=self._look,
         )
         self._supervisor.run()
-        self._report(Phase.TRAINING)
+        end_strays()
+        with contextlib.suppress(OSError):
+            self._report(Phase.TRAINING)
         if self._supervisor.has_lost_output:
             self._fail(
                 f"ClientError: the log of {plan.host} could not be written ({self._directory.log}):"
@@ -263,8 +270,11 @@ class Agent:
         failed.sort(key=lambda each: not each.failed_first)
         first = failed[0]
         error_class, message = told_error({first.rank: first.last_lines})
-        where = f"rank {first.rank} on {plan.host}"
-        self._fail(failure_text(error_class, first.status, f"{where}: {message}", command))
+        how = f"rank {first.rank} on {plan.host}"
+        if first.returncode < 0:
+            how += f", ended by {signal.Signals(-first.returncode).name}"
+        said = f"{how}: {message}" if message else f"{how}, printed nothing"
+        self._fail(failure_text(error_class, first.status, said, command))
 
     def _prefix(self, local_rank: int, to_stderr: bool) -> bytes:
         rank = self._plan.index * self._plan.processes + local_rank
@@ -332,7 +342,10 @@ class Agent:
 
     def _say(self, text: str) -> None:
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        with self._directory.log.open("a", encoding="utf-8", errors="replace") as file:
+        with (
+            contextlib.suppress(OSError),
+            self._directory.log.open("a", encoding="utf-8", errors="replace") as file,
+        ):
             file.write(f"{time} {self._plan.host}: {text}\n")
 
 

@@ -78,12 +78,14 @@ class CheckpointSync:
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
-    def end(self, *, ended_well: bool = True) -> None:
+    def end(self, *, ended_well: bool = True) -> str:
         """Copies what is there, now that nobody writes any more.
 
         Args:
             ended_well: else a file that was being written is a part of one, perhaps: what the store
                 has of it stays, unless it had looked the same before.
+
+        Returns: what could not be copied; empty if all was.
         """
         self._is_over.set()
         if self._thread is not None:
@@ -97,19 +99,30 @@ class CheckpointSync:
                     if ended_well or not (self._store / name).exists()
                 }
             )
-        self.copy()
+            if ended_well:
+                self._missing = {name for name in self._copied if name not in now}
+        return self.copy()
 
     def _run(self) -> None:
         while not self._is_over.wait(_PERIOD_S):
-            self.copy()
+            with contextlib.suppress(Exception):  # or nothing would be copied any more
+                self.copy()
 
-    def copy(self) -> None:
-        """Copies what is new and has not changed since the last look; what fails is told once."""
+    def copy(self) -> str:
+        """Copies what is new and has not changed since the last look; what fails is told once.
+
+        Returns: what could not be copied; empty if all was.
+        """
         problem = ""
         try:
             now = _files(self._local)
         except OSError:
-            return  # the folder is gone, or cannot be read: nothing tells that files were deleted
+            return ""  # it is gone, or cannot be read: nothing tells that files were deleted
+        missing = {name for name in self._copied if name not in now}
+        for name in missing & self._missing:  # for two looks: the script has deleted it
+            self._remove(self._store / name)
+            del self._copied[name]
+        self._missing = missing
         for name, look in now.items():
             if self._copied.get(name) == look or self._seen.get(name) != look:
                 continue
@@ -121,16 +134,19 @@ class CheckpointSync:
                 problem = f"checkpoint {name} could not be copied to {self._store}: {error}"
                 continue
             self._copied[name] = look
-        missing = {name for name in self._copied if name not in now}
-        for name in missing & self._missing:  # for two looks: the script has deleted it
-            with contextlib.suppress(OSError):
-                (self._store / name).unlink()
-            del self._copied[name]
-        self._missing = missing
         self._seen = now
         if problem and problem != self._last_problem:
             self._say(problem)
         self._last_problem = problem
+        return problem
+
+    def _remove(self, path: Path) -> None:
+        """A file of the store, and the folders that are empty without it."""
+        with contextlib.suppress(OSError):
+            path.unlink()
+            while path.parent != self._store:
+                path = path.parent
+                path.rmdir()
 
     def _copy(self, source: Path, target: Path, look: _Look) -> None:
         """A copy that is whole or not there, of a file that looks so."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from smdistributed.launch.contract.failures import failure_reason
 from smdistributed.launch.contract.paths import Paths
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.files import copy_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
 from smdistributed.launch.storage import local_path
@@ -65,7 +65,7 @@ def end_job(
     record = job.read()
     problem = ""
     try:
-        is_ours = failure.startswith("InternalServerError")
+        is_ours = failure.startswith(_NOT_THE_SCRIPTS)
         model = _save(job, record, hosts, stopped is not None or not failure or is_ours)
     except Exception as error:  # whatever it is: a job that has ended must not look as if it ran
         model, problem = "", f"ClientError: artifacts could not be saved: {error}"
@@ -86,6 +86,7 @@ def end_job(
         record = record.moved(Secondary.UPLOADING, now())
     record = record.moved(last, now(), reason=reason)
     record = record.with_end(model, _last_metrics(hosts))
+    job.give_room()
     job.write(record)
     job.note("ended", now(), status=str(record.status), reason=reason)
     return record
@@ -105,9 +106,11 @@ def _save(
         ("model.tar.gz", [each.model for each in paths], has_model),
         ("output.tar.gz", [each.output_data for each in paths], True),
     ):
-        if not is_wanted or not any(each.is_dir() and any(each.iterdir()) for each in directories):
+        if not is_wanted:
             continue
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f".{name}.*"):  # of somebody who was killed while packing
+            left.unlink(missing_ok=True)
         has_any, clashes = pack_directories(folder / name, directories, bases)
         if not has_any:
             continue
@@ -116,7 +119,7 @@ def _save(
         if name == "model.tar.gz":
             model = f"{uri}/{name}"
             if uri.startswith("file://"):  # there too: where the SDK's local mode puts it
-                shutil.copyfile(folder / name, folder.parent.parent / name)
+                copy_whole(folder / name, folder.parent.parent / name)
     return model
 
 

@@ -5,6 +5,7 @@
     plan.json     what the agent is to do; written before it starts
     report.json   what it does, and how the ranks ended; whole or not there
     lock          held by the agent while it lives
+    reserve       room for the last report, if the disk is full by then
     heartbeat     touched by the agent about once a second while ranks run
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
@@ -16,15 +17,20 @@ ranks when it is there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
 from pathlib import Path
 from typing import Any
 
-from smdistributed.launch.jobs.files import Lock, write_whole
+from smdistributed.launch.jobs.files import Lock, write_or_make, write_whole
 
 __all__ = ["End", "HostDirectory", "Phase", "Plan", "RankEnd", "Report"]
+
+
+_GRACE_S = 5.0
+_RESERVED = 32 << 10
 
 
 class Phase(enum.StrEnum):
@@ -145,6 +151,7 @@ class HostDirectory:
         self.end_file = path.parent / "end.json"
         self._plan = path / "plan.json"
         self._report = path / "report.json"
+        self._reserve = path / "reserve"
 
     @property
     def name(self) -> str:
@@ -155,6 +162,8 @@ class HostDirectory:
         """Tells the agent what to do."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(self._plan, plan)
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(bytes(_RESERVED))
 
     def read_plan(self) -> Plan:
         """What the agent is to do."""
@@ -163,6 +172,11 @@ class HostDirectory:
     def write_report(self, report: Report) -> None:
         """Tells what the agent does."""
         _write(self._report, report)
+
+    def give_room(self) -> None:
+        """Gives back what was kept on the disk for the last report."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
 
     def read_report(self) -> Report | None:
         """What the agent does; None if it has not begun."""
@@ -178,7 +192,7 @@ class HostDirectory:
 
     def ask_to_end(self, end: End) -> None:
         """Has all agents of the job end their ranks."""
-        _write(self.end_file, end)
+        write_or_make(self.end_file, json.dumps(dataclasses.asdict(end)).encode())
 
     def asked_to_end(self) -> End | None:
         """Whether and how agents are to end their ranks."""
@@ -186,6 +200,8 @@ class HostDirectory:
             return End(**json.loads(self.end_file.read_bytes()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError):  # the disk was full
+            return End("", _GRACE_S)
 
 
 def _write(path: Path, value: Any) -> None:

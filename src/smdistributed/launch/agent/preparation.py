@@ -123,7 +123,10 @@ def install(
 def _layer_of(folder: Path) -> Path:
     """A virtual environment over this one. Returns: where its packages go."""
     if not (folder / "bin" / "python").exists():
-        venv.create(folder, with_pip=False, symlinks=True)
+        try:
+            venv.create(folder, with_pip=False, symlinks=True)
+        except ValueError as error:
+            raise PreparationError("InstallRequirementsError", 1, str(error)) from None
     (packages,) = folder.glob("lib/python*/site-packages")
     below = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages / "below.pth").write_text("\n".join(below) + "\n")

@@ -8,9 +8,12 @@ lock on the job's directory.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.ending import end_job, host_directories
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.record import JobRecord
@@ -44,6 +47,7 @@ class LocalBackend:
                 stderr=file,
                 start_new_session=True,
                 pass_fds=(lock,),
+                env=_with_absolute_paths(os.environ),
             )
         job.lock.hand_over()
         self._started.append(process)  # it is ours to reap
@@ -65,8 +69,13 @@ class LocalBackend:
                 job,
                 hosts,
                 "InternalServerError: the process of the job and its agents are gone (killed, or"
-                " the machine was restarted).",
+                " the machine was restarted, or its disk is full).",
             )
+        except OSError as error:
+            raise ConfigurationError(
+                f"the end of job {job.name!r} cannot be written to {job.path}: {error}; expected"
+                " room on that disk. Make some, and ask again."
+            ) from None
         finally:
             job.lock.release()
 
@@ -78,3 +87,12 @@ class LocalBackend:
         """
         if not self.poll(job).status.is_terminal:
             job.ask_to_stop(reason)
+
+
+def _with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables; paths of modules as they are in this directory: the job works in another."""
+    given = environ.get("PYTHONPATH")
+    if not given:
+        return dict(environ)
+    paths = [os.path.abspath(each) for each in given.split(os.pathsep) if each]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}

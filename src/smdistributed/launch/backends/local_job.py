@@ -251,9 +251,10 @@ class LocalJob:
             have_ended = [process.poll() is not None for _, process in self._agents]
             reports = [host.read_report() for host, _ in self._agents]
             if began is None and all(_is_training(each) for each in reports):
-                began = time.monotonic()
-                if not self._is_ending:
-                    self._move(Secondary.TRAINING)
+                with contextlib.suppress(OSError):  # a full disk: again, when there is room
+                    if not self._is_ending:
+                        self._move(Secondary.TRAINING)
+                    began = time.monotonic()
             reason = self._job.stop_reason()
             if self._signal:
                 reason = f"signal {signal.Signals(self._signal).name}"
@@ -302,8 +303,12 @@ class LocalJob:
     def _end(self, end: End) -> None:
         self._is_ending = True
         self._end_by = time.monotonic() + end.grace_s + _SAVE_S
-        with contextlib.suppress(OSError):  # agents see that this process is gone, then
+        try:
             self._agents[0][0].ask_to_end(end)
+        except OSError:  # the disk is full, or the directory is gone
+            for _, process in self._agents:
+                if process.poll() is None:
+                    process.terminate()
 
     def _end_agents(self) -> None:
         """None is left, however this process came here."""

@@ -117,9 +117,14 @@ def pack_directories(
 
     def members() -> Iterator[tuple[str, Path]]:
         seen: dict[str, bool] = {}
-        for directory, base in itertools.zip_longest(directories, bases):
-            if not directory.is_dir():
+        for given, base in itertools.zip_longest(directories, bases):
+            directory = _there(given, base)
+            if directory is None or not directory.exists():
                 continue
+            if not directory.is_dir():
+                raise ConfigurationError(
+                    f"{given} is a file; expected the directory that the script found there."
+                )
             roots = {each.name: each for each in sorted(directory.iterdir())}
             for name, path in _of_roots(roots, base):
                 is_file = path.is_file()
@@ -131,8 +136,9 @@ def pack_directories(
                 elif is_file or seen[name]:
                     clashes.append(name)
 
-    if not any(each.is_dir() and any(each.iterdir()) for each in directories):
+    if next(members(), None) is None:
         return False, []
+    clashes.clear()
     _write(archive, members)
     return True, clashes
 
@@ -192,18 +198,30 @@ def _of_roots(roots: Mapping[str, Path], base: Path | None = None) -> Iterator[t
 
 
 def _there(path: Path, base: Path | None) -> Path | None:
-    """What a path leads to outside of the host's namespace; None if that is nothing."""
+    """What a path leads to, where `/opt/ml` is `base`; None if that is nothing.
+
+    Each of its links may lead to `/opt/ml`, which is another folder outside of the namespace.
+    """
     if base is None:
         return path
-    for _ in range(_MOST_LINKS):
-        if not path.is_symlink():
-            return path if path.exists() else None
-        target = Path(os.readlink(path))
+    left = list(reversed(path.absolute().parts[1:]))
+    found = Path("/")
+    num_links = 0
+    while left:
+        step = found / left.pop()
+        if not step.is_symlink():
+            found = step.parent.parent if step.name == ".." else step
+            continue
+        num_links += 1
+        target = Path(os.readlink(step))
+        if num_links > _MOST_LINKS:
+            return None
         if target.is_relative_to(_OPT_ML):
-            path = base / target.relative_to(_OPT_ML)
-        else:
-            path = path.parent / target
-    return None
+            target = base.absolute() / target.relative_to(_OPT_ML)
+        if target.is_absolute():
+            found = Path("/")
+        left += reversed([part for part in target.parts if part != "/"])
+    return found if found.exists() else None
 
 
 def _members(
@@ -225,8 +243,8 @@ def _members(
         number = found.st_dev, found.st_ino
         if number in above:
             raise ValueError(
-                f'"{path}" is a link to a directory that it lies in; expected directories that end.'
-                " Remove the link."
+                f'"{given}" is a link to a directory that it lies in; expected directories that'
+                " end. Remove the link."
             )
         yield inside, path
         for each in sorted(path.iterdir()):

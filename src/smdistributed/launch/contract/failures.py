@@ -16,6 +16,7 @@ __all__ = ["failure_reason", "failure_text", "told_error", "write_failure"]
 
 _SCRIPT_ERROR = "ExecuteUserScriptError"
 _OUT_OF_MEMORY = 137
+_MOST_OF_MESSAGE = 640
 # torch puts it before each line of a traceback, once ranks have met.
 _OF_TORCH = re.compile(r"^\[rank\d+\]: ?")
 _OF_MEMORY = '\nExtraInfo "OutOfMemory: Process killed by SIGKILL (signal 9)"'
@@ -77,6 +78,8 @@ def failure_text(error_class: str, status: int, message: str, command: Sequence[
         message: what the processes said.
         command: that was run.
     """
+    if len(message) > _MOST_OF_MESSAGE:  # the reason of a job is short, and the end says most
+        message = f"... {message[-_MOST_OF_MESSAGE:]}"
     extra = _OF_MEMORY if status == _OUT_OF_MEMORY else ""
     return (
         f'{error_class}:\nExitCode {status}\nErrorMessage "{message}"{extra}'

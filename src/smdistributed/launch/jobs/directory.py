@@ -6,6 +6,7 @@
     events.jsonl   what happened, a line each
     lock           held by the job's process while it lives
     stop           somebody wants the job to stop; what is in it says who and why
+    reserve        room for the last record, if the disk is full by then
 
 Only the job's process changes the record, once it has the lock. Others read, and ask by `stop`.
 """
@@ -24,11 +25,19 @@ from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.home import Home
-from smdistributed.launch.jobs.files import Lock, append_line, one_at_a_time, write_whole
+from smdistributed.launch.jobs.files import (
+    Lock,
+    append_line,
+    one_at_a_time,
+    write_or_make,
+    write_whole,
+)
 from smdistributed.launch.jobs.names import check_name
 from smdistributed.launch.jobs.record import JobRecord
 
 __all__ = ["JobDirectory", "create_job", "find_job", "job_names"]
+
+_RESERVED = 64 << 10
 
 
 class JobDirectory:
@@ -48,6 +57,7 @@ class JobDirectory:
         self._record = path / "job.json"
         self._events = path / "events.jsonl"
         self._stop = path / "stop"
+        self._reserve = path / "reserve"
 
     @property
     def name(self) -> str:
@@ -82,7 +92,7 @@ class JobDirectory:
             raise ConfigurationError(
                 f"the record of job {self.name!r} ({self._record}) cannot be used: {error}"
             ) from None
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(
                 f"the record of job {self.name!r} ({self._record}) is damaged"
                 f" ({type(error).__name__}: {error}); expected JSON as this library writes it."
@@ -97,6 +107,16 @@ class JobDirectory:
         """
         content = json.dumps(record.to_json(), indent=1, ensure_ascii=False)
         write_whole(self._record, content.encode("utf-8", "surrogatepass"))
+
+    def keep_room(self) -> None:
+        """Keeps some room on the disk, for the end of the record."""
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(bytes(_RESERVED))
+
+    def give_room(self) -> None:
+        """Gives back what was kept: now is the end."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -137,7 +157,7 @@ class JobDirectory:
         """
         try:
             if not self._stop.exists():
-                write_whole(self._stop, reason.encode())
+                write_or_make(self._stop, reason.encode())
         except OSError as error:
             raise ConfigurationError(
                 f"job {self.name!r} cannot be asked to stop: {error}; expected the user who has"
@@ -169,7 +189,7 @@ def create_job(
         ConfigurationError: all names are taken, or one is not valid; or the home cannot be written.
     """
     try:
-        home.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make()
         _require_own(home.jobs)
         # What a record names, such as the packed sources, must not be replaced by another job's.
         with one_at_a_time(home.jobs / ".creating"):
@@ -196,6 +216,7 @@ def _made(path: Path, record: JobRecord) -> JobDirectory:
     begun = JobDirectory(beside)
     try:
         begun.write(record)
+        begun.keep_room()
         begun.lock.acquire()
         os.rename(beside, path)
     except BaseException:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Lock", "append_line", "one_at_a_time", "write_whole"]
+__all__ = ["Lock", "append_line", "copy_whole", "one_at_a_time", "write_or_make", "write_whole"]
 
 # Who only looks whether a lock is held has it for a moment.
 _LOOK_S = 0.5
@@ -36,6 +37,35 @@ def write_whole(path: Path, content: bytes) -> None:
             os.unlink(name)
         raise
     _sync_directory(path.parent)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies a file so that readers find the old content or the new one, and never a part.
+
+    Raises:
+        OSError: it cannot be copied; what was there is unchanged.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(descriptor)
+    try:
+        shutil.copyfile(source, name)
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def write_or_make(path: Path, content: bytes) -> None:
+    """`write_whole`; an empty file, for which no room is needed, if the disk is full.
+
+    Raises:
+        OSError: not even that can be made.
+    """
+    try:
+        write_whole(path, content)
+    except OSError:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _sync_directory(path: Path) -> None:
@@ -110,7 +140,10 @@ class Lock:
         """Takes it. Returns: whether nobody else has it, and keeps it."""
         if self._descriptor is not None:
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Not one of the first three, which may be closed: a child would get something else there.
+        descriptor = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.close(opened)
         until = time.monotonic() + _LOOK_S
         try:
             while True:

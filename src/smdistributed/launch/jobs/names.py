@@ -33,7 +33,8 @@ def check_name(name: str, what: str = "a job") -> str:
     Raises:
         ConfigurationError: it is not; says what is wrong.
     """
-    if _NAME.fullmatch(str(name)) and len(name) <= MOST_CHARACTERS:
+    is_valid = _NAME.fullmatch(name) if isinstance(name, str) else None  # type: ignore[redundant-expr]
+    if is_valid and len(name) <= MOST_CHARACTERS:
         return name
     raise ConfigurationError(
         f"{name!r:.200} cannot be the name of {what}; expected 1 to {MOST_CHARACTERS} letters,"

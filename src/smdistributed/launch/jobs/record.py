@@ -205,8 +205,11 @@ class JobRecord:
         )
         if not transitions:
             raise ValueError("it has no transitions")
+        request = dict(document["Request"])
+        for key in ("TrainingJobName", "ResourceConfig"):
+            request[key]  # or it is no request
         return cls(
-            dict(document["Request"]),
+            request,
             dict(document["Local"]),
             str(document["Arn"]),
             _time_of(document["Created"]),

@@ -61,6 +61,30 @@ def test_a_change_and_a_deletion_follow(sync: CheckpointSync, tmp_path: Path) ->
     assert names(local) == ["deep/a"], "what others add later does not come here"
 
 
+def test_a_folder_becomes_a_file_and_a_file_a_folder(sync: CheckpointSync, tmp_path: Path) -> None:
+    local, store = tmp_path / "local", tmp_path / "store"
+    (local / "a").mkdir()
+    (local / "a" / "w").write_text("1")
+    (local / "b").write_text("1")
+    sync.copy()
+    sync.copy()
+    shutil.rmtree(local / "a")
+    (local / "a").write_text("2")
+    (local / "b").unlink()
+    (local / "b").mkdir()
+    (local / "b" / "w").write_text("2")
+    assert sync.end() == ""
+    assert names(store) == ["a", "b/w"]
+    assert (store / "a").read_text() == (store / "b" / "w").read_text() == "2"
+
+
+def test_the_end_says_what_it_could_not_copy(sync: CheckpointSync, tmp_path: Path) -> None:
+    (tmp_path / "local" / "a").write_text("x")
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("in the way")
+    assert "checkpoint a could not be copied" in sync.end()
+
+
 def test_the_end_copies_what_has_just_been_written(sync: CheckpointSync, tmp_path: Path) -> None:
     sync.begin()
     (tmp_path / "local" / "last").write_text("x")

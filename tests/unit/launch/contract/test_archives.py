@@ -174,12 +174,36 @@ def test_links_of_a_script_lead_where_they_led_in_its_namespace(tmp_path: Path) 
     (ml / "model" / "last").symlink_to("step-5/weights")
     (ml / "model" / "dangling").symlink_to("/opt/ml/model/nothing")
     (ml / "model" / "circle").symlink_to("circle")
+    (ml / "checkpoints").mkdir()
+    (ml / "checkpoints" / "best.bin").write_text("b")
+    (ml / "model" / "current").symlink_to("/opt/ml/checkpoints")
+    (ml / "model" / "final.bin").symlink_to("current/best.bin")
     archive = tmp_path / "model.tar.gz"
     assert pack_directories(archive, [ml / "model"], [ml]) == (True, [])
     with tarfile.open(archive) as tar:
         files = {each.name: tar.extractfile(each) for each in tar if each.isfile()}
         content = {name: file.read() for name, file in files.items() if file is not None}
-    assert content == {"best/weights": b"5", "last": b"5", "step-5/weights": b"5"}
+    assert content == {
+        "best/weights": b"5",
+        "last": b"5",
+        "step-5/weights": b"5",
+        "current/best.bin": b"b",
+        "final.bin": b"b",
+    }
+
+
+def test_a_model_that_is_a_link_or_a_file(tmp_path: Path) -> None:
+    ml = tmp_path / "ml"
+    (ml / "checkpoints").mkdir(parents=True)
+    (ml / "checkpoints" / "a").write_text("x")
+    (ml / "model").symlink_to("/opt/ml/checkpoints")
+    archive = tmp_path / "model.tar.gz"
+    assert pack_directories(archive, [ml / "model"], [ml]) == (True, [])
+    assert names(archive) == ["a"]
+    (ml / "model").unlink()
+    (ml / "model").write_text("weights")
+    with pytest.raises(ConfigurationError, match="model is a file; expected the directory"):
+        pack_directories(archive, [ml / "model"], [ml])
 
 
 def test_a_full_disk_says_how_much_is_needed(

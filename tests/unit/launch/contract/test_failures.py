@@ -36,6 +36,12 @@ def test_a_process_that_was_killed_may_have_had_no_memory() -> None:
     )
 
 
+def test_of_a_long_message_the_end_is_kept() -> None:
+    text = failure_text("ExecuteUserScriptError", 7, "x" * 5000 + "the reason", ["python", "a.py"])
+    reason = failure_reason(text)
+    assert reason.endswith('the reason"\nCommand "python a.py"')
+
+
 def test_one_rank_tells_from_the_line_that_names_an_error() -> None:
     assert told_error({0: TRACE}) == ("ExecuteUserScriptError", "ValueError: the loss is nan")
 

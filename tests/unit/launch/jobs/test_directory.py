@@ -18,7 +18,7 @@ import pytest
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.home import Home, home_directory
 from smdistributed.launch.jobs.directory import create_job, find_job, job_names
-from smdistributed.launch.jobs.files import Lock, append_line, write_whole
+from smdistributed.launch.jobs.files import Lock, append_line, write_or_make, write_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary, Status
 
@@ -26,7 +26,8 @@ NOW = dt.datetime(2026, 11, 27, 12, 0, tzinfo=dt.UTC)
 
 
 def record_of(name: str) -> JobRecord:
-    return JobRecord.new({"TrainingJobName": name}, {}, f"arn:{name}", NOW)
+    request = {"TrainingJobName": name, "ResourceConfig": {"InstanceCount": 1}}
+    return JobRecord.new(request, {}, f"arn:{name}", NOW)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_a_change_is_read_by_others(home: Home) -> None:
     job.write(job.read().moved(Secondary.FAILED, NOW, reason="it did"))
     found = find_job(home, "job-1").read()
     assert (found.status, found.failure_reason) == (Status.FAILED, "it did")
-    assert sorted(os.listdir(job.path)) == ["job.json", "lock"]
+    assert sorted(os.listdir(job.path)) == ["job.json", "lock", "reserve"]
 
 
 def test_the_next_name_is_taken_where_one_is_there(home: Home) -> None:
@@ -122,6 +123,7 @@ def test_a_job_that_is_not_there_names_those_that_are_called_nearly_so(home: Hom
         (b"{}", "is damaged"),
         (b"\xff\xfe\x00", "is damaged"),
         (b'{"Format": 2}', "a later version wrote it"),
+        (b"[" * 100_000, "is damaged"),
         (None, "is not there"),
     ],
 )
@@ -193,6 +195,43 @@ lock = Lock(Path(sys.argv[1]))
 print(lock.acquire(), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_lock_is_none_of_the_first_descriptors(tmp_path: Path) -> None:
+    """Which some daemons close; a child would get something else there."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from smdistributed.launch.jobs.files import Lock
+for number in (0, 1):
+    os.close(number)
+lock = Lock(Path({str(tmp_path / "lock")!r}))
+lock.acquire()
+sys.exit(lock.descriptor < 3)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_file_that_says_enough_by_being_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    write_or_make(tmp_path / "stop", b"why")
+    assert (tmp_path / "stop").read_bytes() == b""
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_the_home_is_its_users_alone_whatever_the_umask(home: Home, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        create_job(home, ["job-1"], record_of)
+    finally:
+        os.umask(before)
+    for path in (home.root, home.jobs, home.buckets):
+        assert path.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_lock_tells_that_a_process_lives_and_fools_nobody_after_it(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks have started in sessions of their own, and left running.
+
+The supervisor ends the process groups of ranks. What has left its group becomes a child of the
+agent when its parent ends, since the agent adopts orphans: and so it is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+__all__ = ["end_strays"]
+
+_GRACE_S = 2.0
+_POLL_S = 0.02
+
+
+def end_strays() -> None:
+    """Ends all child processes of this one: SIGTERM, and SIGKILL a moment later."""
+    deadline = time.monotonic() + _GRACE_S
+    told: set[int] = set()
+    while children := _children():
+        is_late = time.monotonic() >= deadline
+        for pid in children:
+            if is_late or pid not in told:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+                told.add(pid)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        time.sleep(_POLL_S)
+
+
+def _children() -> list[int]:
+    """Of this process, also those that wait to be reaped."""
+    own = str(os.getpid())
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, which is in parentheses, may have anything in it.
+            if path.read_text(errors="replace").rpartition(")")[2].split()[1] == own:
+                found.append(int(path.parent.name))
+    return found
