@@ -472,12 +472,7 @@ class ValuesNode(Function):
         ctx.set_materialize_grads(False)
         ctx.program = program
         ctx.numbers = numbers
-        tensors = box.pop()
-        fixed = [tensor for tensor in tensors if not tensor.requires_grad]
-        for tensor in tensors:
-            tensor.requires_grad_(False)
-        ctx.mark_non_differentiable(*fixed)
-        return tuple(tensors)
+        return _as_results(ctx, box.pop())
 
     @staticmethod
     @once_differentiable
@@ -500,12 +495,7 @@ class ElsewhereNode(Function):
     @staticmethod
     def forward(ctx: Any, where: str, dummy: Tensor, box: list[list[Tensor]]) -> tuple[Tensor, ...]:
         ctx.where = where
-        tensors = box.pop()
-        fixed = [tensor for tensor in tensors if not tensor.requires_grad]
-        for tensor in tensors:
-            tensor.requires_grad_(False)
-        ctx.mark_non_differentiable(*fixed)
-        return tuple(tensors)
+        return _as_results(ctx, box.pop())
 
     @staticmethod
     @once_differentiable
@@ -515,6 +505,15 @@ class ElsewhereNode(Function):
             " (torch.no_grad()) and has made a history by itself, on its rank; expected calls with"
             " gradients on. Call it outside of no_grad(), or detach what it returns."
         )
+
+
+def _as_results(ctx: Any, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    """What a node's forward returns: of its results, those that require grad here do so there."""
+    fixed = [tensor for tensor in tensors if not tensor.requires_grad]
+    for tensor in tensors:
+        tensor.requires_grad_(False)
+    ctx.mark_non_differentiable(*fixed)
+    return tuple(tensors)
 
 
 def with_history(program: Program, numbers: list[int], tensors: list[Tensor]) -> list[Tensor]:
