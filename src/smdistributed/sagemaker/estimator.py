@@ -10,24 +10,23 @@ Source: launch specification, sections 2 and 3.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed._common.log import get_logger
-from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
+from smdistributed.launch.contract.variables import MOST_BYTES
 from smdistributed.launch.jobs.directory import create_job
 from smdistributed.launch.jobs.names import base_name_of_image, check_name, later_names
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path
+from smdistributed.sagemaker.arguments import refuse_unknown, renamed, require_whole, typed
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
 from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.inputs import TrainingInput, channels
@@ -43,21 +42,6 @@ _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
 
 # Below /opt/ml: what comes back there would take the place of something else.
 _NO_CHECKPOINTS = ((), ("code",), ("input",), ("model",), ("output",))
-# Linux: of one variable with its name and the byte at its end.
-_MOST_BYTES = 128 << 10
-
-# What older scripts call arguments.
-_RENAMED = {
-    "train_instance_count": "instance_count",
-    "train_instance_type": "instance_type",
-    "train_max_run": "max_run",
-    "train_max_wait": "max_wait",
-    "train_use_spot_instances": "use_spot_instances",
-    "train_volume_size": "volume_size",
-    "train_volume_kms_key": "volume_kms_key",
-    "image_name": "image_uri",
-    "distributions": "distribution",
-}
 
 
 class EstimatorBase:
@@ -140,36 +124,34 @@ class EstimatorBase:
         strict: bool = False,
         **kwargs: Any,
     ) -> None:
-        given = _renamed(kwargs)
-        _refuse_unknown(type(self).__name__, given, strict)
-        self.instance_count = _first(given, "instance_count", instance_count)
-        self.instance_type = _first(given, "instance_type", instance_type)
-        self.max_run = _first(given, "max_run", max_run)
-        self.max_wait = _first(given, "max_wait", max_wait)
-        self.use_spot_instances = _first(given, "use_spot_instances", use_spot_instances)
-        self.volume_size = _first(given, "volume_size", volume_size)
-        self.volume_kms_key = _first(given, "volume_kms_key", volume_kms_key)
-        self.image_uri: str | None = _first(given, "image_uri", image_uri)
-        self.distribution = dict(_first(given, "distribution", distribution) or {})
+        given = renamed(kwargs)
+        refuse_unknown(type(self).__name__, given, EstimatorBase.__init__.__annotations__, strict)
+        self.instance_count = given.get("instance_count", instance_count)
+        self.instance_type = given.get("instance_type", instance_type)
+        self.max_run = given.get("max_run", max_run)
+        self.max_wait = given.get("max_wait", max_wait)
+        self.use_spot_instances = given.get("use_spot_instances", use_spot_instances)
+        self.volume_size = given.get("volume_size", volume_size)
+        self.volume_kms_key = given.get("volume_kms_key", volume_kms_key)
+        self.image_uri: str | None = given.get("image_uri", image_uri)
+        self.distribution = dict(given.get("distribution", distribution) or {})
         self.role = role
         self.instance_groups = list(instance_groups) if instance_groups else None
         self.keep_alive_period_in_seconds = keep_alive_period_in_seconds
         self.input_mode = input_mode
-        self.output_path = _typed("output_path", output_path, str)
+        self.output_path = typed("output_path", output_path, str)
         self.output_kms_key = output_kms_key
         self.base_job_name = base_job_name
-        self.sagemaker_session = (
-            _typed("sagemaker_session", sagemaker_session, Session) or Session()
-        )
+        self.sagemaker_session = typed("sagemaker_session", sagemaker_session, Session) or Session()
         self.tags = tags
         self.subnets = subnets
         self.security_group_ids = security_group_ids
         self.model_uri = model_uri
         self.model_channel_name = model_channel_name
-        _typed("metric_definitions", metric_definitions, Sequence)
+        typed("metric_definitions", metric_definitions, Sequence)
         self.metric_definitions: list[Any] = list(metric_definitions or ())
         self.encrypt_inter_container_traffic = encrypt_inter_container_traffic
-        self.checkpoint_s3_uri = _typed("checkpoint_s3_uri", checkpoint_s3_uri, str)
+        self.checkpoint_s3_uri = typed("checkpoint_s3_uri", checkpoint_s3_uri, str)
         self.checkpoint_local_path = checkpoint_local_path
         self.rules = rules
         self.debugger_hook_config = debugger_hook_config
@@ -177,14 +159,14 @@ class EstimatorBase:
         self.enable_sagemaker_metrics = enable_sagemaker_metrics
         self.profiler_config = profiler_config
         self.disable_profiler = disable_profiler
-        self.environment = dict(_typed("environment", environment, Mapping) or {})
+        self.environment = dict(typed("environment", environment, Mapping) or {})
         self.max_retry_attempts = max_retry_attempts
         self.source_dir = None if source_dir is None else os.fspath(source_dir)
         self.git_config = git_config
         self.container_log_level = container_log_level
         self.code_location = code_location.rstrip("/") if code_location else None
         self.entry_point = None if entry_point is None else os.fspath(entry_point)
-        _typed("dependencies", dependencies, Sequence)
+        typed("dependencies", dependencies, Sequence)
         self.dependencies = [os.fspath(each) for each in dependencies or ()]
         self.training_repository_access_mode = training_repository_access_mode
         self.training_repository_credentials_provider_arn = (
@@ -195,7 +177,7 @@ class EstimatorBase:
         self.container_arguments = container_arguments
         self.disable_output_compression = disable_output_compression
         self._enable_network_isolation = enable_network_isolation
-        _typed("hyperparameters", hyperparameters, Mapping)
+        typed("hyperparameters", hyperparameters, Mapping)
         self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
         self.jobs: list[TrainingJob] = []
         self.latest_training_job: TrainingJob | None = None
@@ -213,20 +195,20 @@ class EstimatorBase:
             raise ValueError(
                 "instance_count and instance_type must be set if instance_groups is not set"
             )
-        _require_whole("instance_count", self.instance_count)
-        _require_whole("max_run", self.max_run)
-        _require_whole("container_log_level", self.container_log_level)
+        require_whole("instance_count", self.instance_count)
+        require_whole("max_run", self.max_run)
+        require_whole("container_log_level", self.container_log_level)
         for name, value in self.environment.items():
             text = f"{name}={value}"
             is_name = isinstance(name, str) and name and "=" not in name
             try:
                 size = len(text.encode("utf-8", "surrogateescape"))
             except UnicodeEncodeError:
-                size = _MOST_BYTES
-            if not is_name or "\0" in text or size >= _MOST_BYTES - 1:
+                size = MOST_BYTES
+            if not is_name or "\0" in text or size >= MOST_BYTES - 1:
                 raise ValueError(
                     f"environment has {name!r}={value!r:.100}; expected names without '=', and"
-                    f" values without NUL characters of less than {_MOST_BYTES:,} bytes, which a"
+                    f" values without NUL characters of less than {MOST_BYTES:,} bytes, which a"
                     " process can be given."
                 )
         if self.instance_type is not None and not isinstance(self.instance_type, str):
@@ -311,13 +293,7 @@ class EstimatorBase:
         job = create_job(session.home, names, record_of)
         self.latest_training_job = TrainingJob(session, job.name)
         self.jobs.append(self.latest_training_job)
-        try:
-            session.backend.submit(job)
-        except BaseException as error:
-            why = f"the process of the job could not be started: {error_text(error)}"
-            end_job(job, [], f"InternalServerError: {why}")
-            job.lock.release()
-            raise
+        session.backend.submit(job)
         if wait:
             if log_level_of(logs):
                 print(f"Training job {job.name}, in {job.path}", flush=True)
@@ -755,48 +731,6 @@ def _refuse_kinds_of_data(sources: Sequence[Mapping[str, Any]]) -> None:
 
 def _is_enabled(distribution: Mapping[str, Any], strategy: str) -> bool:
     return bool((distribution.get(strategy) or {}).get("enabled"))
-
-
-def _first(given: Mapping[str, Any], name: str, value: Any) -> Any:
-    return given.get(name, value)
-
-
-def _renamed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with old names, by their new ones."""
-    given = {}
-    for name, value in kwargs.items():
-        new = _RENAMED.get(name)
-        if new is not None:
-            _log.warning("%s has been renamed: call it %s.", name, new)
-        given[new or name] = value
-    return given
-
-
-def _refuse_unknown(kind: str, given: Mapping[str, Any], strict: bool) -> None:
-    known = [*EstimatorBase.__init__.__annotations__]
-    for name in given:
-        if name in _RENAMED.values():
-            continue
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        text = f"{kind} got an argument that nobody knows, {name}={given[name]!r:.100}{hint}"
-        if strict:
-            raise TypeError(text)
-        _log.warning("%s It has no effect.", text)
-
-
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """The value; None is allowed, and text is no sequence."""
-    is_text = isinstance(value, str) and kind is Sequence
-    if value is not None and (is_text or not isinstance(value, kind)):
-        expected = {Mapping: "a dict", Sequence: "a list", str: "text"}.get(kind, kind.__name__)
-        raise ValueError(f"{name} is {value!r:.100}; expected {expected}.")
-    return value
-
-
-def _require_whole(name: str, value: Any) -> None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise ValueError(f"{name} is {value!r}; expected a whole number from 1.")
 
 
 def _only_there(what: str) -> UnsupportedError:

@@ -37,7 +37,7 @@ from smdistributed.launch.agent.preparation import PreparationError, command_of,
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
-from smdistributed.launch.contract.paths import Paths
+from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
 from smdistributed.launch.contract.variables import Machine, Script, variables
 from smdistributed.launch.environment import usable_cores, visible_accelerators
@@ -58,7 +58,6 @@ _OF_ANOTHER_JOB = re.compile(
     r"|SMDDP_TOKEN|SMDDP_TOKEN_FILE|SMDDP_RUN_ID|SAGEMAKER_\w+|TRAINING_JOB_\w+|SMD_ML_IS_MOUNTED"
     r"|CURRENT_HOST)"
 )
-_OPT_ML = Path("/opt/ml")
 
 
 class Agent:
@@ -73,7 +72,7 @@ class Agent:
         self._job = JobDirectory(directory.path.parent.parent)
         self._plan: Plan = directory.read_plan()
         self._is_mounted = bool(os.environ.get(MOUNTED))
-        self._paths = Paths(_OPT_ML if self._is_mounted else directory.ml)
+        self._paths = Paths(OPT_ML if self._is_mounted else directory.ml)
         self._failure = ""
         self._supervisor: Supervisor | None = None
         self._checkpoints: CheckpointSync | None = None
@@ -99,11 +98,9 @@ class Agent:
             )
             environments = self._environments(resources, hyperparameters, script)
             self._tell_of_paths(script)
-            if self._is_unwanted():
-                self._report(Phase.ENDED)
-                return self._has_ended()
-            with self._keeping_checkpoints():
-                self._train(command, environments)
+            if not self._is_unwanted():
+                with self._keeping_checkpoints():
+                    self._train(command, environments)
         except PreparationError as error:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
@@ -112,9 +109,6 @@ class Agent:
             self._fail(f"Framework Error: \n{type(error).__name__}: {error}")
         self._directory.give_room()
         self._report(Phase.ENDED)
-        return self._has_ended()
-
-    def _has_ended(self) -> bool:
         is_alive = self._job.is_alive()
         self._directory.lock.release()
         return is_alive
@@ -145,9 +139,9 @@ class Agent:
     def _seen(self, path: str) -> Path:
         """Where a path is that a script has for `/opt/ml`."""
         given = Path(path)
-        if self._is_mounted or not given.is_relative_to(_OPT_ML):
+        if self._is_mounted or not given.is_relative_to(OPT_ML):
             return given
-        return self._paths.base / given.relative_to(_OPT_ML)
+        return self._paths.base / given.relative_to(OPT_ML)
 
     def _tell_of_paths(self, script: Script) -> None:
         """A script that has `/opt/ml` in it, where that is not there, will not find its things."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.ending import end_job, host_directories
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -35,22 +36,14 @@ class LocalBackend:
         Raises:
             OSError: the process could not be started; the job has failed then.
         """
-        lock = job.lock.descriptor
-        with (job.path / "job.log").open("ab") as file:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "smdistributed.launch.backends.local_job"),
-                    *(str(job.path), str(lock)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                pass_fds=(lock,),
-                env=_with_absolute_paths(os.environ),
-            )
+        try:
+            self._started.append(_start(job))  # it is ours to reap
+        except BaseException as error:
+            why = f"the process of the job could not be started: {error_text(error)}"
+            end_job(job, [], f"InternalServerError: {why}")
+            job.lock.release()
+            raise
         job.lock.hand_over()
-        self._started.append(process)  # it is ours to reap
 
     def poll(self, job: JobDirectory) -> JobRecord:
         """The job's record, which is ended here if nobody is left to do it."""
@@ -87,6 +80,24 @@ class LocalBackend:
         """
         if not self.poll(job).status.is_terminal:
             job.ask_to_stop(reason)
+
+
+def _start(job: JobDirectory) -> subprocess.Popen[bytes]:
+    """The process of a job, which has the job's lock too."""
+    lock = job.lock.descriptor
+    with (job.path / "job.log").open("ab") as file:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "smdistributed.launch.backends.local_job"),
+                *(str(job.path), str(lock)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            pass_fds=(lock,),
+            env=_with_absolute_paths(os.environ),
+        )
 
 
 def _with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.contract.paths import OPT_ML
 
 __all__ = ["check_sources", "pack_directories", "pack_sources", "unpack"]
 
-_OPT_ML = Path("/opt/ml")
 _MOST_LINKS = 40
 
 
@@ -216,8 +216,8 @@ def _there(path: Path, base: Path | None) -> Path | None:
         target = Path(os.readlink(step))
         if num_links > _MOST_LINKS:
             return None
-        if target.is_relative_to(_OPT_ML):
-            target = base.absolute() / target.relative_to(_OPT_ML)
+        if target.is_relative_to(OPT_ML):
+            target = base.absolute() / target.relative_to(OPT_ML)
         if target.is_absolute():
             found = Path("/")
         left += reversed([part for part in target.parts if part != "/"])

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BASE_DIRECTORY", "Paths"]
+__all__ = ["BASE_DIRECTORY", "OPT_ML", "Paths"]
+
+OPT_ML = Path("/opt/ml")
+"""Where scripts have it in Amazon's containers."""
 
 BASE_DIRECTORY = "SAGEMAKER_BASE_DIR"
 """Variable: where the layout is, if it is not at `/opt/ml`."""
@@ -29,7 +32,7 @@ class Paths:
         hyperparameters, input_data_config, resource_config: the files of `config`.
     """
 
-    def __init__(self, base: str | Path = "/opt/ml") -> None:
+    def __init__(self, base: str | Path = OPT_ML) -> None:
         self.base = Path(base)
         self.code = self.base / "code"
         self.input = self.base / "input"

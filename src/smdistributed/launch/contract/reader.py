@@ -17,7 +17,7 @@ from typing import Any
 
 from smdistributed.launch.contract import files
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
-from smdistributed.launch.contract.paths import BASE_DIRECTORY, Paths
+from smdistributed.launch.contract.paths import BASE_DIRECTORY, OPT_ML, Paths
 from smdistributed.launch.contract.resources import (
     HOMOGENEOUS,
     InstanceGroup,
@@ -53,7 +53,7 @@ class Environment(Mapping[str, Any]):
         input_data_config: Mapping[str, Any] | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
-        paths = Paths(os.environ.get(BASE_DIRECTORY) or "/opt/ml")
+        paths = Paths(os.environ.get(BASE_DIRECTORY) or OPT_ML)
         resources = (
             files.read_resources(paths)
             if resource_config is None

@@ -20,23 +20,21 @@ from smdistributed.launch.contract.hyperparameters import (
     variable_text,
 )
 from smdistributed.launch.contract.paths import BASE_DIRECTORY, Paths
+from smdistributed.launch.contract.processes import DISTRIBUTIONS
 from smdistributed.launch.contract.resources import InstanceGroup, Resources
 
-__all__ = ["MASTER_PORT", "Machine", "Script", "training_environment", "variables"]
+__all__ = ["MASTER_PORT", "MOST_BYTES", "Machine", "Script", "training_environment", "variables"]
 
 MASTER_PORT = 7777
 
 # Linux: of one variable with its name and the byte at its end (MAX_ARG_STRLEN).
-_MOST_BYTES = 128 << 10
+MOST_BYTES = 128 << 10
 
 # Of the framework's hyperparameters: one that is true says that a distribution is on.
 _DISTRIBUTIONS = (
-    "sagemaker_distributed_dataparallel_enabled",
-    "sagemaker_mpi_enabled",
+    *DISTRIBUTIONS,
     "sagemaker_multi_worker_mirrored_strategy_enabled",
     "sagemaker_parameter_server_enabled",
-    "sagemaker_pytorch_ddp_enabled",
-    "sagemaker_torch_distributed_enabled",
 )
 _DISTRIBUTION_GROUPS = "sagemaker_distribution_instance_groups"
 
@@ -247,13 +245,13 @@ def _as_json(group: InstanceGroup) -> dict[str, Any]:
 def _require_room(texts: Mapping[str, str], hyperparameters: Hyperparameters) -> None:
     for name, text in texts.items():
         size = len(name.encode()) + len(text.encode("utf-8", "surrogateescape")) + 2
-        if size <= _MOST_BYTES:
+        if size <= MOST_BYTES:
             continue
         user = hyperparameters.user
         largest = max(user, key=lambda key: len(variable_text(user[key])), default=None)
         raise ConfigurationError(
             f"variable {name} has {size:,} bytes, and no process can be given one of more than"
-            f" {_MOST_BYTES:,}; expected shorter hyperparameters"
+            f" {MOST_BYTES:,}; expected shorter hyperparameters"
             + (f" (the longest is {largest!r})" if largest is not None else "")
             + ". Pass large values as a file in an input channel."
         )
