@@ -63,6 +63,11 @@ class Step(enum.Enum):
     MOUNT_NAMESPACE = "a mount namespace for each host (this user is root)"
     NONE = "not at all: variables alone say where things are"
 
+    @property
+    def is_mount(self) -> bool:
+        """Whether the folder is at `/opt/ml` then."""
+        return self is not Step.NONE
+
 
 def wrapped(step: Step, folder: Path, command: Sequence[str]) -> list[str]:
     """The command that runs another one with the folder at `/opt/ml`.
