@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import os
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,12 @@ from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
 from smdistributed.launch.contract.variables import MOST_BYTES
 from smdistributed.launch.jobs.directory import create_job
-from smdistributed.launch.jobs.names import base_name_of_image, check_name, later_names
+from smdistributed.launch.jobs.names import (
+    base_name_of_image,
+    check_name,
+    later_names,
+    made_name,
+)
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path
@@ -32,6 +38,7 @@ from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.inputs import TrainingInput, channels
 from smdistributed.sagemaker.instance_group import InstanceGroup
 from smdistributed.sagemaker.job import TrainingJob, log_level_of
+from smdistributed.sagemaker.model import Model
 from smdistributed.sagemaker.session import ACCOUNT, Session
 
 __all__ = ["Estimator", "EstimatorBase", "Framework"]
@@ -513,13 +520,142 @@ class EstimatorBase:
         """The image that was given; None: the script runs in this Python."""
         return self.image_uri
 
-    def deploy(self, *args: Any, **kwargs: Any) -> Any:
-        """Serves the model: not in this version."""
-        raise _only_there("deploy()")
+    def deploy(
+        self,
+        initial_instance_count: int | None = None,
+        instance_type: str | None = None,
+        serializer: Any = None,
+        deserializer: Any = None,
+        accelerator_type: str | None = None,
+        endpoint_name: str | None = None,
+        use_compiled_model: bool = False,
+        wait: bool = True,
+        model_name: str | None = None,
+        kms_key: str | None = None,
+        data_capture_config: Any = None,
+        tags: Any = None,
+        serverless_inference_config: Any = None,
+        async_inference_config: Any = None,
+        volume_size: int | None = None,
+        model_data_download_timeout: int | None = None,
+        container_startup_health_check_timeout: int | None = None,
+        inference_recommendation_id: str | None = None,
+        explainer_config: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Serves the model of the latest job.
 
-    def create_model(self, *args: Any, **kwargs: Any) -> Any:
-        """A model of the results: not in this version."""
-        raise _only_there("create_model()")
+        Args:
+            model_name: None: one is made.
+            use_compiled_model: refused.
+            kwargs: of `create_model`.
+            initial_instance_count, instance_type, serializer, deserializer, accelerator_type,
+            endpoint_name, wait, kms_key, data_capture_config, tags, serverless_inference_config,
+            async_inference_config, volume_size, model_data_download_timeout,
+            container_startup_health_check_timeout, inference_recommendation_id, explainer_config:
+                as of `Model.deploy`.
+
+        Returns: a predictor.
+
+        Raises:
+            ValueError: there is no job, or it has made no model; says why.
+            UnexpectedStatusException: the model could not be loaded; says why.
+            UnsupportedError: what is not known on this machine, or needs a package.
+        """
+        if use_compiled_model:
+            raise UnsupportedError(
+                "use_compiled_model is True, and models are not compiled on this machine; expected"
+                " deploy() without it."
+            )
+        kwargs.setdefault("name", model_name)
+        model = self.create_model(**kwargs)
+        endpoint_name = endpoint_name or made_name(self._base_name(), dt.datetime.now(dt.UTC))
+        return model.deploy(
+            initial_instance_count,
+            instance_type,
+            serializer=serializer,
+            deserializer=deserializer,
+            accelerator_type=accelerator_type,
+            endpoint_name=endpoint_name,
+            tags=tags,
+            kms_key=kms_key,
+            wait=wait,
+            data_capture_config=data_capture_config,
+            async_inference_config=async_inference_config,
+            serverless_inference_config=serverless_inference_config,
+            volume_size=volume_size,
+            model_data_download_timeout=model_data_download_timeout,
+            container_startup_health_check_timeout=container_startup_health_check_timeout,
+            inference_recommendation_id=inference_recommendation_id,
+            explainer_config=explainer_config,
+        )
+
+    def create_model(self, **kwargs: Any) -> Model:
+        """The model of the latest job.
+
+        Args:
+            kwargs: of the model's class.
+
+        Raises:
+            UnsupportedError: there is no class of models for this estimator.
+        """
+        raise UnsupportedError(
+            f"{type(self).__name__} has no model that this machine serves; expected an estimator"
+            " PyTorch or TensorFlow. Make a PyTorchModel or a TensorFlowModel of model_data, with"
+            " an entry_point."
+        )
+
+    def _model_arguments(
+        self, entry_point: str | None, source_dir: str | None, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Of a model of the latest job.
+
+        Args:
+            entry_point: the file with its functions, or None.
+            source_dir: where that lies; None: in the sources of the job, or here.
+            given: others, which come first.
+        """
+        data = self._made_model()
+        if entry_point is not None and source_dir is None:
+            source_dir = self._sources_with(entry_point)
+        arguments: dict[str, Any] = {
+            "model_data": data,
+            "role": self.role,
+            "entry_point": entry_point,
+            "source_dir": source_dir,
+            "sagemaker_session": self.sagemaker_session,
+            "container_log_level": self.container_log_level,
+            "code_location": self.code_location,
+            "image_uri": self.image_uri,
+        }
+        return {**arguments, **{key: value for key, value in given.items() if value is not None}}
+
+    def _made_model(self) -> Any:
+        """What the latest job has made; it has to have ended well."""
+        job = self._latest("a model")
+        described = job.describe()
+        data = self.model_data
+        if data is not None:
+            return data
+        status = described["TrainingJobStatus"]
+        why = described.get("FailureReason") or (
+            "it has not ended yet"
+            if status in ("InProgress", "Stopping")
+            else "nothing was in SM_MODEL_DIR (/opt/ml/model) at its end"
+        )
+        raise ValueError(
+            f"training job {job.name} ({status}) has made no model: {why}; expected a job that"
+            " writes one. Deploy the model of another job, or call fit() again."
+        )
+
+    def _sources_with(self, entry_point: str) -> str | None:
+        """The archive of the job's sources if it has the file; None if the file lies here."""
+        job = self._latest("a model")
+        values = decode(job.describe()["HyperParameters"])
+        uri = str(values["sagemaker_submit_directory"])
+        with tarfile.open(local_path(uri, self.sagemaker_session.home)) as archive:
+            is_there = os.path.normpath(entry_point) in map(os.path.normpath, archive.getnames())
+        return uri if is_there else None
 
     def transformer(self, *args: Any, **kwargs: Any) -> Any:
         """Batch transform: not on this machine."""

@@ -8,7 +8,9 @@ Source: launch specification, sections 1 and 3.1.
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["CapacityError", "UnexpectedStatusException"]
+from smdistributed._common.errors import SmdistributedError
+
+__all__ = ["CapacityError", "ModelError", "UnexpectedStatusException"]
 
 
 class UnexpectedStatusException(ValueError):
@@ -32,3 +34,21 @@ class UnexpectedStatusException(ValueError):
 
 class CapacityError(UnexpectedStatusException):
     """The job failed because there were no machines for it."""
+
+
+class ModelError(SmdistributedError, RuntimeError):
+    """An endpoint has not answered a call well.
+
+    Args:
+        message: the whole text.
+        status_code: of the answer; 0: there was none.
+        body: of the answer.
+    """
+
+    def __init__(self, message: str, status_code: int, body: bytes) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.body = body
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.status_code, self.body)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,21 @@ from typing import Any
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.home import Home, home_directory
 from smdistributed.launch.jobs.directory import JobDirectory, find_job
+from smdistributed.launch.serve.endpoints import (
+    EndpointDirectory,
+    delete_endpoint,
+    find_endpoint,
+)
+from smdistributed.launch.serve.record import EndpointStatus
 from smdistributed.launch.storage import default_bucket, local_path
+from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 
 __all__ = ["Session", "get_execution_role"]
 
 ACCOUNT = "000000000000"
 """In names that have the number of an account: there is none."""
+
+_POLL_S = 0.05
 
 
 class Session:
@@ -148,6 +158,56 @@ class Session:
             ConfigurationError: there is no such job, or it is another user's.
         """
         self.backend.stop(self.job(job_name), "stop() was called")
+
+    # --- endpoints -------------------------------------------------------------------------------
+
+    def endpoint(self, name: str) -> EndpointDirectory:
+        """The directory of an endpoint.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint.
+        """
+        return find_endpoint(self.home, name)
+
+    def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
+        """The response of `DescribeEndpoint`.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint.
+        """
+        return self.endpoint(endpoint_name).poll().describe()
+
+    def wait_for_endpoint(self, endpoint: str, poll: float = _POLL_S) -> dict[str, Any]:
+        """Waits until an endpoint serves.
+
+        Args:
+            endpoint: its name.
+            poll: seconds between two looks.
+
+        Returns: as `describe_endpoint`.
+
+        Raises:
+            UnexpectedStatusException: it never will; says why.
+        """
+        directory = self.endpoint(endpoint)
+        while (record := directory.poll()).status is EndpointStatus.CREATING:
+            time.sleep(poll)
+        if record.status is not EndpointStatus.IN_SERVICE:
+            raise UnexpectedStatusException(
+                f"Error hosting endpoint {endpoint}: {record.status}. Reason:"
+                f" {record.failure_reason or 'it was deleted.'} Its log is {directory.log}.",
+                allowed_statuses=["InService"],
+                actual_status=str(record.status),
+            )
+        return record.describe()
+
+    def delete_endpoint(self, endpoint_name: str) -> None:
+        """Ends an endpoint; returns when none of its processes is left.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint, or it is another user's.
+        """
+        delete_endpoint(self.endpoint(endpoint_name))
 
 
 def get_execution_role(sagemaker_session: Session | None = None, use_default: bool = False) -> str:

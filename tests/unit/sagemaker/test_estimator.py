@@ -285,9 +285,15 @@ def test_what_needs_a_job_says_so() -> None:
             ask()
 
 
-@pytest.mark.parametrize("name", ["deploy", "create_model", "transformer", "register"])
+@pytest.mark.parametrize("name", ["transformer", "register"])
 def test_what_is_not_there_says_so(name: str) -> None:
     with pytest.raises(UnsupportedError, match=name):
+        getattr(Estimator("image", **SIZE), name)()
+
+
+@pytest.mark.parametrize("name", ["deploy", "create_model"])
+def test_a_container_is_not_served(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="Estimator has no model that this machine serves"):
         getattr(Estimator("image", **SIZE), name)()
 
 

@@ -7,10 +7,12 @@ Source: launch specification, section 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from smdistributed.sagemaker.estimator import Framework
+from smdistributed.sagemaker.pytorch.model import PyTorchModel
 
 __all__ = ["PyTorch"]
 
@@ -57,3 +59,40 @@ class PyTorch(Framework):
             **kwargs,
         )
         self.compiler_config = compiler_config
+
+    def create_model(
+        self,
+        model_server_workers: int | None = None,
+        role: str | None = None,
+        vpc_config_override: Any = None,
+        entry_point: str | None = None,
+        source_dir: str | None = None,
+        dependencies: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> PyTorchModel:
+        """The model of the latest job.
+
+        Args:
+            model_server_workers: as of `PyTorchModel`.
+            role: None: the estimator's.
+            vpc_config_override: accepted.
+            entry_point: the file with the model's functions; None: the script that has trained it,
+                which is imported.
+            source_dir: where that lies; None: in the sources of the job, or here.
+            dependencies: go beside it.
+            kwargs: of `PyTorchModel`.
+
+        Raises:
+            ValueError: there is no job, or it has made no model.
+        """
+        given = {"role": role, "dependencies": dependencies, **kwargs}
+        arguments = self._model_arguments(entry_point or self._program(), source_dir, given)
+        arguments.setdefault("framework_version", self.framework_version or "1.3")
+        return PyTorchModel(
+            py_version=self.py_version, model_server_workers=model_server_workers, **arguments
+        )
+
+    def _program(self) -> str:
+        """The script, as it is called in the archive of the sources."""
+        assert self.entry_point is not None
+        return self.entry_point if self.source_dir else Path(self.entry_point).name

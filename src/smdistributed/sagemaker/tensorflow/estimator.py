@@ -7,11 +7,12 @@ Source: launch specification, sections 2.1 and 6.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smdistributed.launch.contract.hyperparameters import decode
 from smdistributed.sagemaker.estimator import Framework
+from smdistributed.sagemaker.tensorflow.model import TensorFlowModel
 
 __all__ = ["TensorFlow"]
 
@@ -55,6 +56,32 @@ class TensorFlow(Framework):
         if model_dir is not False:
             self.set_hyperparameters(model_dir=model_dir or "/opt/ml/model")
         self.compiler_config = compiler_config
+
+    def create_model(
+        self,
+        role: str | None = None,
+        vpc_config_override: Any = None,
+        entry_point: str | None = None,
+        source_dir: str | None = None,
+        dependencies: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> TensorFlowModel:
+        """The model of the latest job.
+
+        Args:
+            role: None: the estimator's.
+            vpc_config_override: accepted.
+            entry_point: the file with the model's functions; None: the SavedModel as it is.
+            source_dir: where that lies; None: in the sources of the job, or here.
+            dependencies: go beside it.
+            kwargs: of `TensorFlowModel`.
+
+        Raises:
+            ValueError: there is no job, or it has made no model.
+        """
+        given = {"role": role, "dependencies": dependencies, **kwargs}
+        arguments = self._model_arguments(entry_point, source_dir, given)
+        return TensorFlowModel(framework_version=self.framework_version, **arguments)
 
     @classmethod
     def _own_arguments(
