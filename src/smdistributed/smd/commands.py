@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from smdistributed._common.errors import ConfigurationError
@@ -34,23 +33,14 @@ from smdistributed.sagemaker.job import LogFollower
 from smdistributed.sagemaker.pytorch import PyTorch
 from smdistributed.sagemaker.session import Session
 from smdistributed.sagemaker.tensorflow import TensorFlow
+from smdistributed.smd.application import JsonOption, application, console, print_json
 
-__all__ = ["application"]
+__all__ = ["FAILED"]
 
 FAILED = 1
 _POLL_S = 0.2
 _GIB = 1 << 30
 
-application = typer.Typer(
-    name="smd",
-    help="Train on this machine as SageMaker jobs do: without Docker, without an account.",
-    no_args_is_help=False,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _Job = Annotated[str, typer.Argument(help="Name of the job; see `smd jobs`.")]
 
 
@@ -135,7 +125,7 @@ def run(
 
 
 @application.command()
-def jobs(json_: _Json = False) -> None:
+def jobs(json_: JsonOption = False) -> None:
     """List jobs, the newest first."""
     session = Session()
     records = [_record(session, name) for name in job_names(session.home)]
@@ -146,7 +136,7 @@ def jobs(json_: _Json = False) -> None:
     )
     if json_:
         now = dt.datetime.now(dt.UTC)
-        _print_json([_summary(record, now) for record in known])
+        print_json([_summary(record, now) for record in known])
         return
     if not known:
         print("No jobs yet. Start one: smd run train.py (smd run --help has its options).")
@@ -161,13 +151,13 @@ def jobs(json_: _Json = False) -> None:
             each["InstanceCount"] for each in config["InstanceGroups"]
         )
         table.add_row(record.name, str(record.secondary), str(hosts), began, _took(record))
-    _console().print(table)
+    console().print(table)
 
 
 @application.command()
 def describe(job: _Job) -> None:
     """Print all that is known of a job: the response of DescribeTrainingJob, as JSON."""
-    _print_json(Session().describe_training_job(job))
+    print_json(Session().describe_training_job(job))
 
 
 @application.command()
@@ -216,7 +206,7 @@ def stop(
 
 
 @application.command()
-def metrics(job: _Job, json_: _Json = False) -> None:
+def metrics(job: _Job, json_: JsonOption = False) -> None:
     """Print the values that were found in what a job has printed."""
     directory = Session().job(job)
     points = []
@@ -228,7 +218,7 @@ def metrics(job: _Job, json_: _Json = False) -> None:
                 continue  # its writer was killed
     points.sort(key=lambda point: point["time"])
     if json_:
-        _print_json(points)
+        print_json(points)
         return
     for point in points:
         when = dt.datetime.fromtimestamp(point["time"], dt.UTC).astimezone()
@@ -388,15 +378,3 @@ def _duration(text: str) -> dt.timedelta:
 def _size(directory: JobDirectory) -> int:
     paths = [path for path in directory.path.rglob("*") if path.is_file() and not path.is_symlink()]
     return sum(path.lstat().st_size for path in paths)
-
-
-def _print_json(value: Any) -> None:
-    def plain(each: Any) -> str:
-        return each.isoformat() if isinstance(each, dt.datetime) else str(each)
-
-    print(json.dumps(value, indent=1, default=plain, ensure_ascii=False))
-
-
-def _console() -> Console:
-    """As wide as a terminal; names are whole where programs read them."""
-    return Console() if sys.stdout.isatty() else Console(width=200)

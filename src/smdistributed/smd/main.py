@@ -32,7 +32,8 @@ def main() -> int:
         import typer  # noqa: F401
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is missing; pip install 'smdistributed-open[launch]'", USAGE)
-    from smdistributed.smd.commands import application
+    from smdistributed.smd import commands, serving  # noqa: F401 - they add their commands
+    from smdistributed.smd.application import application
 
     try:
         status = application(prog_name="smd", standalone_mode=False)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -228,3 +229,39 @@ def test_without_the_packages_one_line_says_what_to_install(
     )
     assert done.returncode == 2
     assert done.stderr == ("smd: typer is missing; pip install 'smdistributed-open[launch]'\n")
+
+
+SERVES = """
+import os
+def model_fn(model_dir): return open(os.path.join(model_dir, "model")).read()
+def transform_fn(model, body, kind, accept): return f"{model} {body}", "text/plain"
+if __name__ == "__main__":
+    open(os.environ["SM_MODEL_DIR"] + "/model", "w").write("trained")
+"""
+
+
+def test_a_model_from_its_endpoint_to_its_end(smd: Command, tmp_path: Path) -> None:
+    assert "No endpoints. Serve a job's model: smd deploy JOB" in smd("endpoints").stdout
+    (tmp_path / "train.py").write_text(SERVES)
+    smd("run", "train.py", "--name", "mine")
+    said = smd("deploy", "mine", "--workers", "1", "--name", "asked").stdout
+    (listed,) = json.loads(smd("endpoints", "--json").stdout)
+    assert said == f"asked: InService at {listed['Address']}\n"
+    request = urllib.request.Request(
+        f"{listed['Address']}/invocations", b"[1]", {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        assert response.read() == b"trained [1]"
+    assert "asked" in smd("endpoints").stdout
+    assert "already existing" in smd("deploy", "mine", "--name", "asked", status=2).stderr
+    assert smd("undeploy", "asked").stdout == "asked: deleted\n"
+    assert "Could not find endpoint" in smd("undeploy", "asked", status=2).stderr
+    (tmp_path / "model.tar.gz").write_bytes(b"")
+    broken = smd("deploy", "model.tar.gz", "--name", "broken", status=1)
+    assert "cannot be unpacked" in broken.stderr
+    assert "Failed" in smd("endpoints").stdout
+    smd("undeploy", "broken")
+    assert (
+        "expected pytorch or tensorflow"
+        in smd("deploy", "mine.tar.gz", "--framework", "x", status=2).stderr
+    )
