@@ -82,7 +82,7 @@ demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 pro
 
 ##@ Build
 .PHONY: env
-env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)/tensorflow  ## create .venv with the package and all pinned tools
+env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)/tensorflow $(STAMPS)/sdk  ## create .venv with the package and all pinned tools
 	@if [[ "$(MAKECMDGOALS)" == env ]]; then \
 		echo "Ready: $(VENV) (activate it with 'source $(BIN)/activate')."; fi
 
@@ -296,6 +296,17 @@ $(STAMPS)/tensorflow: $(STAMPS)/base
 	@echo "Installing TensorFlow and both Kerases (the first time takes a few minutes)"
 	@$(PIP_INSTALL) $(call requirements,p["project"]["optional-dependencies"]["tensorflow-cpu"])
 	@$(PIP_INSTALL) --no-deps tf-keras
+	@touch $@
+
+# The SageMaker SDK, which tests read and never import, and botocore, whose model of the service checks
+# requests. In a folder of their own: nothing in .venv may find them, since the package must not need them,
+# and botocore wants an older dateutil than the pins have. Without what the SDK needs: 180 MB.
+SDK := $(VENV)/sdk
+$(STAMPS)/sdk: $(STAMPS)/base
+	@echo "Fetching the SageMaker SDK, for its signatures, and botocore, for the service's model"
+	@rm -rf $(SDK)
+	@$(PIP_INSTALL) --no-deps --target $(SDK) sagemaker botocore jmespath urllib3 six
+	@$(PIP) install --no-compile --no-deps --target $(SDK) python-dateutil==2.9.0.post0
 	@touch $@
 
 # Apart from the other tools: it is large, and not part of every day.

@@ -415,6 +415,10 @@ class TorchTensorDeserializer(_BodyDeserializer):
     def __init__(self, accept: str | Sequence[str] = "tensor/pt") -> None:
         super().__init__(accept)
 
+    def deserialize(self, stream: Any, content_type: str = "tensor/pt") -> Any:
+        """As of other deserializers; the type need not be given."""
+        return super().deserialize(stream, content_type)
+
     def _decode(self, body: bytes, mime_type: str) -> Any:
         torch = load_package("torch", self)
         with self._reading(body, mime_type, "a tensor saved by torch.save"):

@@ -38,12 +38,15 @@ from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.inputs import TrainingInput, channels
 from smdistributed.sagemaker.instance_group import InstanceGroup
 from smdistributed.sagemaker.job import TrainingJob, log_level_of
+from smdistributed.sagemaker.kept import add_kept, role_arn
 from smdistributed.sagemaker.model import Model
 from smdistributed.sagemaker.session import ACCOUNT, Session
 
 __all__ = ["Estimator", "EstimatorBase", "Framework"]
 
 _log = get_logger()
+
+_OWN_NETWORK = object()
 
 _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
 
@@ -125,6 +128,10 @@ class EstimatorBase:
         container_entry_point: Sequence[str] | None = None,
         container_arguments: Sequence[str] | None = None,
         disable_output_compression: bool = False,
+        enable_remote_debug: bool | None = None,
+        enable_session_tag_chaining: bool | None = None,
+        training_plan: str | None = None,
+        instance_placement_config: Mapping[str, Any] | None = None,
         *,
         image_uri: str | None = None,
         distribution: Mapping[str, Any] | None = None,
@@ -173,6 +180,8 @@ class EstimatorBase:
         self.container_log_level = container_log_level
         self.code_location = code_location.rstrip("/") if code_location else None
         self.entry_point = None if entry_point is None else os.fspath(entry_point)
+        typed("subnets", subnets, Sequence)
+        typed("security_group_ids", security_group_ids, Sequence)
         typed("dependencies", dependencies, Sequence)
         self.dependencies = [os.fspath(each) for each in dependencies or ()]
         self.training_repository_access_mode = training_repository_access_mode
@@ -183,6 +192,10 @@ class EstimatorBase:
         self.container_entry_point = container_entry_point
         self.container_arguments = container_arguments
         self.disable_output_compression = disable_output_compression
+        self.enable_remote_debug = enable_remote_debug
+        self.enable_session_tag_chaining = enable_session_tag_chaining
+        self.training_plan = training_plan
+        self.instance_placement_config = instance_placement_config
         self._enable_network_isolation = enable_network_isolation
         typed("hyperparameters", hyperparameters, Mapping)
         self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
@@ -290,9 +303,7 @@ class EstimatorBase:
         names = [check_name(job_name)] if job_name else later_names(self._base_name(), now)
 
         def record_of(name: str) -> JobRecord:
-            request = self._request(name, sources)
-            if experiment_config:
-                request["ExperimentConfig"] = dict(experiment_config)
+            request = self._request(name, sources, experiment_config)
             arn = f"arn:aws:sagemaker:{session.boto_region_name}:{ACCOUNT}:training-job/{name}"
             local = {"Backend": session.backend.name, **self._local()}
             return JobRecord.new(request, local, arn, now)
@@ -359,7 +370,12 @@ class EstimatorBase:
         model = TrainingInput(self.model_uri, content_type=content_type, input_mode="File")
         return channels({name: model})[0]
 
-    def _request(self, name: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
+    def _request(
+        self,
+        name: str,
+        sources: list[dict[str, Any]],
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         """The request `CreateTrainingJob`; puts the sources where it says that they are."""
         session = self.sagemaker_session
         bucket = f"s3://{session.default_bucket()}"
@@ -372,8 +388,7 @@ class EstimatorBase:
                 "TrainingInputMode": self.input_mode,
                 "EnableSageMakerMetricsTimeSeries": self.enable_sagemaker_metrics is not False,
             },
-            "RoleArn": self.role or f"arn:aws:iam::{ACCOUNT}:role/smdistributed",
-            "InputDataConfig": sources,
+            "RoleArn": role_arn(self.role, ACCOUNT),
             "OutputDataConfig": {"S3OutputPath": self.output_path or f"{bucket}/"},
             "ResourceConfig": {"VolumeSizeInGB": self.volume_size},
             "StoppingCondition": {"MaxRuntimeInSeconds": self.max_run},
@@ -381,6 +396,8 @@ class EstimatorBase:
             "EnableInterContainerTrafficEncryption": self.encrypt_inter_container_traffic,
             "EnableManagedSpotTraining": self.use_spot_instances,
         }
+        if sources:
+            request["InputDataConfig"] = sources
         if self.image_uri:
             request["AlgorithmSpecification"]["TrainingImage"] = self.image_uri
         if self.metric_definitions:
@@ -399,6 +416,7 @@ class EstimatorBase:
                 request["CheckpointConfig"]["LocalPath"] = self.checkpoint_local_path
         if self.max_wait is not None:
             request["StoppingCondition"]["MaxWaitTimeInSeconds"] = self.max_wait
+        add_kept(request, self, experiment_config)
         if self.entry_point is not None:
             request["HyperParameters"].update(self._upload_code(name, bucket))
         return request
@@ -428,6 +446,7 @@ class EstimatorBase:
     def _refuse_what_is_not_there_yet(self) -> None:
         for name, value in (
             ("git_config", self.git_config),
+            ("training_recipe", getattr(self, "training_recipe", None)),
             ("container_entry_point", self.container_entry_point),
             ("container_arguments", self.container_arguments),
             ("distribution of Estimator", self._leaves_distribution_out()),
@@ -510,14 +529,24 @@ class EstimatorBase:
         """Whether jobs may not use the network."""
         return self._enable_network_isolation
 
-    def get_vpc_config(self) -> dict[str, Any] | None:
-        """The subnets and groups that were given; None without them."""
+    def get_vpc_config(self, vpc_config_override: Any = _OWN_NETWORK) -> dict[str, Any] | None:
+        """The subnets and groups that were given; None without them.
+
+        Args:
+            vpc_config_override: what it says instead, if it is given; None too.
+        """
+        if vpc_config_override is not _OWN_NETWORK:
+            return dict(vpc_config_override) if vpc_config_override else None
         if not (self.subnets and self.security_group_ids):
             return None
-        return {"Subnets": self.subnets, "SecurityGroupIds": self.security_group_ids}
+        return {"Subnets": list(self.subnets), "SecurityGroupIds": list(self.security_group_ids)}
 
-    def training_image_uri(self) -> str | None:
-        """The image that was given; None: the script runs in this Python."""
+    def training_image_uri(self, region: str | None = None) -> str | None:
+        """The image that was given; None: the script runs in this Python.
+
+        Args:
+            region: accepted, and not used.
+        """
         return self.image_uri
 
     def deploy(
@@ -716,7 +745,7 @@ class Framework(EstimatorBase):
 
     def __init__(
         self,
-        entry_point: str,
+        entry_point: str | None,
         source_dir: str | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         *,
@@ -758,8 +787,13 @@ class Framework(EstimatorBase):
         """Those of the script and of the distribution, by name: a copy."""
         return {**self._hyperparameters, **self._of_distribution}
 
-    def _request(self, name: str, sources: list[dict[str, Any]]) -> dict[str, Any]:
-        request = super()._request(name, sources)
+    def _request(
+        self,
+        name: str,
+        sources: list[dict[str, Any]],
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        request = super()._request(name, sources, experiment_config)
         request["HyperParameters"].update(encode(self._of_distribution))
         return request
 
@@ -811,6 +845,7 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
     resources = described["ResourceConfig"]
     algorithm = described["AlgorithmSpecification"]
     kept = described.get("CheckpointConfig", {})
+    network = described.get("VpcConfig", {})
     groups = [
         InstanceGroup(each["InstanceGroupName"], each["InstanceType"], each["InstanceCount"])
         for each in resources.get("InstanceGroups", ())
@@ -838,6 +873,8 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint_local_path": kept.get("LocalPath"),
         "environment": described.get("Environment"),
         "image_uri": algorithm.get("TrainingImage"),
+        "subnets": network.get("Subnets"),
+        "security_group_ids": network.get("SecurityGroupIds"),
     }
 
 

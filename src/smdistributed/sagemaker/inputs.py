@@ -70,6 +70,7 @@ class TrainingInput:
         attribute_names: attributes that are read from an augmented manifest.
         target_attribute_name: the attribute to predict.
         shuffle_config: None keeps the order.
+        hub_access_config, model_access_config: of models of Amazon's hub; dicts.
 
     Attributes:
         config: the channel as a request has it, without its name.
@@ -90,6 +91,8 @@ class TrainingInput:
         attribute_names: Sequence[str] | None = None,
         target_attribute_name: str | None = None,
         shuffle_config: ShuffleConfig | None = None,
+        hub_access_config: Mapping[str, Any] | None = None,
+        model_access_config: Mapping[str, Any] | None = None,
     ) -> None:
         source = {
             "S3DataType": s3_data_type,
@@ -97,6 +100,8 @@ class TrainingInput:
             "S3DataDistributionType": distribution or "FullyReplicated",
             "InstanceGroupNames": list(instance_groups) if instance_groups else None,
             "AttributeNames": list(attribute_names) if attribute_names else None,
+            "HubAccessConfig": hub_access_config,
+            "ModelAccessConfig": model_access_config,
         }
         channel = {
             "CompressionType": compression,

@@ -99,6 +99,7 @@ class Session:
         path: str,
         bucket: str | None = None,
         key_prefix: str = "data",
+        callback: Any = None,
         extra_args: Mapping[str, Any] | None = None,
     ) -> str:
         """Copies a file, or what is in a directory, into a bucket.
@@ -107,7 +108,7 @@ class Session:
             path: of the file or directory.
             bucket: its name; None: the default one.
             key_prefix: of the keys there.
-            extra_args: accepted, and not used.
+            callback, extra_args: accepted, and not used.
 
         Returns: the URI: of the file, or of the prefix.
 

@@ -205,6 +205,106 @@ def test_the_request_is_the_documented_one(session: Session, tmp_path: Path) -> 
     assert (session.home.buckets / uri.removeprefix("s3://")).is_file()
 
 
+class _Hook:
+    """As the SDK's DebuggerHookConfig says it."""
+
+    def _to_request_dict(self) -> dict[str, Any]:
+        return {"S3OutputPath": "s3://debug/here"}
+
+
+# Section 2.1: what is stored, and shown by describe().
+KEPT = [
+    ({"role": "Me"}, {"RoleArn": "arn:aws:iam::000000000000:role/Me"}),
+    (
+        {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"]},
+        {"VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}},
+    ),
+    ({"tags": [{"Key": "a", "Value": "b"}]}, {"Tags": [{"Key": "a", "Value": "b"}]}),
+    ({"tags": {"a": "b"}}, {"Tags": [{"Key": "a", "Value": "b"}]}),
+    ({"debugger_hook_config": _Hook()}, {"DebugHookConfig": {"S3OutputPath": "s3://debug/here"}}),
+    ({"disable_profiler": True}, {"ProfilerConfig": {"DisableProfiler": True}}),
+    (
+        {"tensorboard_output_config": {"S3OutputPath": "s3://b/c"}},
+        {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/c"}},
+    ),
+    ({"max_retry_attempts": 2}, {"RetryStrategy": {"MaximumRetryAttempts": 2}}),
+    ({"enable_infra_check": True}, {"InfraCheckConfig": {"EnableInfraCheck": True}}),
+    ({"enable_remote_debug": True}, {"RemoteDebugConfig": {"EnableRemoteDebug": True}}),
+    (
+        {"enable_session_tag_chaining": True},
+        {"SessionChainingConfig": {"EnableSessionTagChaining": True}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), KEPT)
+def test_what_only_the_service_obeys_is_kept(
+    session: Session, arguments: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    estimator = Estimator("image", sagemaker_session=session, **SIZE, **arguments)
+    request = request_of(estimator)
+    assert {key: request.get(key) for key in expected} == expected
+    before = request_of(Estimator("image", sagemaker_session=session, **SIZE))
+    assert set(request) == set(before) | set(expected), "and nothing else"
+
+
+def test_what_only_the_service_obeys_is_kept_beside_what_is_obeyed(session: Session) -> None:
+    request = request_of(
+        Estimator(
+            "image",
+            volume_kms_key="v",
+            output_kms_key="o",
+            keep_alive_period_in_seconds=60,
+            training_plan="plan",
+            instance_placement_config={"EnableMultipleJobs": True},
+            training_repository_access_mode="Vpc",
+            training_repository_credentials_provider_arn="arn:aws:lambda",
+            sagemaker_session=session,
+            **SIZE,
+        )
+    )
+    resources = request["ResourceConfig"]
+    assert resources["VolumeKmsKeyId"] == "v"
+    assert resources["KeepAlivePeriodInSeconds"] == 60
+    assert resources["TrainingPlanArn"] == "plan"
+    assert resources["InstancePlacementConfig"] == {"EnableMultipleJobs": True}
+    assert request["OutputDataConfig"]["KmsKeyId"] == "o"
+    assert request["AlgorithmSpecification"]["TrainingImageConfig"] == {
+        "TrainingRepositoryAccessMode": "Vpc",
+        "TrainingRepositoryAuthConfig": {
+            "TrainingRepositoryCredentialsProviderArn": "arn:aws:lambda"
+        },
+    }
+
+
+@pytest.mark.parametrize("config", [False, None, {}])
+def test_a_debugger_that_is_off_is_not_in_the_request(session: Session, config: Any) -> None:
+    estimator = Estimator("image", debugger_hook_config=config, sagemaker_session=session, **SIZE)
+    assert "DebugHookConfig" not in request_of(estimator)
+    assert estimator.debugger_hook_config is config
+
+
+def test_an_experiment_is_kept(session: Session) -> None:
+    given = {"ExperimentName": "a", "TrialName": "b"}
+    request = Estimator("image", sagemaker_session=session, **SIZE)._request("job-1", [], given)
+    assert request["ExperimentConfig"] == given
+
+
+def test_the_network_may_be_overridden() -> None:
+    estimator = Estimator("image", subnets=["a"], security_group_ids=["b"], **SIZE)
+    assert estimator.get_vpc_config() == {"Subnets": ["a"], "SecurityGroupIds": ["b"]}
+    assert estimator.get_vpc_config(None) is None
+    assert estimator.get_vpc_config({"Subnets": ["c"]}) == {"Subnets": ["c"]}
+
+
+def test_recipes_are_refused_by_fit(session: Session) -> None:
+    estimator = PyTorch(training_recipe="x.yaml", sagemaker_session=session, **VERSIONS, **SIZE)
+    with pytest.raises(UnsupportedError, match=r"training_recipe is 'x\.yaml'"):
+        estimator.fit()
+    with pytest.raises(ValueError, match="has got no entry_point"):
+        PyTorch(**VERSIONS, **SIZE)
+
+
 def test_the_generic_estimator_sends_text_unless_it_has_sources(session: Session) -> None:
     plain = Estimator(
         "repo/image:1", hyperparameters={"a": True}, sagemaker_session=session, **SIZE

@@ -143,6 +143,8 @@ def test_section_5_signature_of_training_input() -> None:
         "attribute_names": None,
         "target_attribute_name": None,
         "shuffle_config": None,
+        "hub_access_config": None,
+        "model_access_config": None,
     }
     assert list(parameters)[:2] == ["s3_data", "distribution"]
 

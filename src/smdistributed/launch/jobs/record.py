@@ -131,7 +131,10 @@ class JobRecord:
         return began, self.transitions[-1].end if self.status.is_terminal else None
 
     def describe(self, now: dt.datetime) -> dict[str, Any]:
-        """The response of `DescribeTrainingJob`; what is not known yet is left out."""
+        """The response of `DescribeTrainingJob`; what is not known yet is left out.
+
+        `Local` is ours: what a response has no words for, such as the version of the framework.
+        """
         began, ended = self.training_times()
         response: dict[str, Any] = {
             **self.request,
@@ -141,6 +144,7 @@ class JobRecord:
             "CreationTime": self.created,
             "LastModifiedTime": max(self.transitions[-1].start, self.created),
             "SecondaryStatusTransitions": [_described(each) for each in self.transitions],
+            "Local": dict(self.local),
         }
         if self.failure_reason:
             response["FailureReason"] = self.failure_reason

@@ -28,6 +28,7 @@ class PyTorch(Framework):
         image_uri: of a container; kept.
         distribution: how its processes work together.
         compiler_config: accepted.
+        training_recipe, recipe_overrides: a job without a script of its own; `fit` refuses it.
         kwargs: as of `EstimatorBase`.
 
     Raises:
@@ -38,7 +39,7 @@ class PyTorch(Framework):
 
     def __init__(
         self,
-        entry_point: str,
+        entry_point: str | None = None,
         framework_version: str | None = None,
         py_version: str | None = None,
         source_dir: str | None = None,
@@ -46,8 +47,12 @@ class PyTorch(Framework):
         image_uri: str | None = None,
         distribution: Mapping[str, Any] | None = None,
         compiler_config: Any = None,
+        training_recipe: str | None = None,
+        recipe_overrides: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if entry_point is None and training_recipe is None:
+            raise ValueError("PyTorch() has got no entry_point; expected the path of a script.")
         super().__init__(
             entry_point,
             source_dir,
@@ -58,6 +63,8 @@ class PyTorch(Framework):
             distribution=distribution,
             **kwargs,
         )
+        self.training_recipe = training_recipe
+        self.recipe_overrides = recipe_overrides
         self.compiler_config = compiler_config
 
     def create_model(

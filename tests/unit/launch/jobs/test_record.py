@@ -55,6 +55,7 @@ def test_a_job_that_ends_well() -> None:
     assert response["TrainingEndTime"] == NOW + 4 * SECOND
     assert response["TrainingTimeInSeconds"] == response["BillableTimeInSeconds"] == 2
     assert response["HyperParameters"] == {"epochs": "3"}
+    assert response["Local"] == {"Backend": "local"}
     assert "FailureReason" not in response
 
 
