@@ -40,6 +40,7 @@ from smdistributed.sagemaker.instance_group import InstanceGroup
 from smdistributed.sagemaker.job import TrainingJob, log_level_of
 from smdistributed.sagemaker.kept import add_kept, role_arn
 from smdistributed.sagemaker.model import Model
+from smdistributed.sagemaker.service_model import check_request
 from smdistributed.sagemaker.session import ACCOUNT, Session
 
 __all__ = ["Estimator", "EstimatorBase", "Framework"]
@@ -417,6 +418,7 @@ class EstimatorBase:
         if self.max_wait is not None:
             request["StoppingCondition"]["MaxWaitTimeInSeconds"] = self.max_wait
         add_kept(request, self, experiment_config)
+        check_request("CreateTrainingJob", request)
         if self.entry_point is not None:
             request["HyperParameters"].update(self._upload_code(name, bucket))
         return request

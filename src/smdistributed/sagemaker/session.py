@@ -27,6 +27,7 @@ from smdistributed.launch.serve.endpoints import (
 from smdistributed.launch.serve.record import EndpointStatus
 from smdistributed.launch.storage import default_bucket, local_path
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
+from smdistributed.sagemaker.service_model import check_response
 
 __all__ = ["Session", "get_execution_role"]
 
@@ -150,7 +151,9 @@ class Session:
         Raises:
             ConfigurationError: (a ValueError) there is no such job.
         """
-        return self.backend.poll(self.job(job_name)).describe(dt.datetime.now(dt.UTC))
+        response = self.backend.poll(self.job(job_name)).describe(dt.datetime.now(dt.UTC))
+        check_response("DescribeTrainingJob", response)
+        return response
 
     def stop_training_job(self, job_name: str) -> None:
         """Has a job stop; returns at once. What has ended stays as it is.

@@ -152,7 +152,7 @@ class JobRecord:
             response["ModelArtifacts"] = {"S3ModelArtifacts": self.model_artifacts}
         if began is not None:
             response["TrainingStartTime"] = began
-            seconds = max(0, round(((ended or now) - began).total_seconds()))
+            seconds = max(1, round(((ended or now) - began).total_seconds()))  # as the service
             response["TrainingTimeInSeconds"] = response["BillableTimeInSeconds"] = seconds
         if ended is not None:
             response["TrainingEndTime"] = ended
