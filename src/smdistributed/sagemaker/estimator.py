@@ -32,6 +32,7 @@ from smdistributed.launch.jobs.names import (
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path
+from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import refuse_unknown, renamed, require_whole, typed
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
 from smdistributed.sagemaker.fw_utils import validate_distribution
@@ -345,6 +346,12 @@ class EstimatorBase:
         described = self._latest("model_data").describe()
         artifacts: dict[str, str] = described.get("ModelArtifacts", {})
         return artifacts.get("S3ModelArtifacts")
+
+    @property
+    def training_job_analytics(self) -> TrainingJobAnalytics:
+        """The metrics of the latest job."""
+        name = self._latest("training_job_analytics").name
+        return TrainingJobAnalytics(name, sagemaker_session=self.sagemaker_session)
 
     def _latest(self, what: str) -> TrainingJob:
         if self.latest_training_job is None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ from smdistributed.launch.environment import usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory, job_names
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Status
+from smdistributed.launch.points import points_of
 from smdistributed.sagemaker.estimator import Estimator, EstimatorBase
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.job import LogFollower
@@ -209,20 +209,13 @@ def stop(
 def metrics(job: _Job, json_: JsonOption = False) -> None:
     """Print the values that were found in what a job has printed."""
     directory = Session().job(job)
-    points = []
-    for path in sorted((directory.path / "hosts").glob("*/metrics.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                points.append({"host": path.parent.name, **json.loads(line)})
-            except ValueError:
-                continue  # its writer was killed
-    points.sort(key=lambda point: point["time"])
+    points = points_of(directory.path)
     if json_:
-        print_json(points)
+        print_json([point._asdict() for point in points])
         return
     for point in points:
-        when = dt.datetime.fromtimestamp(point["time"], dt.UTC).astimezone()
-        print(f"{when:%H:%M:%S.%f} {point['host']} {point['name']} {point['value']:g}")
+        when = dt.datetime.fromtimestamp(point.time, dt.UTC).astimezone()
+        print(f"{when:%H:%M:%S.%f} {point.host} {point.name} {point.value:g}")
 
 
 @application.command()

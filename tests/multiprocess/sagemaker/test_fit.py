@@ -182,6 +182,9 @@ def test_two_hosts_from_data_to_model(
         for line in path.read_text().splitlines()
     ]
     assert sorted(point["value"] for point in points) == [0.5, 1.5, 2.5, 3.5]
+    analytics = fitted.training_job_analytics
+    assert sorted(point.value for point in analytics.points()) == [0.5, 1.5, 2.5, 3.5]
+    assert {name for _, name, _ in analytics.rows()} == {"loss"}
 
 
 def test_ranks_of_two_hosts_reduce_together(session: Session, source: Path) -> None:

@@ -380,7 +380,11 @@ def test_a_model_to_begin_with_is_a_channel() -> None:
 
 def test_what_needs_a_job_says_so() -> None:
     estimator = Estimator("image", **SIZE)
-    for ask in (estimator.logs, lambda: estimator.model_data):
+    for ask in (
+        estimator.logs,
+        lambda: estimator.model_data,
+        lambda: estimator.training_job_analytics,
+    ):
         with pytest.raises(ValueError, match="Estimator is not associated with a training job"):
             ask()
 

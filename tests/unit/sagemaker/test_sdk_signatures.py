@@ -46,6 +46,11 @@ ROWS = [
     Row("inputs", "ShuffleConfig", ("inputs.py:ShuffleConfig",)),
     Row("instance_group", "InstanceGroup", ("instance_group.py:InstanceGroup",)),
     Row("session", "Session", ("session.py:Session",)),
+    Row(
+        "analytics",
+        "TrainingJobAnalytics",
+        ("analytics.py:TrainingJobAnalytics", "analytics.py:AnalyticsMetricsBase"),
+    ),
     *(
         Row("serializers", f"{each}Serializer", (f"base_serializers.py:{each}Serializer",))
         for each in (
