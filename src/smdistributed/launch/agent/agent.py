@@ -232,7 +232,9 @@ class Agent:
     def _train(self, command: list[str], environments: list[dict[str, str]]) -> None:
         plan = self._plan
         scanner = Scanner(MetricDefinition.all_of(plan.metrics))
-        log = HostLog(self._directory.log, self._directory.metrics, scanner)
+        log = HostLog(
+            self._directory.log, self._directory.metrics, scanner, self._directory.event_file()
+        )
         self._report(Phase.TRAINING)
         self._supervisor = Supervisor(
             command,

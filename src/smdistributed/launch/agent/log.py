@@ -18,6 +18,7 @@ from pathlib import Path
 from smdistributed.launch.jobs.files import append_line
 from smdistributed.launch.metrics import Scanner
 from smdistributed.launch.output import Console
+from smdistributed.launch.tensorboard import EventFile
 
 __all__ = ["HostLog", "rank_prefix"]
 
@@ -40,13 +41,15 @@ class HostLog(Console):
         path: of the log; lines are added to what is there.
         metrics: of the file for what is found.
         scanner: finds it.
+        events: what is found, for TensorBoard.
     """
 
-    def __init__(self, path: Path, metrics: Path, scanner: Scanner) -> None:
+    def __init__(self, path: Path, metrics: Path, scanner: Scanner, events: EventFile) -> None:
         self._file = path.open("ab", buffering=0)
         super().__init__(self._file, self._file)
         self._metrics = metrics
         self._scanner = scanner
+        self._events = events
 
     def write_line(self, line: bytes, *, to_stderr: bool) -> None:
         """Writes a line, without its end, in one piece."""
@@ -57,6 +60,7 @@ class HostLog(Console):
             point = {"time": now.timestamp(), "name": name, "value": value}
             with contextlib.suppress(OSError):  # a metric is worth less than the training
                 append_line(self._metrics, json.dumps(point).encode())
+                self._events.add(now.timestamp(), name, value)
 
     def close(self) -> None:
         """Closes the log."""

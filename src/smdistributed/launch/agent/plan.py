@@ -12,7 +12,7 @@
     ml/           the layout of `/opt/ml`
 
 They lie in the host's folder. Beside the folders of the hosts lies `end.json`: all agents end their
-ranks when it is there.
+ranks when it is there. Metrics are also in `tensorboard/` of the job, as TensorBoard reads them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed.launch.jobs.files import Lock, write_or_make, write_whole
+from smdistributed.launch.points import points_of
+from smdistributed.launch.tensorboard import EventFile
 
 __all__ = ["End", "HostDirectory", "Phase", "Plan", "RankEnd", "Report"]
 
@@ -157,6 +159,12 @@ class HostDirectory:
     def name(self) -> str:
         """Of the host."""
         return self.path.name
+
+    def event_file(self) -> EventFile:
+        """For TensorBoard: beside the folders of all hosts, which hold much else."""
+        job = self.path.parent.parent
+        counted = [point.name for point in points_of(job) if point.host == self.name]
+        return EventFile(job / "tensorboard" / self.name, self.name, counted)
 
     def write_plan(self, plan: Plan) -> None:
         """Tells the agent what to do."""

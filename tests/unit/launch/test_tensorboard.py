@@ -1,0 +1,53 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Event files without TensorFlow: the bytes. What TensorFlow reads in them is tested with it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from smdistributed.launch import tensorboard
+from smdistributed.launch.tensorboard import EventFile
+
+
+def unmasked(checksum: bytes) -> int:
+    turned = struct.unpack("<I", checksum)[0] - 0xA282EAD8 & 0xFFFFFFFF
+    return turned >> 17 | turned << 15 & 0xFFFFFFFF
+
+
+# RFC 3720, section B.4, and the usual check value.
+@pytest.mark.parametrize(
+    ("content", "crc"),
+    [
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_checksums_are_crc_32c(content: bytes, crc: int) -> None:
+    assert unmasked(tensorboard._checksum(content)) == crc
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02")]
+)
+def test_numbers_of_variable_length(number: int, expected: bytes) -> None:
+    assert tensorboard._varint(number) == expected
+
+
+def test_there_is_no_file_before_the_first_value(tmp_path: Path) -> None:
+    events = EventFile(tmp_path / "deep" / "algo-1", "algo-1")
+    assert not (tmp_path / "deep").exists()
+    events.add(1764244800.5, "loss", 0.5)
+    (path,) = (tmp_path / "deep" / "algo-1").iterdir()
+    assert path.name.startswith("events.out.tfevents.1764244800.algo-1.")
+
+
+def test_a_second_file_of_a_moment_has_another_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        EventFile(tmp_path, "algo-1").add(5.0, "loss", 0.5)
+    assert len(list(tmp_path.iterdir())) == 2
