@@ -46,6 +46,7 @@ ROWS = [
     Row("inputs", "ShuffleConfig", ("inputs.py:ShuffleConfig",)),
     Row("instance_group", "InstanceGroup", ("instance_group.py:InstanceGroup",)),
     Row("session", "Session", ("session.py:Session",)),
+    Row("local", "LocalSession", ("local/local_session.py:LocalSession",)),
     Row(
         "analytics",
         "TrainingJobAnalytics",
@@ -141,6 +142,8 @@ def methods_of(row: Row) -> dict[str, SdkMethod]:
         found |= {name: each for name, each in methods.items() if name not in left_out}
     if row.name == "Session":
         return {name: found[name] for name in OF_SESSION}
+    if row.name == "LocalSession":
+        return {"__init__": found["__init__"]}
     return found
 
 
