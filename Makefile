@@ -66,7 +66,7 @@ PACKAGE_SOURCES := pyproject.toml CMakeLists.txt src/smdistributed/_common/versi
 	$(shell find cmake native -name '*.cc' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt)
 
 CXX_FILES = $$(find native tests/native -name '*.cc' -o -name '*.h')
-PY_DIRS := $(wildcard src tests benchmarks examples tools)
+PY_DIRS := $(wildcard src tests benchmarks examples packages tools)
 
 ##@ Start here
 .PHONY: help
