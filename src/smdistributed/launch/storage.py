@@ -16,7 +16,10 @@ from urllib.parse import unquote
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.home import Home
 
-__all__ = ["default_bucket", "local_path", "require_bucket"]
+__all__ = ["TEMPORARY", "default_bucket", "local_path", "require_bucket"]
+
+TEMPORARY = ".smd-"
+"""How files and folders are called that are being copied into a bucket: they are no objects yet."""
 
 
 def local_path(uri: str, home: Home) -> Path:

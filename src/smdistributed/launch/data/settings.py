@@ -1,0 +1,146 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The user's settings, `config.toml` in the home directory. It need not be there.
+
+    default_backend = "local"
+
+    [file_systems.FSxLustre.fs-0123456789abcdef0]
+    "/abcdefgh" = "/mnt/fsx"
+
+A table below `file_systems` has the type and the id of a file system as its name. Each of its
+entries says that a directory of the file system is a directory of this machine.
+
+Source: launch specification, sections 5 and 11.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.home import Home
+
+__all__ = ["FILE_SYSTEM_TYPES", "Settings"]
+
+FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
+_BACKENDS = ("local",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What `config.toml` says.
+
+    Attributes:
+        file: it.
+        default_backend: where jobs run if nothing else says so.
+        mounts: by type and id of a file system, where its directories are on this machine.
+    """
+
+    file: Path
+    default_backend: str
+    mounts: Mapping[tuple[str, str], Mapping[PurePosixPath, Path]]
+
+    @classmethod
+    def of(cls, home: Home) -> Settings:
+        """Reads the file.
+
+        Raises:
+            ConfigurationError: it is wrong; names the file, and the line or the key.
+        """
+        file = home.config
+        try:
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            document = {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(
+                f"{file} cannot be read: {error}; expected a file in TOML, as"
+                " https://toml.io describes it."
+            ) from None
+        unknown = sorted(document.keys() - {"default_backend", "file_systems"})
+        if unknown:
+            raise ConfigurationError(
+                f"{file} has the key {unknown[0]!r}, which nobody knows; expected default_backend"
+                " and file_systems. Remove it, or correct its name."
+            )
+        backend = document.get("default_backend", _BACKENDS[0])
+        if backend not in _BACKENDS:
+            raise ConfigurationError(
+                f"default_backend in {file} is {backend!r}; expected 'local', which is this"
+                " machine, as this version has no other backend."
+            )
+        return cls(file, backend, _mounts_of(document.get("file_systems", {}), file))
+
+    def place_of(self, kind: str, identity: str, directory: str) -> Path:
+        """Where a directory of a file system is on this machine; it need not be there.
+
+        Args:
+            kind: `FSxLustre` or `EFS`.
+            identity: such as `fs-0123456789abcdef0`.
+            directory: an absolute path; with `FSxLustre` it starts with the name of the mount.
+
+        Raises:
+            ConfigurationError: the file says nothing about it, or it is no such path. The text has
+                the key that is to be added.
+        """
+        path = PurePosixPath(directory)
+        if not path.is_absolute() or ".." in path.parts:
+            raise ConfigurationError(
+                f"directory_path of {identity} is {directory!r}; expected an absolute path without"
+                " '..' in it, such as /data."
+            )
+        if kind == "FSxLustre" and len(path.parts) < 2:
+            raise ConfigurationError(
+                f"directory_path of {identity} is {directory!r}; expected a path that starts with"
+                " the name of the mount, such as /abcdefgh/data, as this is FSxLustre."
+            )
+        known = self.mounts.get((kind, identity), {})
+        for above in (path, *path.parents):
+            if above in known:
+                return known[above] / path.relative_to(above)
+        example = PurePosixPath(*path.parts[:2])
+        raise ConfigurationError(
+            f"the file system {identity} ({kind}) is not mounted for {directory!r}, as far as"
+            f" {self.file} says; expected there, under [file_systems.{kind}.{identity}], the line"
+            f' "{example}" = "/where/it/is/mounted". Add it.'
+        )
+
+
+def _mounts_of(document: Any, file: Path) -> Mapping[tuple[str, str], Mapping[PurePosixPath, Path]]:
+    expected = (
+        "expected tables such as [file_systems.FSxLustre.fs-0123456789abcdef0], whose lines are"
+        ' such as "/abcdefgh" = "/mnt/fsx": two absolute paths without ".." in them'
+    )
+    found: dict[tuple[str, str], dict[PurePosixPath, Path]] = {}
+    for kind, systems in _table(document, "file_systems", file, expected).items():
+        if kind not in FILE_SYSTEM_TYPES:
+            raise ConfigurationError(
+                f"file_systems.{kind} in {file} is of no known type; expected"
+                f" {' or '.join(FILE_SYSTEM_TYPES)} in the place of {kind!r}."
+            )
+        for identity, mounts in _table(systems, f"file_systems.{kind}", file, expected).items():
+            key = f"file_systems.{kind}.{identity}"
+            for directory, mount in _table(mounts, key, file, expected).items():
+                for path in (directory, mount):
+                    if not _is_plain(path):
+                        raise ConfigurationError(
+                            f"{key} in {file} has {directory!r} = {mount!r}; {expected}."
+                        )
+                found.setdefault((kind, identity), {})[PurePosixPath(directory)] = Path(mount)
+    return found
+
+
+def _table(value: Any, key: str, file: Path, expected: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{key} in {file} is {value!r:.100}; {expected}.")
+    return value
+
+
+def _is_plain(path: Any) -> bool:
+    if not isinstance(path, str):
+        return False
+    return PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
