@@ -22,6 +22,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
 from smdistributed.launch.contract.variables import MOST_BYTES
+from smdistributed.launch.data.sources import InputMode, check_channels
 from smdistributed.launch.jobs.directory import create_job
 from smdistributed.launch.jobs.names import (
     base_name_of_image,
@@ -68,7 +69,7 @@ class EstimatorBase:
         keep_alive_period_in_seconds: accepted.
         volume_size: in GB; told to nobody here.
         max_run: seconds that the script may run.
-        input_mode: how data come in; `File` here.
+        input_mode: how data come in: `File`, `Pipe` or `FastFile`.
         output_path: URI of a folder for the results; None: the session's bucket.
         base_job_name: names of jobs begin with it.
         sagemaker_session: knows jobs and buckets; None: this machine's.
@@ -300,7 +301,7 @@ class EstimatorBase:
                 )
         if not self._has_packed_sources:
             check_sources(self.entry_point, self.source_dir)
-        _refuse_kinds_of_data(sources)
+        check_channels(sources, self.input_mode, session.home)
         now = dt.datetime.now(dt.UTC)
         names = [check_name(job_name)] if job_name else later_names(self._base_name(), now)
 
@@ -476,11 +477,9 @@ class EstimatorBase:
                 )
         if self.max_retry_attempts:
             _log.warning("max_retry_attempts has no effect in this version")
-        if self.input_mode != "File":
-            raise UnsupportedError(
-                f"input_mode is {self.input_mode!r}; expected 'File', the only one that this"
-                " version knows."
-            )
+        if self.input_mode not in list(InputMode):
+            known = ", ".join(repr(str(each)) for each in InputMode)
+            raise ConfigurationError(f"input_mode is {self.input_mode!r}; expected {known}.")
 
     def _leaves_distribution_out(self) -> Mapping[str, Any]:
         """A distribution that nothing here would make of what it says."""
@@ -885,30 +884,6 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "subnets": network.get("Subnets"),
         "security_group_ids": network.get("SecurityGroupIds"),
     }
-
-
-def _refuse_kinds_of_data(sources: Sequence[Mapping[str, Any]]) -> None:
-    """What this machine's backend would pass over in silence."""
-    for each in sources:
-        name, source = each["ChannelName"], each["DataSource"].get("S3DataSource")
-        if source is None:
-            raise UnsupportedError(
-                f"channel {name!r} is in a file system, which this version does not know on this"
-                " machine; expected s3:// or file://. Name the folder where it is mounted."
-            )
-        for what, value, known in (
-            ("input_mode", each.get("InputMode"), "File"),
-            ("distribution", source.get("S3DataDistributionType"), "FullyReplicated"),
-            ("s3_data_type", source.get("S3DataType"), "S3Prefix"),
-            ("compression", each.get("CompressionType"), "None"),
-            ("record_wrapping", each.get("RecordWrapperType"), "None"),
-            ("shuffle_config", each.get("ShuffleConfig"), "None"),
-        ):
-            if value not in (None, known):
-                raise UnsupportedError(
-                    f"{what} of channel {name!r} is {value!r}, which this version does not know on"
-                    f" this machine; expected {known}."
-                )
 
 
 def _is_enabled(distribution: Mapping[str, Any], strategy: str) -> bool:

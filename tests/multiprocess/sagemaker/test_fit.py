@@ -26,7 +26,7 @@ from smdistributed.launch.home import Home
 from smdistributed.sagemaker.estimator import Estimator, EstimatorBase
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.huggingface import HuggingFace
-from smdistributed.sagemaker.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+from smdistributed.sagemaker.inputs import FileSystemInput, TrainingInput
 from smdistributed.sagemaker.pytorch import PyTorch
 from smdistributed.sagemaker.session import Session
 from smdistributed.sagemaker.tensorflow import TensorFlow
@@ -875,7 +875,6 @@ def test_a_name_that_is_taken(session: Session, source: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"input_mode": "Pipe"},
         {"use_spot_instances": True},
         {"git_config": {"repo": "x"}},
         {"disable_output_compression": True},
@@ -897,12 +896,8 @@ def test_what_this_version_does_not_know_is_refused(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"input_mode": "Pipe"},
-        {"distribution": "ShardedByS3Key"},
-        {"s3_data_type": "ManifestFile"},
-        {"compression": "Gzip"},
+        {"s3_data_type": "AugmentedManifestFile"},
         {"record_wrapping": "RecordIO"},
-        {"shuffle_config": ShuffleConfig(1)},
     ],
 )
 def test_kinds_of_data_that_this_version_does_not_know_are_refused(
@@ -914,10 +909,25 @@ def test_kinds_of_data_that_this_version_does_not_know_are_refused(
     assert not session.home.root.exists()
 
 
-def test_a_file_system_is_refused(session: Session, source: Path) -> None:
+def test_a_file_system_that_the_settings_do_not_know(session: Session, source: Path) -> None:
     fitted = estimator(source, session, "pass")
-    with pytest.raises(UnsupportedError, match="channel 'training' is in a file system"):
+    with pytest.raises(ConfigurationError, match=r"under \[file_systems.EFS.fs-1\], the line"):
         fitted.fit(FileSystemInput("fs-1", "EFS", "/data"))
+    assert not session.home.root.exists()
+
+
+def test_settings_that_are_wrong(session: Session, source: Path) -> None:
+    fitted = estimator(source, session, "pass")
+    session.home.make()
+    session.home.config.write_text("default_backend = 'slurm'")
+    with pytest.raises(ConfigurationError, match=r"config.toml is 'slurm'; expected 'local'"):
+        fitted.fit()
+    assert os.listdir(session.home.jobs) == []
+
+
+def test_an_input_mode_that_there_is_not(session: Session, source: Path) -> None:
+    with pytest.raises(ConfigurationError, match="input_mode is 'Fast'; expected 'File', 'Pipe'"):
+        estimator(source, session, "pass", input_mode="Fast").fit()
 
 
 def test_a_distribution_that_nobody_would_follow_is_refused(session: Session) -> None:

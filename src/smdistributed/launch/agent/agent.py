@@ -32,6 +32,8 @@ from smdistributed.launch.agent.checkpoints import CheckpointSync
 from smdistributed.launch.agent.ending import end_orphaned_job
 from smdistributed.launch.agent.log import HostLog, rank_prefix
 from smdistributed.launch.agent.mounts import MOUNTED
+from smdistributed.launch.agent.pipes import ChannelPipes
+from smdistributed.launch.agent.placement import notes_on
 from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
 from smdistributed.launch.agent.strays import end_strays
@@ -73,6 +75,7 @@ class Agent:
         self._plan: Plan = directory.read_plan()
         self._is_mounted = bool(os.environ.get(MOUNTED))
         self._paths = Paths(OPT_ML if self._is_mounted else directory.ml)
+        self._pipes = ChannelPipes(self._plan.data(), self._paths.data)
         self._failure = ""
         self._supervisor: Supervisor | None = None
         self._checkpoints: CheckpointSync | None = None
@@ -89,7 +92,9 @@ class Agent:
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
-            prepare(self._plan, self._paths, resources)
+            prepare(self._plan, self._paths, resources, self._directory.views)
+            for note in notes_on(self._plan.data(), self._directory.views, self._is_mounted):
+                self._say(note)
             hyperparameters = Hyperparameters.of(self._decoded())
             script = self._script(hyperparameters)
             self._is_python = script.entry_point.endswith(".py")
@@ -99,8 +104,10 @@ class Agent:
             environments = self._environments(resources, hyperparameters, script)
             self._tell_of_paths(script)
             if not self._is_unwanted():
-                with self._keeping_checkpoints():
+                with self._keeping_checkpoints(), self._pipes:
                     self._train(command, environments)
+                    if self._pipes.problem and not self._failure:
+                        self._fail(f"ClientError: {self._pipes.problem}")
         except PreparationError as error:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
@@ -295,6 +302,10 @@ class Agent:
         if self._checkpoints is not None:  # a thread, once the ranks have been started
             self._checkpoints.begin()
             self._checkpoints = None
+        self._pipes.begin()  # threads too
+        if self._pipes.problem and not self._is_ending:
+            self._is_ending = True
+            self._supervisor.end(self._plan.grace_s, to_groups=not self._is_python)
         if len(self._ranks()) != self._num_reported:  # other hosts need not wait for the rest
             self._report(Phase.TRAINING)
         if self._is_ending:

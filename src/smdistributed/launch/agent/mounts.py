@@ -21,6 +21,7 @@ import enum
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ MOUNTED = "SMD_ML_IS_MOUNTED"
 """Variable of an agent: its host's folder is at `/opt/ml`."""
 
 _PROBE_S = 10.0
+_READ_ONLY = Path(__file__).with_name("read_only.py")
 
 # Arguments: the folder, and the command. What is in /opt stays: environments are installed there.
 _SCRIPT = """
@@ -69,17 +71,22 @@ class Step(enum.Enum):
         return self is not Step.NONE
 
 
-def wrapped(step: Step, folder: Path, command: Sequence[str]) -> list[str]:
+def wrapped(
+    step: Step, folder: Path, command: Sequence[str], views: Path | None = None
+) -> list[str]:
     """The command that runs another one with the folder at `/opt/ml`.
 
     Args:
         step: how.
         folder: of the host, which is there.
         command: to be run.
+        views: a folder of links to folders, which the command shall see read-only in their place.
     """
     if step is Step.NONE:
         return list(command)
     inside = ["/bin/sh", "-c", _SCRIPT, "sh", str(folder)]
+    if views is not None:
+        inside += [sys.executable, "-I", "-S", str(_READ_ONLY), str(views)]
     if step is Step.MOUNT_NAMESPACE:
         return ["unshare", "--mount", *inside, *command]
     itself = ["unshare", "--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--"]

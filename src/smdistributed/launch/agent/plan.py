@@ -9,6 +9,7 @@
     heartbeat     touched by the agent about once a second while ranks run
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
+    channels/     where data lie that the script may not change (`placement`)
     ml/           the layout of `/opt/ml`
 
 They lie in the host's folder. Beside the folders of the hosts lies `end.json`: all agents end their
@@ -24,6 +25,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from smdistributed.launch.data.sources import Source
 from smdistributed.launch.jobs.files import Lock, write_or_make, write_whole
 from smdistributed.launch.points import points_of
 from smdistributed.launch.tensorboard import EventFile
@@ -56,7 +58,7 @@ class Plan:
         resources: of all hosts, as `resourceconfig.json` has them.
         hyperparameters: of the request.
         channels: by name, what the script is told of each.
-        sources: by name of the channel, where its data lie here.
+        sources: by name of the channel, its data; what `Source` has.
         archive: of the script's sources; empty: there is none.
         environment: further variables of the ranks.
         metrics: definitions, each with Name and Regex.
@@ -75,13 +77,17 @@ class Plan:
     resources: dict[str, Any]
     hyperparameters: dict[str, str]
     channels: dict[str, dict[str, str]]
-    sources: dict[str, str]
+    sources: dict[str, dict[str, Any]]
     archive: str
     environment: dict[str, str]
     metrics: list[dict[str, str]]
     checkpoints: str = ""
     checkpoints_here: str = "/opt/ml/checkpoints"
     grace_s: float = 5.0
+
+    def data(self) -> dict[str, Source]:
+        """By name of the channel, its data."""
+        return {name: Source(**each) for name, each in self.sources.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +152,7 @@ class HostDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ml = path / "ml"
+        self.views = path / "channels"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
         self.heartbeat = path / "heartbeat"

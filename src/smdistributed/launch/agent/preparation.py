@@ -17,7 +17,8 @@ import venv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from smdistributed._common.errors import SmdistributedError
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed.launch.agent.placement import place
 from smdistributed.launch.agent.plan import Plan
 from smdistributed.launch.contract import files
 from smdistributed.launch.contract.archives import unpack
@@ -44,11 +45,15 @@ class PreparationError(SmdistributedError):
         self.status = status
 
 
-def prepare(plan: Plan, paths: Paths, resources: Resources) -> None:
+def prepare(plan: Plan, paths: Paths, resources: Resources, views: Path) -> None:
     """Makes the directories, unpacks the sources, writes the files, and puts the data there.
 
+    Args:
+        plan, paths, resources: of the host.
+        views: of its data (`placement`).
+
     Raises:
-        PreparationError: a channel's data are not there.
+        PreparationError: a channel's data are not there, or have no room.
         ConfigurationError: the sources cannot be unpacked.
         OSError: the disk is full, or such.
     """
@@ -56,27 +61,11 @@ def prepare(plan: Plan, paths: Paths, resources: Resources) -> None:
     if plan.archive and not any(paths.code.iterdir()):
         unpack(Path(plan.archive), paths.code)
     files.write(paths, plan.hyperparameters, plan.channels, resources)
-    for name, source in plan.sources.items():
-        _link(name, Path(source), paths.channel(name))
-
-
-def _link(name: str, source: Path, channel: Path) -> None:
-    """A channel is a link to a folder, or a folder with a link to a file."""
-    if not source.exists():
-        raise PreparationError(
-            "ClientError",
-            1,
-            f"the data of channel {name!r} are not there: {source}; expected a file or a"
-            " directory.",
-        )
-    if source.is_dir():
-        if not channel.is_symlink():
-            channel.symlink_to(source.absolute())
-        return
-    channel.mkdir(exist_ok=True)
-    link = channel / source.name
-    if not link.is_symlink():
-        link.symlink_to(source.absolute())
+    try:
+        for name, source in plan.data().items():
+            place(name, source, views, paths.channel(name))
+    except ConfigurationError as error:
+        raise PreparationError("ClientError", 1, str(error)) from None
 
 
 def install(

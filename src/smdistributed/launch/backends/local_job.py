@@ -26,9 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import end_job, first_failure, host_directories, now
 from smdistributed.launch.agent.mounts import MOUNTED, Step, available_step, wrapped
+from smdistributed.launch.agent.placement import make_views
 from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
@@ -39,13 +40,14 @@ from smdistributed.launch.contract.resources import (
     Resources,
     host_names,
 )
+from smdistributed.launch.data.sources import sources_of
 from smdistributed.launch.environment import LOOPBACK, free_port, visible_accelerators
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
-from smdistributed.launch.storage import local_path, require_bucket
+from smdistributed.launch.storage import local_path
 
 __all__ = ["LocalJob", "main", "plans_of"]
 
@@ -78,12 +80,14 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
     """
     request = record.request
     groups = _groups(request["ResourceConfig"])
-    hosts = [host for group in groups for host in group.hosts]
+    members = [(host, group.name) for group in groups for host in group.hosts]
+    hosts = [host for host, _ in members]
     texts: dict[str, str] = dict(request.get("HyperParameters", {}))
     hyperparameters = Hyperparameters.of(decode(texts))
     framework = hyperparameters.framework
     mode = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
     channels = {each["ChannelName"]: each for each in request.get("InputDataConfig", [])}
+    data = {name: sources_of(each, mode, members, home) for name, each in channels.items()}
     archive = str(hyperparameters.job.get("sagemaker_submit_directory", ""))
     kind = record.local.get("BaseFramework") or record.local.get("Framework")
     module = _MODULES.get(str(kind), "")
@@ -108,8 +112,12 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             master_port=port,
             resources=Resources(host, groups, network_interface="lo").to_json(),
             hyperparameters=texts,
-            channels={name: channel_config(each, mode) for name, each in channels.items()},
-            sources={name: str(_source(name, each, home)) for name, each in channels.items()},
+            channels={
+                name: channel_config(each, mode)
+                for name, each in channels.items()
+                if host in data[name]
+            },
+            sources={name: vars(each[host]) for name, each in data.items() if host in each},
             archive=str(local_path(archive, home)) if archive else "",
             environment=environment,
             metrics=list(request["AlgorithmSpecification"].get("MetricDefinitions", [])),
@@ -153,23 +161,6 @@ def _groups(config: dict[str, Any]) -> tuple[InstanceGroup, ...]:
         groups.append(InstanceGroup(each["InstanceGroupName"], each["InstanceType"], names))
         first += len(names)
     return tuple(groups)
-
-
-def _source(name: str, channel: dict[str, Any], home: Home) -> Path:
-    source = channel["DataSource"].get("S3DataSource")
-    if source is None:
-        raise ConfigurationError(
-            f"channel {name!r} is in a file system, which this backend does not know yet; expected"
-            " s3:// or file://. Name the folder where it is mounted: file:///path."
-        )
-    require_bucket(source["S3Uri"], home)
-    path = local_path(source["S3Uri"], home)
-    if not path.exists():
-        raise ConfigurationError(
-            f"channel {name!r} is {source['S3Uri']}, and {path} is not there; expected a file or a"
-            " directory."
-        )
-    return path
 
 
 class LocalJob:
@@ -227,6 +218,7 @@ class LocalJob:
         host = HostDirectory(self._job.host(plan.host))
         host.write_plan(plan)
         host.ml.mkdir(mode=0o700, exist_ok=True)
+        make_views(host.views, plan.data())
         host.lock.acquire()
         lock = host.lock.descriptor
         command = [sys.executable, "-P", "-m", "smdistributed.launch.agent.agent"]
@@ -234,7 +226,7 @@ class LocalJob:
         environ = {**os.environ, **({} if step is Step.NONE else {MOUNTED: "1"})}
         with (host.path / "agent.log").open("ab") as output:
             process = subprocess.Popen(
-                wrapped(step, host.ml, command),
+                wrapped(step, host.ml, command, host.views),
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

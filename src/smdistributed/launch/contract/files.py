@@ -52,7 +52,10 @@ def channel_config(channel: Mapping[str, Any], input_mode: str = "File") -> dict
         channel: its entry in the request's `InputDataConfig`.
         input_mode: of the job; a channel may have its own.
     """
-    source = channel.get("DataSource", {}).get("S3DataSource", {})
+    data = channel.get("DataSource", {})
+    if "FileSystemDataSource" in data:  # which is always there as files
+        input_mode = "File"
+    source = data.get("S3DataSource", {})
     told = {
         "TrainingInputMode": channel.get("InputMode") or input_mode,
         "S3DistributionType": source.get("S3DataDistributionType") or "FullyReplicated",

@@ -1,0 +1,192 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Data of a channel on a host: whole or not there, and read-only (launch specification, 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.agent import mounts
+from smdistributed.launch.agent.mounts import Step, available_step, wrapped
+from smdistributed.launch.agent.placement import make_views, notes_on, place
+from smdistributed.launch.data.sources import Source
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    for name in ("x", "y", "sub/z"):
+        (tmp_path / "data" / name).write_text(name)
+    return tmp_path / "data"
+
+
+def test_a_folder_is_a_link_and_objects_are_a_folder_of_links(data: Path, tmp_path: Path) -> None:
+    whole = Source(str(data), None)
+    some = Source(str(data), [("z", "sub/z"), ("deep/er", "x")])
+    writable = Source(str(data), None, is_writable=True)
+    pipe = Source(str(data), [("x", "x")], mode="Pipe")
+    sources = {"whole": whole, "some": some, "writable": writable, "pipe": pipe}
+    views, channels = tmp_path / "views", tmp_path / "ml"
+    channels.mkdir()
+    for _ in range(2):  # once more changes nothing
+        make_views(views, sources)
+        for name, source in sources.items():
+            place(name, source, views, channels / name)
+    assert sorted(os.listdir(channels)) == ["pipe", "some", "whole", "writable"]
+    assert os.readlink(channels / "whole") == str(views / "whole")
+    assert os.readlink(channels / "writable") == str(data), "not through what is read-only"
+    assert (channels / "some" / "z").read_text() == "sub/z"
+    assert (channels / "some" / "deep" / "er").read_text() == "x"
+    assert os.listdir(channels / "pipe") == []
+    assert notes_on({"writable": writable, "pipe": pipe}, views, is_mounted=True) == []
+    (note,) = notes_on({"whole": whole}, views, is_mounted=True)
+    assert note == f"channel 'whole' is not read-only here: a script can change {data}"
+    fast = Source(str(data), None, mode="FastFile")
+    (note,) = notes_on({"whole": fast}, views, is_mounted=False)
+    assert note.startswith("channel 'whole' is in mode FastFile, which is File here")
+
+
+def test_data_that_have_gone_since(tmp_path: Path) -> None:
+    source = Source(str(tmp_path / "gone"), None)
+    make_views(tmp_path / "views", {"train": source})
+    with pytest.raises(ConfigurationError, match=r"channel 'train' are not there: .*/gone"):
+        place("train", source, tmp_path / "views", tmp_path / "train")
+
+
+@pytest.fixture
+def few_files(tmp_path: Path) -> Iterator[Path]:
+    """A disk that has room for ten."""
+    path = tmp_path / "few"
+    path.mkdir()
+    options = "size=1m,nr_inodes=10"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_is_left(data: Path, few_files: Path) -> None:
+    source = Source(str(data), [(str(number), "x") for number in range(20)])
+    make_views(data.parent / "views", {"train": source})
+    text = rf"the disk of {few_files}/train is full: .*; expected room for 20 links, about [\d,]+ b"
+    with pytest.raises(ConfigurationError, match=text):
+        place("train", source, data.parent / "views", few_files / "train")
+    assert os.listdir(few_files) == []
+
+
+# --- read-only ------------------------------------------------------------------------------------
+
+READS_AND_WRITES = """
+import json, os, sys
+views, data = sys.argv[1:]
+def tried(path):
+    try:
+        open(path, "a").close()
+    except OSError as error:
+        return error.errno
+print(json.dumps({
+    "read": open(f"{views}/train/sub/z").read(),
+    "read_only": bool(os.statvfs(f"{views}/train").f_flag & os.ST_RDONLY),
+    "changed": tried(f"{views}/train/x"),
+    "new": tried(f"{views}/train/sub/new"),
+    "itself": tried(f"{data}/x"),
+    "who": os.getuid(),
+}))
+"""
+
+
+def as_seen(step: Step, views: Path, data: Path, **run: int) -> dict[str, object]:
+    command = [sys.executable, "-I", "-S", "-c", READS_AND_WRITES, str(views), str(data)]
+    done = subprocess.run(
+        wrapped(step, data, command, views), capture_output=True, text=True, cwd="/", **run
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"user namespaces are forbidden here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    if "Linux 5.12" in done.stderr:
+        pytest.skip(done.stderr)
+    seen: dict[str, object] = json.loads(done.stdout)
+    return seen
+
+
+def test_in_its_namespace_a_script_cannot_change_the_data(data: Path, tmp_path: Path) -> None:
+    step, why = available_step(tmp_path)
+    if step is Step.NONE:
+        pytest.skip(f"nothing can be mounted here: {why}")
+    (data / "deeper").mkdir()
+    views = tmp_path / "views"
+    make_views(views, {"train": Source(str(data), None), "gone": Source("/nowhere", None)})
+    seen = as_seen(step, views, data)
+    assert seen["read"] == "sub/z"
+    assert seen["read_only"]
+    assert seen["changed"] == seen["new"] == 30, "EROFS"
+    assert seen["itself"] is None, "only the channel is read-only"
+    assert os.readlink(views / "train") == str(data), "elsewhere nothing is mounted"
+    assert os.readlink(views / "gone") == "/nowhere"
+
+
+def test_what_is_mounted_in_the_data_is_read_only_too(data: Path, few_files: Path) -> None:
+    step, why = available_step(data)
+    if step is Step.NONE:
+        pytest.skip(f"nothing can be mounted here: {why}")
+    (few_files / "sub").mkdir()
+    (few_files / "sub" / "z").write_text("mounted")
+    views = data.parent / "views"
+    make_views(views, {"train": Source(str(few_files.parent), None)})
+    os.symlink("few/sub", few_files.parent / "sub")
+    seen = as_seen(step, views, data)
+    assert seen["read"] == "mounted"
+    assert seen["new"] == 30
+
+
+def test_also_for_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    monkeypatch.setattr(mounts.os, "getuid", lambda: NOBODY)
+    monkeypatch.setattr(mounts.os, "getgid", lambda: NOBODY)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # that nobody may reach
+    if not os.path.exists(sys.executable) or not os.access(mounts._READ_ONLY, os.R_OK):
+        pytest.skip("there is no Python that every user may run")
+    folder = Path("/tmp") / f"smd-placement-{os.getpid()}"
+    data = folder / "data"
+    try:
+        (data / "sub").mkdir(parents=True)
+        (data / "sub" / "z").write_text("sub/z")
+        (data / "x").write_text("x")
+        make_views(folder / "views", {"train": Source(str(data), None)})
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(folder)], check=True)
+        seen = as_seen(Step.USER_NAMESPACE, folder / "views", data, user=NOBODY, group=NOBODY)
+        assert (seen["who"], seen["changed"], seen["new"]) == (NOBODY, 30, 30)
+        assert seen["itself"] is None
+    finally:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def test_if_nothing_can_be_mounted_the_links_stay(data: Path, tmp_path: Path) -> None:
+    drop = []
+    if os.getuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("there is no setpriv, which takes root's rights away")
+        drop = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    views = tmp_path / "views"
+    make_views(views, {"train": Source(str(data), None)})
+    helper = [sys.executable, "-I", "-S", str(mounts._READ_ONLY), str(views)]
+    done = subprocess.run(
+        [*drop, *helper, "cat", f"{views}/train/x"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "x"
+    assert "data can be written to: [Errno 1] tmpfs at" in done.stderr
