@@ -342,11 +342,17 @@ class EstimatorBase:
         self._latest("logs()").wait("All")
 
     @property
-    def model_data(self) -> str | None:
-        """The URI of the model that the latest job has made; None if there is none."""
+    def model_data(self) -> str | dict[str, Any] | None:
+        """The URI of the model that the latest job has made; None if there is none.
+
+        With `disable_output_compression` it is a dict, `{"S3DataSource": {"S3Uri": ...}}`.
+        """
         described = self._latest("model_data").describe()
         artifacts: dict[str, str] = described.get("ModelArtifacts", {})
-        return artifacts.get("S3ModelArtifacts")
+        uri = artifacts.get("S3ModelArtifacts")
+        if uri is None or described["OutputDataConfig"].get("CompressionType") != "NONE":
+            return uri
+        return {"S3DataSource": {"S3Uri": uri, "S3DataType": "S3Prefix", "CompressionType": "None"}}
 
     @property
     def training_job_analytics(self) -> TrainingJobAnalytics:
@@ -407,6 +413,8 @@ class EstimatorBase:
         }
         if sources:
             request["InputDataConfig"] = sources
+        if self.disable_output_compression:
+            request["OutputDataConfig"]["CompressionType"] = "NONE"
         if self.image_uri:
             request["AlgorithmSpecification"]["TrainingImage"] = self.image_uri
         if self.metric_definitions:
@@ -466,7 +474,6 @@ class EstimatorBase:
                 _is_enabled(self.distribution, "multi_worker_mirrored_strategy"),
             ),
             ("instance_groups of the distribution", self._leaves_groups_out()),
-            ("disable_output_compression", self.disable_output_compression),
             ("use_spot_instances", self.use_spot_instances),
             ("enable_network_isolation", self._enable_network_isolation),
         ):
@@ -876,6 +883,9 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
         "input_mode": algorithm["TrainingInputMode"],
         "output_path": described["OutputDataConfig"]["S3OutputPath"],
+        "disable_output_compression": (
+            described["OutputDataConfig"].get("CompressionType") == "NONE"
+        ),
         "metric_definitions": algorithm.get("MetricDefinitions"),
         "checkpoint_s3_uri": kept.get("S3Uri"),
         "checkpoint_local_path": kept.get("LocalPath"),

@@ -877,7 +877,6 @@ def test_a_name_that_is_taken(session: Session, source: Path) -> None:
     [
         {"use_spot_instances": True},
         {"git_config": {"repo": "x"}},
-        {"disable_output_compression": True},
         {"enable_network_isolation": True},
         {"container_arguments": ["a"]},
         {"distribution": {"parameter_server": {"enabled": True}}},

@@ -199,3 +199,33 @@ def test_a_pipe_that_breaks_fails_the_job_and_names_the_object(
     ):
         fitted.fit({"train": broken}, logs=False)
     assert "read" not in log_of(fitted), "what came is not all, and no script takes it for that"
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_compressed(session: Session, tmp_path: Path) -> None:
+    script = """
+        import os
+        model, host = os.environ["SM_MODEL_DIR"], os.environ["SM_CURRENT_HOST"]
+        os.makedirs(model + "/deep/empty")
+        for name in ("deep/both", host):
+            with open(f"{model}/{name}", "w") as file:
+                file.write(host)
+        open(os.environ["SM_OUTPUT_DATA_DIR"] + "/report", "w").close()
+    """
+    fitted = estimator(tmp_path, session, script, hosts=2, disable_output_compression=True)
+    fitted.fit(logs=False)
+    described = session.describe_training_job(job_of(fitted).name)
+    assert described["OutputDataConfig"]["CompressionType"] == "NONE"
+    uri = f"s3://{session.default_bucket()}/{job_of(fitted).name}/output/model/"
+    assert described["ModelArtifacts"] == {"S3ModelArtifacts": uri}
+    expected = {"S3DataSource": {"S3Uri": uri, "S3DataType": "S3Prefix", "CompressionType": "None"}}
+    attached = Estimator.attach(job_of(fitted).name, session)
+    assert fitted.model_data == attached.model_data == expected
+    assert attached.disable_output_compression
+    folder = session.home.buckets / session.default_bucket() / job_of(fitted).name / "output"
+    assert sorted(os.listdir(folder)) == ["model", "output.tar.gz"], "no part of one is left"
+    assert (folder / "model" / "deep" / "both").read_text() == "algo-1"
+    assert sorted(os.listdir(folder / "model")) == ["algo-1", "algo-2", "deep"]
+    assert (folder / "model" / "deep" / "empty").is_dir()

@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from smdistributed.launch.agent.plan import HostDirectory, Report
-from smdistributed.launch.contract.archives import pack_directories
+from smdistributed.launch.contract.archives import copy_directories, pack_directories
 from smdistributed.launch.contract.failures import failure_reason
 from smdistributed.launch.contract.paths import Paths
 from smdistributed.launch.home import Home
@@ -25,7 +26,7 @@ from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import copy_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
-from smdistributed.launch.storage import local_path
+from smdistributed.launch.storage import TEMPORARY, local_path
 
 __all__ = ["end_job", "end_orphaned_job", "host_directories", "now"]
 
@@ -102,23 +103,32 @@ def _save(
     paths = [Paths(each.ml) for each in hosts]
     bases = [each.ml for each in hosts]
     model = ""
+    model_name, is_folder = "model.tar.gz", False
+    if record.request["OutputDataConfig"].get("CompressionType") == "NONE":
+        model_name, is_folder = "model", True
     for name, directories, is_wanted in (
-        ("model.tar.gz", [each.model for each in paths], has_model),
+        (model_name, [each.model for each in paths], has_model),
         ("output.tar.gz", [each.output_data for each in paths], True),
     ):
         if not is_wanted:
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{name}.*"):  # of somebody who was killed while packing
-            left.unlink(missing_ok=True)
-        has_any, clashes = pack_directories(folder / name, directories, bases)
+        for left in folder.glob(f"{TEMPORARY}{name}.*"):  # of somebody who was killed while packing
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink(missing_ok=True)
+        save = copy_directories if is_folder and name == model_name else pack_directories
+        has_any, clashes = save(folder / name, directories, bases)
         if not has_any:
             continue
         if clashes:
             job.note("clash", now(), archive=name, names=clashes[:100])
-        if name == "model.tar.gz":
-            model = f"{uri}/{name}"
-            if uri.startswith("file://"):  # there too: where the SDK's local mode puts it
+        if name == model_name:
+            model = f"{uri}/{name}/" if is_folder else f"{uri}/{name}"
+            if (
+                uri.startswith("file://") and not is_folder
+            ):  # there too: where the SDK's local mode puts it
                 copy_whole(folder / name, folder.parent.parent / name)
     return model
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archives of a job: its sources on the way in, its model and its output on the way out.
 
-Each is a `.tar.gz` whose root holds the contents of a directory, and not the directory. It appears
-whole or not at all. Links are followed, since what they point to is not on the other host.
+Each is a `.tar.gz` whose root holds the contents of a directory, and not the directory; the model
+may be a folder of the same. It appears whole or not at all. Links are followed, since what they
+point to is not on the other host.
 
 Source: launch specification, sections 3.1 and 6.1.
 """
@@ -14,6 +15,7 @@ import contextlib
 import errno
 import itertools
 import os
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -23,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.contract.paths import OPT_ML
 
-__all__ = ["check_sources", "pack_directories", "pack_sources", "unpack"]
+__all__ = ["check_sources", "copy_directories", "pack_directories", "pack_sources", "unpack"]
 
 _MOST_LINKS = 40
 
@@ -113,6 +115,34 @@ def pack_directories(
     Raises:
         ConfigurationError: the archive cannot be written.
     """
+    return _merged(directories, bases, lambda members: _write(archive, members))
+
+
+def copy_directories(
+    target: Path, directories: Sequence[Path], bases: Sequence[Path] = ()
+) -> tuple[bool, list[str]]:
+    """As `pack_directories`, but what would be in the archive is copied into a folder.
+
+    The folder is there whole or not at all; one that was there is replaced.
+
+    Args:
+        target: the folder.
+        directories, bases: as of `pack_directories`.
+
+    Returns: as of `pack_directories`.
+
+    Raises:
+        ConfigurationError: the folder cannot be written.
+    """
+    return _merged(directories, bases, lambda members: _copy(target, members))
+
+
+def _merged(
+    directories: Sequence[Path],
+    bases: Sequence[Path],
+    write: Callable[[Callable[[], Iterator[tuple[str, Path]]]], None],
+) -> tuple[bool, list[str]]:
+    """Writes what is in some directories, of a name what the first of them has."""
     clashes: list[str] = []
 
     def members() -> Iterator[tuple[str, Path]]:
@@ -139,7 +169,7 @@ def pack_directories(
     if next(members(), None) is None:
         return False, []
     clashes.clear()
-    _write(archive, members)
+    write(members)
     return True, clashes
 
 
@@ -162,7 +192,7 @@ def unpack(archive: Path, directory: Path) -> None:
 
 
 def _write(archive: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{archive.name}.", dir=archive.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".smd-{archive.name}.", dir=archive.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz", dereference=True) as tar:
@@ -176,6 +206,31 @@ def _write(archive: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> 
             os.unlink(name)
         if isinstance(error, OSError):
             raise ConfigurationError(_why(error, archive, members)) from None
+        raise
+
+
+def _copy(target: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> None:
+    beside = Path(tempfile.mkdtemp(prefix=f".smd-{target.name}.", dir=target.parent))
+    try:
+        for member, path in members():
+            if path.is_dir():
+                (beside / member).mkdir(parents=True, exist_ok=True)
+                continue
+            (beside / member).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, beside / member)
+            with (beside / member).open("rb") as file:
+                os.fsync(file.fileno())
+        if target.is_dir():
+            former = Path(tempfile.mkdtemp(prefix=f".smd-{target.name}.", dir=target.parent))
+            target.rename(former / target.name)
+            beside.rename(target)
+            shutil.rmtree(former)
+        else:
+            beside.rename(target)
+    except BaseException as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigurationError(_why(error, target, members)) from None
         raise
 
 

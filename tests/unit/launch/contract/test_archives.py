@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.contract import archives
 from smdistributed.launch.contract.archives import (
     check_sources,
+    copy_directories,
     pack_directories,
     pack_sources,
     unpack,
@@ -254,3 +257,47 @@ def test_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"a.tar.gz cannot be unpacked"):
         unpack(tmp_path / "a.tar.gz", tmp_path)
+
+
+def test_directories_become_a_folder_that_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Launch specification, 6.1: artifacts that are not compressed."""
+    target = tmp_path / "out" / "model"
+    target.parent.mkdir()
+    assert copy_directories(target, [tmp_path / "nowhere"]) == (False, [])
+    assert not target.exists()
+    for name, files in (("a", {"both": "a", "deep/x": "a"}), ("b", {"both": "b", "deep/y": "b"})):
+        for inside, content in files.items():
+            (tmp_path / name / inside).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / inside).write_text(content)
+    (tmp_path / "a" / "link").symlink_to("/opt/ml/a/deep/x")
+    (tmp_path / "a" / "run").write_text("")
+    (tmp_path / "a" / "run").chmod(0o755)
+    both = [tmp_path / "a", tmp_path / "b"]
+    assert copy_directories(target, both, [tmp_path, tmp_path]) == (True, ["both"])
+    assert (target / "both").read_text() == "a"
+    assert not (target / "link").is_symlink(), "links are followed"
+    assert (target / "link").read_text() == "a"
+    assert (target / "run").stat().st_mode & 0o100
+    assert sorted(os.listdir(target / "deep")) == ["x", "y"]
+    assert copy_directories(target, [tmp_path / "b"]) == (True, [])
+    assert sorted(os.listdir(target)) == ["both", "deep"], "the one before is replaced"
+    assert os.listdir(target.parent) == ["model"]
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_text("1234")
+    target = tmp_path / "out" / "model"
+    target.mkdir(parents=True)
+    (target / "before").write_text("")
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archives.shutil, "copy2", no_room)
+    with pytest.raises(ConfigurationError, match=r"is full.*; expected room for up to 4 bytes"):
+        copy_directories(target, [tmp_path / "a"])
+    assert os.listdir(target) == ["before"]
+    assert os.listdir(target.parent) == ["model"]
