@@ -289,6 +289,9 @@ class EstimatorBase:
                 " expected a script. Give entry_point, and source_dir if it needs other files."
             )
         local_path(self.output_path or "s3://any", session.home)
+        local_path(
+            str(self._hyperparameters.get("sagemaker_s3_output") or "s3://any"), session.home
+        )
         if self.checkpoint_s3_uri:
             local_path(self.checkpoint_s3_uri, session.home)
             here = self.checkpoint_local_path or "/opt/ml/checkpoints"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import Step, available_step
 from smdistributed.launch.home import Home
 from smdistributed.sagemaker.estimator import Estimator
@@ -229,3 +230,38 @@ def test_a_model_that_is_not_compressed(session: Session, tmp_path: Path) -> Non
     assert (folder / "model" / "deep" / "both").read_text() == "algo-1"
     assert sorted(os.listdir(folder / "model")) == ["algo-1", "algo-2", "deep"]
     assert (folder / "model" / "deep" / "empty").is_dir()
+
+
+def test_intermediate_output_is_kept_while_the_job_runs(session: Session, tmp_path: Path) -> None:
+    script = """
+        import os, sys, time
+        assert "--sagemaker_s3_output" not in sys.argv
+        folder = os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]
+        os.mkdir(folder + "/deep")
+        with open(folder + "/deep/first", "w") as file:
+            file.write("1")
+        until = time.monotonic() + 30
+        while not os.path.exists(STORE + "/deep/first") and time.monotonic() < until:
+            time.sleep(0.05)
+        assert os.path.exists(STORE + "/deep/first"), "it is copied while the job runs"
+        os.unlink(folder + "/deep/first")
+        time.sleep(2.5)  # two looks without it
+        open(folder + "/last", "w").close()
+        sys.exit(3)
+    """
+    store = session.home.buckets / "b" / "p" / "mine" / "output" / "intermediate"
+    fitted = estimator(
+        tmp_path,
+        session,
+        script.replace("STORE", repr(str(store))),
+        hyperparameters={"sagemaker_s3_output": "s3://b/p"},
+    )
+    with pytest.raises(UnexpectedStatusException, match="ExitCode 3"):
+        fitted.fit(job_name="mine", logs=False)
+    assert sorted(os.listdir(store)) == ["deep", "last"]
+    assert (store / "deep" / "first").read_text() == "1", "nothing is deleted there"
+    for wrong in ("nowhere", "s3://b/../x"):
+        fitted.set_hyperparameters(sagemaker_s3_output=wrong)
+        with pytest.raises(ConfigurationError, match="expected"):
+            fitted.fit(job_name="other")
+    assert not (session.home.jobs / "other").exists()

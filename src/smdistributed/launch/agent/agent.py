@@ -78,7 +78,7 @@ class Agent:
         self._pipes = ChannelPipes(self._plan.data(), self._paths.data)
         self._failure = ""
         self._supervisor: Supervisor | None = None
-        self._checkpoints: CheckpointSync | None = None
+        self._to_begin: list[CheckpointSync] = []
         self._is_ending = False
         self._num_reported = 0
         self._is_python = True
@@ -167,22 +167,26 @@ class Agent:
     @contextlib.contextmanager
     def _keeping_checkpoints(self) -> Iterator[None]:
         plan = self._plan
-        if not plan.checkpoints:
-            yield
-            return
-        here = self._seen(plan.checkpoints_here)
-        store = Path(plan.checkpoints)
-        sync = CheckpointSync(here, store, self._say, f"{self._job.name}-{plan.host}")
-        sync.restore()
-        self._checkpoints = sync
+        name = f"{self._job.name}-{plan.host}"
+        syncs = []
+        if plan.checkpoints:
+            here = self._seen(plan.checkpoints_here)
+            syncs.append(CheckpointSync(here, Path(plan.checkpoints), self._say, name))
+            syncs[0].restore()
+        if plan.intermediate:
+            here, store = self._paths.intermediate, Path(plan.intermediate)
+            called = "intermediate output"
+            syncs.append(CheckpointSync(here, store, self._say, name, deletes=False, called=called))
+        self._to_begin = list(syncs)
         try:
             yield
         finally:
             if self._directory.path.is_dir():  # else what is not there was not the script's to keep
                 ended_well = all(rank.returncode == 0 for rank in self._ranks())
-                problem = sync.end(ended_well=ended_well)
-                if problem and not self._failure:
-                    self._fail(f"ClientError: {problem}")
+                for sync in syncs:
+                    problem = sync.end(ended_well=ended_well)
+                    if problem and not self._failure:
+                        self._fail(f"ClientError: {problem}")
 
     def _environments(
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
@@ -299,9 +303,8 @@ class Agent:
             self._supervisor.end(_ORPHAN_GRACE_S, to_groups=not self._is_python)
             self._say("the job's process is gone: ending the ranks")
         self._directory.heartbeat.touch()
-        if self._checkpoints is not None:  # a thread, once the ranks have been started
-            self._checkpoints.begin()
-            self._checkpoints = None
+        while self._to_begin:  # threads, once the ranks have been started
+            self._to_begin.pop().begin()
         self._pipes.begin()  # threads too
         if self._pipes.problem and not self._is_ending:
             self._is_ending = True

@@ -4,9 +4,9 @@
 
 A file is copied when it has looked the same twice, and appears in the store whole, so that none is
 there half-written. What the script deletes is deleted there. What others add there later does not
-come here.
+come here. Intermediate output is copied likewise, but never deleted, nor brought back.
 
-Source: launch specification, section 6.3.
+Source: launch specification, sections 6.1 and 6.3.
 """
 
 from __future__ import annotations
@@ -40,11 +40,22 @@ class CheckpointSync:
         store: where its files are kept.
         say: is told of what could not be copied.
         name: of this host in its job: what it copies has it in the name until it is whole.
+        deletes: what the script deletes; else the store keeps it.
+        called: what a file is, in words.
     """
 
     def __init__(
-        self, local: Path, store: Path, say: Callable[[str], None], name: str = "host"
+        self,
+        local: Path,
+        store: Path,
+        say: Callable[[str], None],
+        name: str = "host",
+        *,
+        deletes: bool = True,
+        called: str = "checkpoint",
     ) -> None:
+        self._deletes = deletes
+        self._called = called
         self._local = local
         self._store = store
         self._say = say
@@ -120,7 +131,8 @@ class CheckpointSync:
             return ""  # it is gone, or cannot be read: nothing tells that files were deleted
         missing = {name for name in self._copied if name not in now}
         for name in missing & self._missing:  # for two looks: the script has deleted it
-            self._remove(self._store / name)
+            if self._deletes:
+                self._remove(self._store / name)
             del self._copied[name]
         self._missing = missing
         for name, look in now.items():
@@ -131,7 +143,7 @@ class CheckpointSync:
             except (FileNotFoundError, _Changed):
                 continue  # the script has deleted it, or goes on with it: again next time
             except OSError as error:
-                problem = f"checkpoint {name} could not be copied to {self._store}: {error}"
+                problem = f"{self._called} {name} could not be copied to {self._store}: {error}"
                 continue
             self._copied[name] = look
         self._seen = now

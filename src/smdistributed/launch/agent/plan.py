@@ -64,6 +64,7 @@ class Plan:
         metrics: definitions, each with Name and Regex.
         checkpoints: the folder in which checkpoints are kept; empty: they are not.
         checkpoints_here: where the script writes them, as it sees it.
+        intermediate: the folder to which intermediate output goes; empty: it goes nowhere.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
     """
 
@@ -83,6 +84,7 @@ class Plan:
     metrics: list[dict[str, str]]
     checkpoints: str = ""
     checkpoints_here: str = "/opt/ml/checkpoints"
+    intermediate: str = ""
     grace_s: float = 5.0
 
     def data(self) -> dict[str, Source]:

@@ -123,6 +123,7 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             metrics=list(request["AlgorithmSpecification"].get("MetricDefinitions", [])),
             checkpoints=str(local_path(kept["S3Uri"], home)) if kept else "",
             checkpoints_here=kept.get("LocalPath") or "/opt/ml/checkpoints",
+            intermediate=_intermediate(hyperparameters, record.name, home),
         )
         for index, host in enumerate(hosts)
     ]
@@ -144,6 +145,14 @@ def _exported(framework: Mapping[str, Any]) -> dict[str, str]:
         elif word == "--NCCL_DEBUG":
             found["NCCL_DEBUG"] = following
     return found
+
+
+def _intermediate(hyperparameters: Hyperparameters, name: str, home: Home) -> str:
+    """Where intermediate output goes; empty if the request does not say."""
+    uri = hyperparameters.job.get("sagemaker_s3_output")
+    if not uri:
+        return ""
+    return str(local_path(f"{str(uri).rstrip('/')}/{name}/output/intermediate", home))
 
 
 def _groups(config: dict[str, Any]) -> tuple[InstanceGroup, ...]:
