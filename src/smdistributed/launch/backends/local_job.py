@@ -18,18 +18,18 @@ import itertools
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
-from smdistributed.launch.agent.ending import end_job, first_failure, host_directories, now
-from smdistributed.launch.agent.mounts import MOUNTED, Step, available_step, wrapped
-from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
+from smdistributed.launch.agent.ending import end_job, host_directories, now
+from smdistributed.launch.agent.mounts import available_step
+from smdistributed.launch.agent.plan import End, Plan
+from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed, processes_per_host
@@ -51,10 +51,6 @@ __all__ = ["LocalJob", "main", "plans_of"]
 
 _POLL_S = 0.05
 _STOP_GRACE_S = 120.0
-_FAILURE_GRACE_S = 5.0
-_END_S = 10.0
-# For the last checkpoints, after the ranks have ended.
-_SAVE_S = 300.0
 _MPI_OPTIONS = (
     "sagemaker_mpi_custom_mpi_options",
     "sagemaker_distributed_dataparallel_custom_mpi_options",
@@ -182,17 +178,22 @@ class LocalJob:
     def __init__(self, job: JobDirectory) -> None:
         self._job = job
         self._home = Home(job.path.parent.parent)
-        self._agents: list[tuple[HostDirectory, subprocess.Popen[bytes]]] = []
         self._stopped: Secondary | None = None
         self._failure = ""
-        self._is_ending = False
         self._signal = 0
-        self._end_by: float | None = None
 
     def run(self) -> None:
         """Does all of it."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note_signal)
+        self._try()
+        end_job(self._job, host_directories(self._job), self._failure, self._stopped)
+        self._job.lock.release()
+
+    def _try(self) -> None:
+        """One attempt, from the plans to the end of its agents."""
+        attempt = Attempt(self._job)
+        failure = ""
         try:
             record = self._job.read()
             self._move(Secondary.DOWNLOADING)
@@ -201,20 +202,15 @@ class LocalJob:
             step, why = available_step(self._job.path)
             self._job.note("opt-ml", now(), step=step.name, why=why)
             for plan in plans:
-                self._start(plan, step)
-            self._watch(record.request["StoppingCondition"]["MaxRuntimeInSeconds"])
+                attempt.start(plan, step)
+            self._watch(attempt, record.request["StoppingCondition"]["MaxRuntimeInSeconds"])
         except SmdistributedError as error:
-            self._failure = self._failure or f"ClientError: {error}"
+            failure = f"ClientError: {error}"
         except Exception as error:
-            what = f"InternalServerError: {type(error).__name__}: {error}"
-            self._failure = self._failure or what
+            failure = f"InternalServerError: {type(error).__name__}: {error}"
         finally:
-            self._end_agents()
-        end_job(self._job, self._hosts(), self._failure, self._stopped)
-        self._job.lock.release()
-
-    def _hosts(self) -> Sequence[HostDirectory]:
-        return host_directories(self._job)
+            attempt.close()
+        self._failure = attempt.failure or failure
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
@@ -223,109 +219,39 @@ class LocalJob:
         self._job.write(self._job.read().moved(following, now()))
         self._job.note("state", now(), state=str(following))
 
-    def _start(self, plan: Plan, step: Step) -> None:
-        host = HostDirectory(self._job.host(plan.host))
-        host.write_plan(plan)
-        host.ml.mkdir(mode=0o700, exist_ok=True)
-        host.lock.acquire()
-        lock = host.lock.descriptor
-        command = [sys.executable, "-P", "-m", "smdistributed.launch.agent.agent"]
-        command += [str(host.path), str(lock)]
-        environ = {**os.environ, **({} if step is Step.NONE else {MOUNTED: "1"})}
-        with (host.path / "agent.log").open("ab") as output:
-            process = subprocess.Popen(
-                wrapped(step, host.ml, command),
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
-        host.lock.hand_over()
-        self._agents.append((host, process))
-
-    def _watch(self, max_run_s: float) -> None:
+    def _watch(self, attempt: Attempt, max_run_s: float) -> None:
         began: float | None = None
         while True:
-            have_ended = [process.poll() is not None for _, process in self._agents]
-            reports = [host.read_report() for host, _ in self._agents]
-            if began is None and all(_is_training(each) for each in reports):
+            attempt.look()
+            if began is None and attempt.is_training:
                 with contextlib.suppress(OSError):  # a full disk: again, when there is room
-                    if not self._is_ending:
+                    if not attempt.is_ending:
                         self._move(Secondary.TRAINING)
                     began = time.monotonic()
-            reason = self._job.stop_reason()
-            if self._signal:
-                reason = f"signal {signal.Signals(self._signal).name}"
-            if reason is None or self._is_ending:
-                self._look_for_failures(reports, have_ended)
-            if all(have_ended):
+            reason = self._stop_reason()
+            if self._stopped is None and (reason is None or attempt.is_ending):
+                attempt.judge()
+            if attempt.is_over:
                 return
-            if self._end_by is not None and time.monotonic() > self._end_by:
-                return  # an agent does not end: what is left of it is killed
-            if not self._is_ending:
+            if not attempt.is_ending:
                 if reason is not None:
-                    self._stop(Secondary.STOPPED, reason)
+                    self._stop(attempt, Secondary.STOPPED, reason)
                 elif began is not None and time.monotonic() - began > max_run_s:
-                    self._stop(
-                        Secondary.MAX_RUNTIME_EXCEEDED, f"it has run for {max_run_s:g} s, max_run"
-                    )
+                    why = f"it has run for {max_run_s:g} s, max_run"
+                    self._stop(attempt, Secondary.MAX_RUNTIME_EXCEEDED, why)
             time.sleep(_POLL_S)
 
-    def _look_for_failures(
-        self, reports: Sequence[Report | None], have_ended: Sequence[bool]
-    ) -> None:
-        if self._stopped is not None:
-            return
-        self._failure = first_failure(reports) or self._failure
-        for (host, process), report, has_ended in zip(
-            self._agents, reports, have_ended, strict=True
-        ):
-            if has_ended and (report is None or report.phase is not Phase.ENDED):
-                self._failure = self._failure or (
-                    f"InternalServerError: the agent of host {host.name} ended with status"
-                    f" {process.returncode} (-n: signal n) before its ranks; see"
-                    f" {host.path / 'agent.log'}."
-                )
-        has_failed_rank = any(
-            rank.returncode for report in reports if report is not None for rank in report.ranks
-        )
-        if (self._failure or has_failed_rank) and not self._is_ending:
-            self._end(End("a rank of the job has failed", _FAILURE_GRACE_S))
+    def _stop_reason(self) -> str | None:
+        """Why the job is to stop; None if nobody has asked."""
+        if self._signal:
+            return f"signal {signal.Signals(self._signal).name}"
+        return self._job.stop_reason()
 
-    def _stop(self, called: Secondary, reason: str) -> None:
+    def _stop(self, attempt: Attempt, called: Secondary, reason: str) -> None:
         self._stopped = called
         self._move(Secondary.STOPPING)
         self._job.note("stopping", now(), reason=reason)
-        self._end(End(reason, _STOP_GRACE_S))
-
-    def _end(self, end: End) -> None:
-        self._is_ending = True
-        self._end_by = time.monotonic() + end.grace_s + _SAVE_S
-        try:
-            self._agents[0][0].ask_to_end(end)
-        except OSError:  # the disk is full, or the directory is gone
-            for _, process in self._agents:
-                if process.poll() is None:
-                    process.terminate()
-
-    def _end_agents(self) -> None:
-        """None is left, however this process came here."""
-        if any(process.poll() is None for _, process in self._agents):
-            with contextlib.suppress(OSError):  # the directory may be gone
-                self._agents[0][0].ask_to_end(End("the job's process ends", 0.0))
-        for _, process in self._agents:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # its guardian ends the ranks
-                process.wait()
-
-
-def _is_training(report: Report | None) -> bool:
-    """Whether its ranks run, or have run."""
-    return report is not None and (report.phase is Phase.TRAINING or bool(report.ranks))
+        attempt.end(End(reason, _STOP_GRACE_S))
 
 
 def main() -> int:
