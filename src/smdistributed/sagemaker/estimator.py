@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed._common.log import get_logger
+from smdistributed.launch.backends.limits import check_limits
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
 from smdistributed.launch.contract.variables import MOST_BYTES
@@ -56,6 +57,8 @@ class EstimatorBase:
         keep_alive_period_in_seconds: accepted.
         volume_size: in GB; told to nobody here.
         max_run: seconds that the script may run.
+        max_retry_attempts: how often the job is tried again, after a failure that was not the
+            script's, 1 to 30; None: never.
         input_mode: how data come in; `File` here.
         output_path: URI of a folder for the results; None: the session's bucket.
         base_job_name: names of jobs begin with it.
@@ -198,6 +201,7 @@ class EstimatorBase:
         require_whole("instance_count", self.instance_count)
         require_whole("max_run", self.max_run)
         require_whole("container_log_level", self.container_log_level)
+        check_limits(self.max_retry_attempts)
         for name, value in self.environment.items():
             text = f"{name}={value}"
             is_name = isinstance(name, str) and name and "=" not in name
@@ -390,6 +394,8 @@ class EstimatorBase:
             request["CheckpointConfig"] = {"S3Uri": self.checkpoint_s3_uri}
             if self.checkpoint_local_path:
                 request["CheckpointConfig"]["LocalPath"] = self.checkpoint_local_path
+        if self.max_retry_attempts is not None:
+            request["RetryStrategy"] = {"MaximumRetryAttempts": self.max_retry_attempts}
         if self.max_wait is not None:
             request["StoppingCondition"]["MaxWaitTimeInSeconds"] = self.max_wait
         if self.entry_point is not None:
@@ -439,8 +445,6 @@ class EstimatorBase:
                     f"{name} is {value!r}, which this version does not know how to do on this"
                     " machine yet; expected an estimator without it."
                 )
-        if self.max_retry_attempts:
-            _log.warning("max_retry_attempts has no effect in this version")
         if self.input_mode != "File":
             raise UnsupportedError(
                 f"input_mode is {self.input_mode!r}; expected 'File', the only one that this"
@@ -695,6 +699,7 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "volume_size": resources["VolumeSizeInGB"],
         "max_run": described["StoppingCondition"]["MaxRuntimeInSeconds"],
         "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
+        "max_retry_attempts": described.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
         "input_mode": algorithm["TrainingInputMode"],
         "output_path": described["OutputDataConfig"]["S3OutputPath"],
         "metric_definitions": algorithm.get("MetricDefinitions"),

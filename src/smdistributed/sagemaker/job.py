@@ -179,7 +179,7 @@ class TrainingJob:
         if prints:
             began, ended = record.training_times()
             if began is not None and ended is not None:
-                count = _num_instances(record) * max(0, round((ended - began).total_seconds()))
+                count = _num_instances(record) * record.training_seconds(ended)
                 print(f"Training seconds: {count}\nBillable seconds: {count}")
 
 

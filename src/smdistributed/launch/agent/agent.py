@@ -86,6 +86,8 @@ class Agent:
         if not self._directory.lock.acquire():
             raise SmdistributedError(f"there is an agent of {self._directory.path} already.")
         self._report(Phase.PREPARING)
+        if self._plan.attempt > 1:
+            self._say(f"attempt {self._plan.attempt} of the job begins")
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
@@ -182,11 +184,12 @@ class Agent:
     ) -> list[dict[str, str]]:
         plan = self._plan
         base = {**_outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
-        base["SMDDP_RUN_ID"] = self._job.name
+        attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
+        base["SMDDP_RUN_ID"] = self._job.name + attempt
         gpus = _share_of(base, plan.index, plan.num_hosts)
         if gpus is not None:
             base["CUDA_VISIBLE_DEVICES"] = gpus
-        code, layer = self._paths.code, self._directory.path / "packages"
+        code, layer = self._paths.code, self._directory.packages
         folders = [str(code)]
         folders += install(code, layer, script.entry_point, base, self._is_unwanted)
         if importlib.util.find_spec("sagemaker_training") is None:

@@ -21,6 +21,9 @@ import contextlib
 import dataclasses
 import enum
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,7 @@ class Plan:
         checkpoints: the folder in which checkpoints are kept; empty: they are not.
         checkpoints_here: where the script writes them, as it sees it.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
+        attempt: its number, from 1.
     """
 
     host: str
@@ -80,6 +84,7 @@ class Plan:
     checkpoints: str = ""
     checkpoints_here: str = "/opt/ml/checkpoints"
     grace_s: float = 5.0
+    attempt: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +151,7 @@ class HostDirectory:
         self.ml = path / "ml"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
+        self.packages = path / "packages"
         self.heartbeat = path / "heartbeat"
         self.lock = Lock(path / "lock")
         self.end_file = path.parent / "end.json"
@@ -157,6 +163,21 @@ class HostDirectory:
     def name(self) -> str:
         """Of the host."""
         return self.path.name
+
+    def renew(self) -> None:
+        """Takes away what an earlier attempt has left, but for what was logged.
+
+        Raises:
+            OSError: it cannot be taken away.
+        """
+        for file in (self.end_file, self._report, self.heartbeat):
+            file.unlink(missing_ok=True)
+        old = tempfile.mkdtemp(prefix=".old-", dir=self.path)
+        for folder in (self.ml, self.packages):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(folder, os.path.join(old, folder.name))
+        # What the script has made unreadable stays there, and is in nobody's way.
+        shutil.rmtree(old, ignore_errors=True)
 
     def write_plan(self, plan: Plan) -> None:
         """Tells the agent what to do."""

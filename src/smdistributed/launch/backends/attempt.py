@@ -18,6 +18,7 @@ from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import first_failure
 from smdistributed.launch.agent.mounts import MOUNTED, Step, wrapped
 from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
+from smdistributed.launch.agent.strays import reap_strays
 from smdistributed.launch.jobs.directory import JobDirectory
 
 __all__ = ["Attempt"]
@@ -60,6 +61,8 @@ class Attempt:
             SmdistributedError: there is one already.
         """
         host = HostDirectory(self._job.host(plan.host))
+        if plan.attempt > 1:
+            host.renew()
         host.write_plan(plan)
         host.ml.mkdir(mode=0o700, exist_ok=True)
         if not host.lock.acquire():
@@ -85,6 +88,7 @@ class Attempt:
         """Reads what has become of the agents since the last look."""
         self._looked_before, self._looked_at = self._looked_at, time.monotonic()
         self._have_ended = [process.poll() is not None for _, process in self._agents]
+        reap_strays([process.pid for _, process in self._agents])
         self._reports = [host.read_report() for host, _ in self._agents]
 
     @property

@@ -5,6 +5,7 @@
     plan       what each host's agent is to do
     agents     one for each host, in a session of its own: they outlive this process
     watch      until all have ended; has them end together when one fails, or somebody says stop
+    again      after a failure of the agents, not of the script: as often as the request says
     end        artifacts and record
 
 Nobody waits for this process: who has started the job may be gone, and reads the job's directory.
@@ -14,6 +15,7 @@ LOCK is the descriptor of the job's lock, which who has made the job took: someb
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import secrets
@@ -29,7 +31,9 @@ from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.ending import end_job, host_directories, now
 from smdistributed.launch.agent.mounts import available_step
 from smdistributed.launch.agent.plan import End, Plan
+from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.backends.attempt import Attempt
+from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed, processes_per_host
@@ -45,6 +49,7 @@ from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
+from smdistributed.launch.orphans import adopt_orphans
 from smdistributed.launch.storage import local_path, require_bucket
 
 __all__ = ["LocalJob", "main", "plans_of"]
@@ -181,65 +186,110 @@ class LocalJob:
         self._stopped: Secondary | None = None
         self._failure = ""
         self._signal = 0
+        self._limits: Limits | None = None
+        self._num_attempts = 0
+        self._began: float | None = None  # this one, to train
+        self._trained_before_s = 0.0
 
     def run(self) -> None:
         """Does all of it."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note_signal)
+        adopt_orphans()  # what the ranks of an agent leave behind that was killed
         self._try()
+        while self._is_tried_again():
+            self._try()
         end_job(self._job, host_directories(self._job), self._failure, self._stopped)
         self._job.lock.release()
 
     def _try(self) -> None:
         """One attempt, from the plans to the end of its agents."""
         attempt = Attempt(self._job)
+        self._num_attempts += 1
         failure = ""
         try:
             record = self._job.read()
+            self._limits = Limits.of(record.request)
             self._move(Secondary.DOWNLOADING)
             plans = plans_of(record, self._home)
             write_whole(self._job.path / "token", secrets.token_hex(32).encode())
             step, why = available_step(self._job.path)
             self._job.note("opt-ml", now(), step=step.name, why=why)
             for plan in plans:
-                attempt.start(plan, step)
-            self._watch(attempt, record.request["StoppingCondition"]["MaxRuntimeInSeconds"])
+                attempt.start(dataclasses.replace(plan, attempt=self._num_attempts), step)
+            self._watch(attempt)
         except SmdistributedError as error:
             failure = f"ClientError: {error}"
         except Exception as error:
             failure = f"InternalServerError: {type(error).__name__}: {error}"
         finally:
+            self._trained_before_s, self._began = self._trained_s(), None
             attempt.close()
+            end_strays()
         self._failure = attempt.failure or failure
+
+    def _is_tried_again(self) -> bool:
+        """Whether another attempt follows; the job is Starting then, after a pause.
+
+        What failed was a process of ours, and not the script.
+        """
+        if self._stopped is not None or not self._failure.startswith("InternalServerError"):
+            return False
+        if self._limits is None or self._num_attempts > self._limits.retries:
+            return False
+        try:
+            self._move(Secondary.INTERRUPTED, self._failure)
+            until = time.monotonic() + self._limits.pause_s(self._num_attempts)
+            while self._stop_reason() is None and time.monotonic() < until:
+                time.sleep(_POLL_S)
+            if (reason := self._stop_reason()) is not None:
+                self._failure = ""
+                self._note_stop(Secondary.STOPPED, reason)
+                return False
+            self._move(Secondary.STARTING)
+        except (OSError, SmdistributedError):  # the disk is full, or the directory is gone
+            return False
+        return True
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
 
-    def _move(self, following: Secondary) -> None:
-        self._job.write(self._job.read().moved(following, now()))
+    def _move(self, following: Secondary, message: str = "") -> None:
+        self._job.write(self._job.read().moved(following, now(), message))
         self._job.note("state", now(), state=str(following))
 
-    def _watch(self, attempt: Attempt, max_run_s: float) -> None:
-        began: float | None = None
+    def _watch(self, attempt: Attempt) -> None:
+        """Until all agents have ended; has them end together when one fails, or time is over."""
         while True:
             attempt.look()
-            if began is None and attempt.is_training:
+            if self._began is None and attempt.is_training:
                 with contextlib.suppress(OSError):  # a full disk: again, when there is room
                     if not attempt.is_ending:
                         self._move(Secondary.TRAINING)
-                    began = time.monotonic()
+                    self._began = time.monotonic()
             reason = self._stop_reason()
             if self._stopped is None and (reason is None or attempt.is_ending):
                 attempt.judge()
             if attempt.is_over:
                 return
             if not attempt.is_ending:
-                if reason is not None:
-                    self._stop(attempt, Secondary.STOPPED, reason)
-                elif began is not None and time.monotonic() - began > max_run_s:
-                    why = f"it has run for {max_run_s:g} s, max_run"
-                    self._stop(attempt, Secondary.MAX_RUNTIME_EXCEEDED, why)
+                self._look_at_limits(attempt, reason)
             time.sleep(_POLL_S)
+
+    def _look_at_limits(self, attempt: Attempt, reason: str | None) -> None:
+        """Stops the attempt if somebody has asked for it, or its time is over."""
+        assert self._limits is not None
+        most = self._limits.max_run_s
+        if reason is not None:
+            self._stop(attempt, Secondary.STOPPED, reason)
+        elif self._trained_s() > most:
+            why = f"it has run for {most:g} s, max_run"
+            self._stop(attempt, Secondary.MAX_RUNTIME_EXCEEDED, why)
+
+    def _trained_s(self) -> float:
+        """Seconds of training, in all attempts."""
+        now_s = time.monotonic()
+        return self._trained_before_s + (0.0 if self._began is None else now_s - self._began)
 
     def _stop_reason(self) -> str | None:
         """Why the job is to stop; None if nobody has asked."""
@@ -248,10 +298,13 @@ class LocalJob:
         return self._job.stop_reason()
 
     def _stop(self, attempt: Attempt, called: Secondary, reason: str) -> None:
+        self._note_stop(called, reason)
+        attempt.end(End(reason, _STOP_GRACE_S))
+
+    def _note_stop(self, called: Secondary, reason: str) -> None:
         self._stopped = called
         self._move(Secondary.STOPPING)
         self._job.note("stopping", now(), reason=reason)
-        attempt.end(End(reason, _STOP_GRACE_S))
 
 
 def main() -> int:

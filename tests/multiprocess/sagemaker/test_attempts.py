@@ -1,0 +1,242 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that are tried again: after their agents were lost, and not after their script failed.
+
+Source: launch specification, sections 2.1, 6.3 and 7.4.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from smdistributed.sagemaker.estimator import EstimatorBase
+from smdistributed.sagemaker.exceptions import UnexpectedStatusException
+from smdistributed.sagemaker.session import Session
+from tests.multiprocess.sagemaker.test_fit import (
+    describe,
+    ended,
+    estimator,
+    path_of,
+    processes_of,
+    wait_for_line,
+)
+
+FIRST = ["Starting", "Downloading", "Training"]
+AGAIN = ["Interrupted", *FIRST]
+
+
+def states(fitted: EstimatorBase) -> list[str]:
+    return [each["Status"] for each in describe(fitted)["SecondaryStatusTransitions"]]
+
+
+def log_of(fitted: EstimatorBase, host: str = "algo-1") -> str:
+    return (path_of(fitted) / "hosts" / host / "log").read_text()
+
+
+def kill_agent(fitted: EstimatorBase, host: str, number: int = signal.SIGKILL) -> None:
+    agent, *_ = processes_of(f"agent.agent {path_of(fitted)}/hosts/{host}")  # and its guardian
+    os.kill(agent, number)
+
+
+def wait_for(what: Any, most_s: float = 30.0) -> None:
+    until = time.monotonic() + most_s
+    while not what():
+        assert time.monotonic() < until, "it has not come"
+        time.sleep(0.02)
+
+
+TRAINS = """
+    import os, time
+    import torch
+    import torch.distributed as dist
+    import smdistributed.dataparallel.torch.torch_smddp
+    dist.init_process_group("smddp")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    data = torch.rand(64, 2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    folder = "/opt/ml/checkpoints" if os.path.isdir("/opt/ml") else (
+        os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints")
+    first = 0
+    if known := sorted(os.listdir(folder)):
+        state = torch.load(f"{folder}/{known[-1]}")
+        first = state["step"] + 1
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    print("begins at", first, sorted(os.listdir(os.environ["SM_MODEL_DIR"])), flush=True)
+    open(os.environ["SM_MODEL_DIR"] + f"/of-{first}-{rank}", "w").close()
+    for step in range(first, 12):
+        mine = data[rank::2]
+        loss = torch.nn.functional.mse_loss(model(mine), mine.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+            each.grad /= 2
+        optimizer.step()
+        if rank == 0:
+            state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, f"{folder}/{step:02}.pt")
+            time.sleep(float(os.environ.get("PAUSE", "0")) if step < 8 else 0)
+        dist.barrier()
+    print("loss:", loss.item(), flush=True)
+"""
+
+
+def uninterrupted_loss() -> float:
+    """What rank 0 has in the end, by one process that does what the two do."""
+    torch.manual_seed(0)
+    data = torch.rand(64, 2)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    of_rank_0 = 0.0
+    for _ in range(12):
+        optimizer.zero_grad()
+        for rank in (1, 0):
+            mine = data[rank::2]
+            loss = torch.nn.functional.mse_loss(model(mine), mine.sum(1, keepdim=True))
+            (loss / 2).backward()
+            of_rank_0 = loss.item()
+        optimizer.step()
+    return of_rank_0
+
+
+def test_a_job_whose_agent_is_killed_goes_on_from_its_checkpoint(
+    session: Session, source: Path
+) -> None:
+    kept = session.home.buckets / "kept" / "run"
+    fitted = estimator(
+        source,
+        session,
+        TRAINS,
+        hosts=2,
+        max_retry_attempts=1,
+        checkpoint_s3_uri="s3://kept/run",
+        environment={"PAUSE": "0.4"},
+        metric_definitions=[{"Name": "step", "Regex": "begins at ([0-9]+)"}],
+    )
+    fitted.fit(wait=False)
+    wait_for(lambda: list(kept.glob("*.pt")))
+    kill_agent(fitted, "algo-2")
+    described = ended_well(fitted)
+    assert described["RetryStrategy"] == {"MaximumRetryAttempts": 1}
+    assert states(fitted) == [*FIRST, *AGAIN, "Uploading", "Completed"]
+    message = described["SecondaryStatusTransitions"][3]["StatusMessage"]
+    assert "the agent of host algo-2 ended with status -9" in message
+    log = log_of(fitted)
+    first, second = (line.split("begins at ")[1] for line in log.splitlines() if " at " in line)
+    assert first == "0 []"
+    assert int(second.split()[0]) > 0, "from its checkpoint"
+    assert second.endswith(" []"), "the model of the first attempt is gone"
+    assert "attempt 2 of the job begins" in log_of(fitted, "algo-2")
+    points = (path_of(fitted) / "hosts" / "algo-1" / "metrics.jsonl").read_text()
+    assert len(points.splitlines()) == 2, "of both attempts"
+    assert float(log.split("loss: ")[1]) == pytest.approx(uninterrupted_loss(), abs=1e-6)
+
+
+def ended_well(fitted: EstimatorBase) -> dict[str, Any]:
+    wait_for(lambda: describe(fitted)["TrainingJobStatus"] not in ("InProgress", "Stopping"), 60.0)
+    described = describe(fitted)
+    assert described["TrainingJobStatus"] == "Completed", described.get("FailureReason")
+    return described
+
+
+WAITS = """
+    import os, time
+    print("pid", os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+
+def test_attempts_are_used_up(session: Session, source: Path) -> None:
+    fitted = estimator(source, session, WAITS, max_retry_attempts=1)
+    fitted.fit(wait=False)
+    for number in (1, 2):
+        wait_for(lambda number=number: log_of_or_empty(fitted).count("pid") == number)
+        kill_agent(fitted, "algo-1")
+    described = ended(fitted, "Failed", "Failed")
+    assert "InternalServerError: the agent of host algo-1" in described["FailureReason"]
+    assert states(fitted) == [*FIRST, *AGAIN, "Failed"]
+
+
+def log_of_or_empty(fitted: EstimatorBase) -> str:
+    path = path_of(fitted) / "hosts" / "algo-1" / "log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_an_agent_that_is_told_to_end_is_a_failure_of_ours(session: Session, source: Path) -> None:
+    fitted = estimator(source, session, WAITS, max_retry_attempts=3)
+    fitted.fit(wait=False)
+    wait_for_line(fitted, "pid")
+    kill_agent(fitted, "algo-1", signal.SIGTERM)
+    wait_for(lambda: "Interrupted" in states(fitted))
+    assert fitted.latest_training_job is not None
+    fitted.latest_training_job.stop()  # perhaps in the pause between two attempts
+    ended(fitted, "Stopped", "Stopped")
+
+
+@pytest.mark.parametrize(
+    ("script", "inputs", "text"),
+    [
+        ("raise ValueError('on purpose')", None, "AlgorithmError"),
+        ("pass", "s3://nowhere/data", "ClientError"),
+    ],
+)
+def test_failures_of_the_script_are_not_tried_again(
+    session: Session, source: Path, script: str, inputs: str | None, text: str
+) -> None:
+    fitted = estimator(source, session, script, max_retry_attempts=3)
+    with pytest.raises(UnexpectedStatusException, match=text):
+        fitted.fit(inputs, logs="None")
+    assert "Interrupted" not in states(fitted)
+
+
+def test_ranks_that_miss_those_of_a_lost_host_have_not_failed(
+    session: Session, source: Path
+) -> None:
+    script = """
+        import os, time
+        host, folder = os.environ["SM_CURRENT_HOST"], os.environ["SHARED"]
+        if os.path.exists(folder + "/seen"):
+            raise SystemExit(0)  # the second attempt
+        if host == "algo-2":
+            pipe = open(folder + "/pipe", "w")
+            print("ready", flush=True)
+            time.sleep(100)
+        open(folder + "/pipe").read()  # until nobody has it any more
+        open(folder + "/seen", "w").close()
+        raise RuntimeError("the other one is gone")
+    """
+    os.mkfifo(source / "pipe")
+    fitted = estimator(
+        source,
+        session,
+        script,
+        hosts=2,
+        max_retry_attempts=1,
+        environment={"SHARED": str(source)},
+    )
+    fitted.fit(wait=False)
+    wait_for_line(fitted, "ready")
+    wait_for(lambda: states(fitted)[-1] == "Training")
+    kill_agent(fitted, "algo-2")
+    ended_well(fitted)
+    assert states(fitted) == [*FIRST, *AGAIN, "Uploading", "Completed"]
+
+
+def test_time_is_counted_over_all_attempts(session: Session, source: Path) -> None:
+    fitted = estimator(source, session, WAITS, max_retry_attempts=5, max_run=3)
+    fitted.fit(wait=False)
+    wait_for_line(fitted, "pid")
+    time.sleep(1.5)
+    kill_agent(fitted, "algo-1")
+    described = ended(fitted, "Stopped", "MaxRuntimeExceeded")
+    assert 3 <= described["TrainingTimeInSeconds"] <= 5
