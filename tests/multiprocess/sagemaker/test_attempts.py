@@ -183,6 +183,27 @@ def test_an_agent_that_is_told_to_end_is_a_failure_of_ours(session: Session, sou
     ended(fitted, "Stopped", "Stopped")
 
 
+def test_an_agent_that_is_stopped_is_known_within_15_seconds(
+    session: Session, source: Path
+) -> None:
+    script = """
+        import os, time
+        print("pid", os.getpid(), flush=True)
+        time.sleep(0 if os.environ["SMDDP_RUN_ID"].endswith("attempt-2") else 100)
+    """
+    fitted = estimator(source, session, script, hosts=2, max_retry_attempts=1)
+    fitted.fit(wait=False)
+    wait_for(lambda: states(fitted)[-1] == "Training")
+    wait_for_line(fitted, "pid")
+    begin = time.monotonic()
+    kill_agent(fitted, "algo-2", signal.SIGSTOP)
+    ended_well(fitted)
+    assert 14.0 < time.monotonic() - begin < 30.0
+    assert states(fitted) == [*FIRST, *AGAIN, "Uploading", "Completed"]
+    message = describe(fitted)["SecondaryStatusTransitions"][3]["StatusMessage"]
+    assert "the agent of host algo-2 gave no sign of life for 15 s" in message
+
+
 @pytest.mark.parametrize(
     ("script", "inputs", "text"),
     [

@@ -247,7 +247,13 @@ class Agent:
             prefix_of=self._prefix if plan.is_distributed else lambda rank, to_stderr: b"",
             each_second=self._look,
         )
-        self._supervisor.run()
+        with contextlib.suppress(OSError):
+            self._directory.heartbeat.touch()
+        try:
+            self._supervisor.run()
+        finally:
+            with contextlib.suppress(OSError):
+                self._directory.heartbeat.unlink(missing_ok=True)
         end_strays()
         with contextlib.suppress(OSError):
             self._report(Phase.TRAINING)

@@ -6,7 +6,7 @@
     report.json   what it does, and how the ranks ended; whole or not there
     lock          held by the agent while it lives
     reserve       room for the last report, if the disk is full by then
-    heartbeat     touched by the agent about once a second while ranks run
+    heartbeat     there while ranks run, and touched by the agent about once a second
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
     ml/           the layout of `/opt/ml`

@@ -19,6 +19,7 @@ from smdistributed.launch.agent.ending import first_failure
 from smdistributed.launch.agent.mounts import MOUNTED, Step, wrapped
 from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
 from smdistributed.launch.agent.strays import reap_strays
+from smdistributed.launch.backends.heartbeat import MOST_SILENT_S, Heartbeat
 from smdistributed.launch.jobs.directory import JobDirectory
 
 __all__ = ["Attempt"]
@@ -43,6 +44,8 @@ class Attempt:
     def __init__(self, job: JobDirectory) -> None:
         self._job = job
         self._agents: list[tuple[HostDirectory, subprocess.Popen[bytes]]] = []
+        self._heartbeats: list[Heartbeat] = []
+        self._silent: set[str] = set()  # hosts whose agents were killed for it
         self._reports: Sequence[Report | None] = ()
         self._have_ended: Sequence[bool] = ()
         self._end_by: float | None = None
@@ -83,13 +86,22 @@ class Attempt:
             )
         host.lock.hand_over()
         self._agents.append((host, process))
+        self._heartbeats.append(Heartbeat(host.heartbeat))
 
     def look(self) -> None:
         """Reads what has become of the agents since the last look."""
         self._looked_before, self._looked_at = self._looked_at, time.monotonic()
+        self._kill_silent_agents()
         self._have_ended = [process.poll() is not None for _, process in self._agents]
         reap_strays([process.pid for _, process in self._agents])
         self._reports = [host.read_report() for host, _ in self._agents]
+
+    def _kill_silent_agents(self) -> None:
+        for (host, process), heartbeat in zip(self._agents, self._heartbeats, strict=True):
+            is_silent = heartbeat.silent_s() > MOST_SILENT_S
+            if is_silent and host.name not in self._silent and process.poll() is None:
+                self._silent.add(host.name)
+                process.kill()  # its guardian ends the ranks
 
     @property
     def is_training(self) -> bool:
@@ -115,10 +127,12 @@ class Attempt:
                 continue
             if not self._lost and not self.failure:
                 self._lost_since = self._looked_before  # it lived then
-                self._lost = (
-                    f"InternalServerError: the agent of host {host.name} ended with status"
-                    f" {process.returncode} (-n: signal n) before its ranks; see"
-                    f" {host.path / 'agent.log'}."
+                self._lost = f"InternalServerError: the agent of host {host.name} " + (
+                    f"gave no sign of life for {MOST_SILENT_S:g} s while its ranks ran, and was"
+                    " killed: it was stopped, or the machine is overloaded."
+                    if host.name in self._silent
+                    else f"ended with status {process.returncode} (-n: signal n) before its ranks;"
+                    f" see {host.path / 'agent.log'}."
                 )
         # Ranks of other hosts fail because those of a host that was lost are gone.
         failure = first_failure(self._reports, before=self._lost_since)
