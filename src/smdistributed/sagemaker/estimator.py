@@ -57,6 +57,8 @@ class EstimatorBase:
         keep_alive_period_in_seconds: accepted.
         volume_size: in GB; told to nobody here.
         max_run: seconds that the script may run.
+        use_spot_instances, max_wait: the job may be interrupted, and starts again then; the seconds
+            from its creation to its end, at least `max_run`.
         max_retry_attempts: how often the job is tried again, after a failure that was not the
             script's, 1 to 30; None: never.
         input_mode: how data come in; `File` here.
@@ -199,9 +201,10 @@ class EstimatorBase:
                 "instance_count and instance_type must be set if instance_groups is not set"
             )
         require_whole("instance_count", self.instance_count)
-        require_whole("max_run", self.max_run)
         require_whole("container_log_level", self.container_log_level)
-        check_limits(self.max_retry_attempts)
+        check_limits(self.max_retry_attempts, self.max_run, self.max_wait)
+        if self.max_wait is not None and not self.use_spot_instances:
+            _log.warning("max_wait has no effect without use_spot_instances")
         for name, value in self.environment.items():
             text = f"{name}={value}"
             is_name = isinstance(name, str) and name and "=" not in name
@@ -259,6 +262,7 @@ class EstimatorBase:
             UnexpectedStatusException: the job has failed; says why.
         """
         log_level_of(logs)
+        check_limits(self.max_retry_attempts, self.max_run, self.max_wait, self.use_spot_instances)
         self._refuse_what_is_not_there_yet()
         session = self.sagemaker_session
         sources = channels(inputs)
@@ -437,7 +441,6 @@ class EstimatorBase:
             ),
             ("instance_groups of the distribution", self._leaves_groups_out()),
             ("disable_output_compression", self.disable_output_compression),
-            ("use_spot_instances", self.use_spot_instances),
             ("enable_network_isolation", self._enable_network_isolation),
         ):
             if value:
@@ -699,6 +702,7 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "volume_size": resources["VolumeSizeInGB"],
         "max_run": described["StoppingCondition"]["MaxRuntimeInSeconds"],
         "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
+        "use_spot_instances": described.get("EnableManagedSpotTraining", False),
         "max_retry_attempts": described.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
         "input_mode": algorithm["TrainingInputMode"],
         "output_path": described["OutputDataConfig"]["S3OutputPath"],

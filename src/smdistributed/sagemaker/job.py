@@ -181,6 +181,8 @@ class TrainingJob:
             if began is not None and ended is not None:
                 count = _num_instances(record) * record.training_seconds(ended)
                 print(f"Training seconds: {count}\nBillable seconds: {count}")
+                if count and record.request.get("EnableManagedSpotTraining"):
+                    print("Managed Spot Training savings: 0.0%")  # nobody is billed
 
 
 def _num_instances(record: JobRecord) -> int:

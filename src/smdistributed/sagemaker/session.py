@@ -149,6 +149,20 @@ class Session:
         """
         self.backend.stop(self.job(job_name), "stop() was called")
 
+    def interrupt_training_job(self, job_name: str, reason: str = "") -> None:
+        """Takes the hosts of a job on spot instances away, as Amazon may: to test its checkpoints.
+
+        Its ranks get SIGTERM, and SIGKILL after 120 s; then it starts again. Returns at once.
+
+        Args:
+            job_name: of a job with `use_spot_instances=True`.
+            reason: stands in its transitions.
+
+        Raises:
+            ConfigurationError: there is no such job, or it cannot be interrupted; says why.
+        """
+        self.backend.interrupt(self.job(job_name), reason or "interrupt_training_job() was called")
+
 
 def get_execution_role(sagemaker_session: Session | None = None, use_default: bool = False) -> str:
     """A role's name as Amazon's jobs need one; here nobody looks at it.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.sagemaker.estimator import EstimatorBase
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.session import Session
@@ -251,6 +252,73 @@ def test_ranks_that_miss_those_of_a_lost_host_have_not_failed(
     kill_agent(fitted, "algo-2")
     ended_well(fitted)
     assert states(fitted) == [*FIRST, *AGAIN, "Uploading", "Completed"]
+
+
+def test_a_spot_job_that_is_interrupted_goes_on_from_its_checkpoint(
+    session: Session, source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = """
+        import os, signal, sys, time
+        folder = "/opt/ml/checkpoints" if os.path.isdir("/opt/ml") else (
+            os.environ["SAGEMAKER_BASE_DIR"] + "/checkpoints")
+        if os.listdir(folder):
+            print("goes on from", os.listdir(folder))
+            sys.exit(0)
+        def save(*_):
+            open(folder + "/last", "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(100)
+    """
+    fitted = estimator(
+        source,
+        session,
+        script,
+        use_spot_instances=True,
+        max_run=60,
+        max_wait=60,
+        checkpoint_s3_uri="s3://kept/spot",
+    )
+    fitted.fit(wait=False)
+    wait_for_line(fitted, "ready")
+    wait_for(lambda: states(fitted)[-1] == "Training")
+    job = fitted.latest_training_job
+    assert job is not None
+    session.interrupt_training_job(job.name)
+    job.wait("All")
+    printed = capfd.readouterr().out
+    assert "goes on from ['last']" in printed
+    assert "Managed Spot Training savings: 0.0%" in printed
+    described = describe(fitted)
+    assert described["EnableManagedSpotTraining"] is True
+    assert states(fitted) == [*FIRST, *AGAIN, "Uploading", "Completed"]
+    message = described["SecondaryStatusTransitions"][3]["StatusMessage"]
+    assert message == "interrupt_training_job() was called"
+    with pytest.raises(ConfigurationError, match="is Completed; expected one that goes on"):
+        session.interrupt_training_job(job.name)
+
+
+def test_waiting_has_an_end(session: Session, source: Path) -> None:
+    fitted = estimator(source, session, WAITS, use_spot_instances=True, max_run=2, max_wait=2)
+    fitted.fit(wait=False)
+    wait_for_line(fitted, "pid")
+    assert fitted.latest_training_job is not None
+    session.interrupt_training_job(fitted.latest_training_job.name, "taken away")
+    ended(fitted, "Stopped", "MaxWaitTimeExceeded")
+    assert "Interrupted" in states(fitted)
+
+
+def test_jobs_that_are_not_on_spot_instances_are_not_interrupted(
+    session: Session, source: Path
+) -> None:
+    fitted = estimator(source, session, WAITS)
+    fitted.fit(wait=False)
+    assert fitted.latest_training_job is not None
+    with pytest.raises(ConfigurationError, match="not started with use_spot_instances"):
+        session.interrupt_training_job(fitted.latest_training_job.name)
+    fitted.latest_training_job.stop()
+    ended(fitted, "Stopped", "Stopped")
 
 
 def test_time_is_counted_over_all_attempts(session: Session, source: Path) -> None:

@@ -5,7 +5,8 @@
     plan       what each host's agent is to do
     agents     one for each host, in a session of its own: they outlive this process
     watch      until all have ended; has them end together when one fails, or somebody says stop
-    again      after a failure of the agents, not of the script: as often as the request says
+    again      after a failure of the agents, not of the script: as often as the request says; and
+               after an interruption, of a job on spot instances
     end        artifacts and record
 
 Nobody waits for this process: who has started the job may be gone, and reads the job's directory.
@@ -56,6 +57,7 @@ __all__ = ["LocalJob", "main", "plans_of"]
 
 _POLL_S = 0.05
 _STOP_GRACE_S = 120.0
+_SPOT_PAUSE_S = 1.0
 _MPI_OPTIONS = (
     "sagemaker_mpi_custom_mpi_options",
     "sagemaker_distributed_dataparallel_custom_mpi_options",
@@ -188,6 +190,9 @@ class LocalJob:
         self._signal = 0
         self._limits: Limits | None = None
         self._num_attempts = 0
+        self._num_retries = 0
+        self._interruption = ""
+        self._created_s = time.monotonic()  # about: this process starts at once
         self._began: float | None = None  # this one, to train
         self._trained_before_s = 0.0
 
@@ -206,6 +211,7 @@ class LocalJob:
         """One attempt, from the plans to the end of its agents."""
         attempt = Attempt(self._job)
         self._num_attempts += 1
+        self._interruption = ""
         failure = ""
         try:
             record = self._job.read()
@@ -231,21 +237,28 @@ class LocalJob:
     def _is_tried_again(self) -> bool:
         """Whether another attempt follows; the job is Starting then, after a pause.
 
-        What failed was a process of ours, and not the script.
+        What failed was a process of ours, and not the script; or its hosts were taken away.
         """
-        if self._stopped is not None or not self._failure.startswith("InternalServerError"):
+        if self._stopped is not None or self._limits is None:
             return False
-        if self._limits is None or self._num_attempts > self._limits.retries:
-            return False
-        try:
-            self._move(Secondary.INTERRUPTED, self._failure)
-            until = time.monotonic() + self._limits.pause_s(self._num_attempts)
-            while self._stop_reason() is None and time.monotonic() < until:
-                time.sleep(_POLL_S)
-            if (reason := self._stop_reason()) is not None:
-                self._failure = ""
-                self._note_stop(Secondary.STOPPED, reason)
+        pause_s, message = _SPOT_PAUSE_S, self._interruption
+        if not message:
+            if not self._failure.startswith("InternalServerError"):
                 return False
+            if self._num_retries >= self._limits.retries:
+                return False
+            self._num_retries += 1
+            pause_s, message = self._limits.pause_s(self._num_retries), self._failure
+        try:
+            self._move(Secondary.INTERRUPTED, message)
+            until = time.monotonic() + pause_s
+            while (end := self._end_of_time()) is None and time.monotonic() < until:
+                time.sleep(_POLL_S)
+            if end is not None:
+                self._failure = ""
+                self._note_stop(*end)
+                return False
+            self._job.forget_interruption()
             self._move(Secondary.STARTING)
         except (OSError, SmdistributedError):  # the disk is full, or the directory is gone
             return False
@@ -260,6 +273,7 @@ class LocalJob:
 
     def _watch(self, attempt: Attempt) -> None:
         """Until all agents have ended; has them end together when one fails, or time is over."""
+        assert self._limits is not None
         while True:
             attempt.look()
             if self._began is None and attempt.is_training:
@@ -267,24 +281,35 @@ class LocalJob:
                     if not attempt.is_ending:
                         self._move(Secondary.TRAINING)
                     self._began = time.monotonic()
-            reason = self._stop_reason()
-            if self._stopped is None and (reason is None or attempt.is_ending):
+            end = self._end_of_time()
+            is_told = self._stopped is not None or bool(self._interruption)
+            if not is_told and (end is None or attempt.is_ending or attempt.is_over):
                 attempt.judge()
             if attempt.is_over:
                 return
             if not attempt.is_ending:
-                self._look_at_limits(attempt, reason)
+                if end is not None:
+                    self._note_stop(*end)
+                    attempt.end(End(end[1], _STOP_GRACE_S))
+                elif self._limits.is_spot and (reason := self._job.interruption()) is not None:
+                    self._interruption = reason or "interrupted"
+                    self._job.note("interrupted", now(), reason=reason)
+                    attempt.end(End(reason, _STOP_GRACE_S))
             time.sleep(_POLL_S)
 
-    def _look_at_limits(self, attempt: Attempt, reason: str | None) -> None:
-        """Stops the attempt if somebody has asked for it, or its time is over."""
+    def _end_of_time(self) -> tuple[Secondary, str] | None:
+        """What the job is called from now on, and why, if it is to stop."""
         assert self._limits is not None
-        most = self._limits.max_run_s
+        reason = self._stop_reason()
         if reason is not None:
-            self._stop(attempt, Secondary.STOPPED, reason)
-        elif self._trained_s() > most:
-            why = f"it has run for {most:g} s, max_run"
-            self._stop(attempt, Secondary.MAX_RUNTIME_EXCEEDED, why)
+            return Secondary.STOPPED, reason
+        if self._trained_s() > self._limits.max_run_s:
+            why = f"it has run for {self._limits.max_run_s:g} s, max_run"
+            return Secondary.MAX_RUNTIME_EXCEEDED, why
+        most = self._limits.max_wait_s
+        if most is not None and time.monotonic() - self._created_s > most:
+            return Secondary.MAX_WAIT_TIME_EXCEEDED, f"it was there for {most:g} s, max_wait"
+        return None
 
     def _trained_s(self) -> float:
         """Seconds of training, in all attempts."""
@@ -296,10 +321,6 @@ class LocalJob:
         if self._signal:
             return f"signal {signal.Signals(self._signal).name}"
         return self._job.stop_reason()
-
-    def _stop(self, attempt: Attempt, called: Secondary, reason: str) -> None:
-        self._note_stop(called, reason)
-        attempt.end(End(reason, _STOP_GRACE_S))
 
     def _note_stop(self, called: Secondary, reason: str) -> None:
         self._stopped = called
