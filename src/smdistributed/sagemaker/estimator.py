@@ -303,17 +303,7 @@ class EstimatorBase:
         self.jobs.append(self.latest_training_job)
         session.backend.submit(job)
         if wait:
-            if log_level_of(logs):
-                print(f"Training job {job.name}, in {job.path}", flush=True)
-            try:
-                self.latest_training_job.wait(logs)
-            except KeyboardInterrupt:
-                _log.warning("interrupted: the job %s is stopped", job.name)
-                try:
-                    self.latest_training_job.stop()
-                except ConfigurationError as error:
-                    _log.warning("%s", error)
-                raise
+            self.latest_training_job.follow(logs)
 
     def _local(self) -> dict[str, Any]:
         """What the request has no words for, and `attach` gives back."""

@@ -40,14 +40,13 @@ class Limits:
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Limits:
         """Those of a request, `CreateTrainingJob`."""
+        stopping = request["StoppingCondition"]
         is_spot = request.get("EnableManagedSpotTraining") is True
         return cls(
             retries=request.get("RetryStrategy", {}).get("MaximumRetryAttempts", 0),
-            max_run_s=request["StoppingCondition"]["MaxRuntimeInSeconds"],
+            max_run_s=stopping["MaxRuntimeInSeconds"],
             is_spot=is_spot,
-            max_wait_s=request["StoppingCondition"].get("MaxWaitTimeInSeconds")
-            if is_spot
-            else None,
+            max_wait_s=stopping.get("MaxWaitTimeInSeconds") if is_spot else None,
         )
 
     @staticmethod
