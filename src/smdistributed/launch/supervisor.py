@@ -118,7 +118,8 @@ class Supervisor:
         directory: in which the command runs; None: this process's.
         prefix_of: what comes before a line of a rank, by the rank and whether it is of standard
             error; None: "[rank 3] ".
-        each_second: is called about once a second while ranks run; it may call `end`.
+        each_second: is called about once a second while ranks, or what they have left, run; it may
+            call `end`.
     """
 
     def __init__(
@@ -272,12 +273,15 @@ class Supervisor:
             else:
                 self._read(key.fd, key.data)
         self._reap()
-        if self._each_second is not None and time.monotonic() - self._last_second >= 1.0:
-            self._last_second = time.monotonic()
-            self._each_second()
+        self._tick()
         if self._kill_deadline is not None and time.monotonic() >= self._kill_deadline:
             self._kill_deadline = None
             self._signal_groups(signal.SIGKILL)
+
+    def _tick(self) -> None:
+        if self._each_second is not None and time.monotonic() - self._last_second >= 1.0:
+            self._last_second = time.monotonic()
+            self._each_second()
 
     def _read(self, descriptor: int, stream: RankStream) -> bool:
         """Passes on what a pipe holds; returns False when it is empty or at its end."""
@@ -382,6 +386,7 @@ class Supervisor:
                 for one in left:
                     _signal_group(one.pid, signal.SIGKILL)
                 deadline = float("inf")
+            self._tick()
             # Keeps the pipes moving, so that nobody blocks on a full one while ending.
             for key, _ in self._selector.select(_POLL_S):
                 if key.data is not None:

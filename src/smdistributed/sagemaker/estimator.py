@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed._common.log import get_logger
+from smdistributed.launch.backends.limits import check_limits
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
 from smdistributed.launch.contract.variables import MOST_BYTES
@@ -69,6 +70,10 @@ class EstimatorBase:
         keep_alive_period_in_seconds: accepted.
         volume_size: in GB; told to nobody here.
         max_run: seconds that the script may run.
+        use_spot_instances, max_wait: the job may be interrupted, and starts again then; the seconds
+            from its creation to its end, at least `max_run`.
+        max_retry_attempts: how often the job is tried again, after a failure that was not the
+            script's, 1 to 30; None: never.
         input_mode: how data come in: `File`, `Pipe` or `FastFile`.
         output_path: URI of a folder for the results; None: the session's bucket.
         base_job_name: names of jobs begin with it.
@@ -219,8 +224,10 @@ class EstimatorBase:
                 "instance_count and instance_type must be set if instance_groups is not set"
             )
         require_whole("instance_count", self.instance_count)
-        require_whole("max_run", self.max_run)
         require_whole("container_log_level", self.container_log_level)
+        check_limits(self.max_retry_attempts, self.max_run, self.max_wait)
+        if self.max_wait is not None and not self.use_spot_instances:
+            _log.warning("max_wait has no effect without use_spot_instances")
         for name, value in self.environment.items():
             text = f"{name}={value}"
             is_name = isinstance(name, str) and name and "=" not in name
@@ -278,6 +285,7 @@ class EstimatorBase:
             UnexpectedStatusException: the job has failed; says why.
         """
         log_level_of(logs)
+        check_limits(self.max_retry_attempts, self.max_run, self.max_wait, self.use_spot_instances)
         self._refuse_what_is_not_there_yet()
         session = self.sagemaker_session
         sources = channels(inputs)
@@ -319,17 +327,7 @@ class EstimatorBase:
         self.jobs.append(self.latest_training_job)
         session.backend.submit(job)
         if wait:
-            if log_level_of(logs):
-                print(f"Training job {job.name}, in {job.path}", flush=True)
-            try:
-                self.latest_training_job.wait(logs)
-            except KeyboardInterrupt:
-                _log.warning("interrupted: the job %s is stopped", job.name)
-                try:
-                    self.latest_training_job.stop()
-                except ConfigurationError as error:
-                    _log.warning("%s", error)
-                raise
+            self.latest_training_job.follow(logs)
 
     def _local(self) -> dict[str, Any]:
         """What the request has no words for, and `attach` gives back."""
@@ -434,6 +432,8 @@ class EstimatorBase:
             request["CheckpointConfig"] = {"S3Uri": self.checkpoint_s3_uri}
             if self.checkpoint_local_path:
                 request["CheckpointConfig"]["LocalPath"] = self.checkpoint_local_path
+        if self.max_retry_attempts is not None:
+            request["RetryStrategy"] = {"MaximumRetryAttempts": self.max_retry_attempts}
         if self.max_wait is not None:
             request["StoppingCondition"]["MaxWaitTimeInSeconds"] = self.max_wait
         add_kept(request, self, experiment_config)
@@ -477,7 +477,6 @@ class EstimatorBase:
                 _is_enabled(self.distribution, "multi_worker_mirrored_strategy"),
             ),
             ("instance_groups of the distribution", self._leaves_groups_out()),
-            ("use_spot_instances", self.use_spot_instances),
             ("enable_network_isolation", self._enable_network_isolation),
         ):
             if value:
@@ -485,8 +484,6 @@ class EstimatorBase:
                     f"{name} is {value!r}, which this version does not know how to do on this"
                     " machine yet; expected an estimator without it."
                 )
-        if self.max_retry_attempts:
-            _log.warning("max_retry_attempts has no effect in this version")
         if self.input_mode not in list(InputMode):
             known = ", ".join(repr(str(each)) for each in InputMode)
             raise ConfigurationError(f"input_mode is {self.input_mode!r}; expected {known}.")
@@ -884,6 +881,8 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "volume_size": resources["VolumeSizeInGB"],
         "max_run": described["StoppingCondition"]["MaxRuntimeInSeconds"],
         "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
+        "use_spot_instances": described.get("EnableManagedSpotTraining", False),
+        "max_retry_attempts": described.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
         "input_mode": algorithm["TrainingInputMode"],
         "output_path": described["OutputDataConfig"]["S3OutputPath"],
         "disable_output_compression": (

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Status
@@ -124,6 +125,28 @@ class TrainingJob:
         """Of debugger rules, which run on Amazon's service alone: none."""
         return []
 
+    def resume(self) -> TrainingJob:
+        """Has the job go on, which was stopped or whose processes were lost: as a new job.
+
+        Raises:
+            ConfigurationError: it is none that can go on; says why.
+        """
+        return TrainingJob(self._session, self._session.resume_training_job(self.name))
+
+    def follow(self, logs: str | bool | Sequence[str] = "All") -> None:
+        """Waits as `wait()` does; Ctrl-C stops the job."""
+        if log_level_of(logs):
+            print(f"Training job {self.name}, in {self._session.job(self.name).path}", flush=True)
+        try:
+            self.wait(logs)
+        except KeyboardInterrupt:
+            _log.warning("interrupted: the job %s is stopped", self.name)
+            try:
+                self.stop()
+            except ConfigurationError as error:
+                _log.warning("%s", error)
+            raise
+
     def wait(self, logs: str | bool | Sequence[str] = "All") -> None:
         """Waits until the job has ended.
 
@@ -179,8 +202,10 @@ class TrainingJob:
         if prints:
             began, ended = record.training_times()
             if began is not None and ended is not None:
-                count = _num_instances(record) * max(0, round((ended - began).total_seconds()))
+                count = _num_instances(record) * record.training_seconds(ended)
                 print(f"Training seconds: {count}\nBillable seconds: {count}")
+                if count and record.request.get("EnableManagedSpotTraining"):
+                    print("Managed Spot Training savings: 0.0%")  # nobody is billed
 
 
 def _num_instances(record: JobRecord) -> int:

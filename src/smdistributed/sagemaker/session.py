@@ -16,9 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
 from smdistributed.launch.home import Home, home_directory
-from smdistributed.launch.jobs.directory import JobDirectory, find_job
+from smdistributed.launch.jobs.directory import JobDirectory, create_job, find_job
+from smdistributed.launch.jobs.names import check_name
+from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.serve.endpoints import (
     EndpointDirectory,
     delete_endpoint,
@@ -30,6 +34,8 @@ from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.service_model import check_response
 
 __all__ = ["Session", "get_execution_role"]
+
+_log = get_logger()
 
 ACCOUNT = "000000000000"
 """In names that have the number of an account: there is none."""
@@ -212,6 +218,55 @@ class Session:
             ConfigurationError: (a ValueError) there is no such endpoint, or it is another user's.
         """
         delete_endpoint(self.endpoint(endpoint_name))
+
+    def interrupt_training_job(self, job_name: str, reason: str = "") -> None:
+        """Takes the hosts of a job on spot instances away, as Amazon may: to test its checkpoints.
+
+        Its ranks get SIGTERM, and SIGKILL after 120 s; then it starts again. Returns at once.
+
+        Args:
+            job_name: of a job with `use_spot_instances=True`.
+            reason: stands in its transitions.
+
+        Raises:
+            ConfigurationError: there is no such job, or it cannot be interrupted; says why.
+        """
+        self.backend.interrupt(self.job(job_name), reason or "interrupt_training_job() was called")
+
+    def resume_training_job(self, job_name: str, new_name: str | None = None) -> str:
+        """Has a job go on that was stopped, or whose processes were lost: as a new job.
+
+        The new one has the same request, and so the same sources, data and `checkpoint_s3_uri`: it
+        finds the checkpoints of the earlier one. Returns at once.
+
+        Args:
+            job_name: of the job that has ended.
+            new_name: of the new one; None: one is made.
+
+        Returns: the name of the new job.
+
+        Raises:
+            ConfigurationError: there is no such job, or it is none that can go on; says why.
+        """
+        record = self.backend.poll(self.job(job_name))
+        require_resumable(record)
+        kept = record.request.get("CheckpointConfig", {}).get("S3Uri")
+        now = dt.datetime.now(dt.UTC)
+
+        def record_of(name: str) -> JobRecord:
+            arn = f"{record.arn.rpartition('/')[0]}/{name}"
+            return resumed(record, name, arn, now)
+
+        names = [check_name(new_name)] if new_name else names_after(job_name, now)
+        job = create_job(self.home, names, record_of)
+        if kept:
+            _log.info("job %s goes on from the checkpoints of %s in %s", job.name, job_name, kept)
+        else:
+            _log.warning(
+                "job %s begins from the start: %s had no checkpoint_s3_uri", job.name, job_name
+            )
+        self.backend.submit(job)
+        return job.name
 
 
 def get_execution_role(sagemaker_session: Session | None = None, use_default: bool = False) -> str:

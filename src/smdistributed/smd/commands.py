@@ -29,7 +29,7 @@ from smdistributed.launch.jobs.states import Status
 from smdistributed.launch.points import points_of
 from smdistributed.sagemaker.estimator import Estimator, EstimatorBase
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
-from smdistributed.sagemaker.job import LogFollower
+from smdistributed.sagemaker.job import LogFollower, TrainingJob
 from smdistributed.sagemaker.pytorch import PyTorch
 from smdistributed.sagemaker.session import Session
 from smdistributed.sagemaker.tensorflow import TensorFlow
@@ -59,7 +59,14 @@ def begin(context: typer.Context) -> int | None:
 
 @application.command()
 def run(
-    script: Annotated[Path, typer.Argument(help="The script to be trained; a file here.")],
+    context: typer.Context,
+    script: Annotated[
+        Path | None, typer.Argument(help="The script to be trained; a file here.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="JOB: instead of a script, one that was stopped or lost goes on."),
+    ] = None,
     source_dir: Annotated[
         Path | None, typer.Option(help="Directory that goes to the job with the script.")
     ] = None,
@@ -97,6 +104,12 @@ def run(
     wait: Annotated[bool, typer.Option(help="Follow the job until it has ended.")] = True,
 ) -> int:
     """Train a script: its job goes on without this command."""
+    if resume is not None:
+        _refuse_others(context, "resume", "name", "wait")
+        session = Session()
+        return _followed(TrainingJob(session, session.resume_training_job(resume, name)), wait)
+    if script is None:
+        raise ConfigurationError("there is no script; expected smd run SCRIPT, or --resume JOB.")
     arguments: dict[str, Any] = {
         "entry_point": str(script),
         "source_dir": str(source_dir) if source_dir is not None else None,
@@ -113,15 +126,9 @@ def run(
     }
     estimator = _estimator(framework, arguments, _distribution(data_parallel, processes_per_host))
     inputs: Any = {each: _uri(uri) for each, uri in _channels(channel).items()} or None
-    try:
-        estimator.fit(inputs, wait=wait, job_name=name)
-    except UnexpectedStatusException as error:
-        print(f"smd: {error}", file=sys.stderr)
-        return FAILED
+    estimator.fit(inputs, wait=False, job_name=name)
     assert estimator.latest_training_job is not None
-    if not wait:
-        print(estimator.latest_training_job.name)
-    return 0
+    return _followed(estimator.latest_training_job, wait)
 
 
 @application.command()
@@ -265,6 +272,31 @@ def doctor() -> None:
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+def _followed(job: TrainingJob, wait: bool) -> int:
+    """The exit status of a command that has started a job."""
+    if not wait:
+        print(job.name)
+        return 0
+    try:
+        job.follow()
+    except UnexpectedStatusException as error:
+        print(f"smd: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _refuse_others(context: typer.Context, what: str, *known: str) -> None:
+    """Options that have no meaning beside that one."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in (what, *known):
+            option = "SCRIPT" if name == "script" else f"--{name.replace('_', '-')}"
+            raise ConfigurationError(
+                f"--{what} and {option} are both given; expected --{what} alone, with"
+                f" {' and '.join(f'--{each}' for each in known)} at most: it says all else."
+            )
 
 
 def _estimator(

@@ -855,6 +855,9 @@ def test_nothing_is_made_for_what_cannot_work(session: Session, source: Path) ->
     ):
         with pytest.raises(ValueError, match=text):
             fitted.fit(inputs)
+    spot = estimator(source, session, "pass", use_spot_instances=True, max_run=9, max_wait=8)
+    with pytest.raises(ValueError, match="max_wait is 8, and max_run 9"):
+        spot.fit()
     with pytest.raises(ValueError, match="logs is 'Some'"):
         fitted.fit(logs="Some")
     with pytest.raises(ValueError, match="cannot be the name of a job"):
@@ -875,7 +878,6 @@ def test_a_name_that_is_taken(session: Session, source: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"use_spot_instances": True},
         {"git_config": {"repo": "x"}},
         {"enable_network_isolation": True},
         {"container_arguments": ["a"]},

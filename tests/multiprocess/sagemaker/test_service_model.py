@@ -174,7 +174,6 @@ WRONG = {
     "Tags[0]": {"tags": [{"Key": "a"}]},
     "VpcConfig.Subnets[0]": {"subnets": [1], "security_group_ids": ["b"]},
     "DebugHookConfig": {"debugger_hook_config": {"LocalPath": "x"}},
-    "RetryStrategy.MaximumRetryAttempts": {"max_retry_attempts": "3"},
 }
 
 

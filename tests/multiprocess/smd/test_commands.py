@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -110,6 +111,48 @@ def test_a_job_goes_on_without_its_command_and_is_followed_and_stopped(
         assert follower.wait(20) == 0
 
 
+def test_a_job_whose_process_was_killed_goes_on_as_a_new_one(
+    smd: Command, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "resumes.py").write_text(
+        "import os, time\n"
+        "base = os.environ['SM_MODEL_DIR'] + '/../checkpoints/'\n"
+        "if os.path.exists(base + 'last'):\n"
+        "    raise SystemExit(print('goes on', os.environ['SAGEMAKER_JOB_NAME']))\n"
+        "open(base + 'last', 'w').close()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    smd("run", "resumes.py", "--no-wait", "--name", "first", "--checkpoints", "s3://kept/a")
+    job = tmp_path / "home" / "jobs" / "first"
+    until = time.monotonic() + 20
+    while not (job / "hosts" / "algo-1" / "log").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    (pid,) = processes_of(f"local_job {job}")
+    assert "expected one that has ended" in smd("run", "--resume", "first", status=2).stderr
+    os.kill(pid, signal.SIGKILL)
+    while "InternalServerError" not in smd("describe", "first").stdout:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    done = smd("run", "--resume", "first", "--name", "second")
+    assert "goes on second" in done.stdout
+    local = json.loads((tmp_path / "home" / "jobs" / "second" / "job.json").read_text())["Local"]
+    assert local["ResumedFrom"] == "first"
+    assert "is Completed" in smd("run", "--resume", "second", status=2).stderr
+    both = smd("run", "train.py", "--resume", "first", status=2).stderr
+    assert "--resume and SCRIPT are both given" in both
+
+
+def processes_of(text: str) -> list[int]:
+    """Those that have it in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if text in (path / "cmdline").read_bytes().replace(b"\0", b" ").decode():
+                found.append(int(path.name))
+    return found
+
+
 def test_ctrl_c_stops_the_job(smd: Command, tmp_path: Path, environ: dict[str, str]) -> None:
     command = [sys.executable, "-m", "smdistributed.smd.main", "run", "train.py"]
     with subprocess.Popen(
@@ -148,7 +191,7 @@ def test_data_and_two_hosts(smd: Command, tmp_path: Path) -> None:
     [
         (["describe", "nothing"], "could not find job 'nothing'"),
         (["run", "nothing.py"], 'No file named "nothing.py" was found'),
-        (["run"], "Missing"),
+        (["run"], "there is no script; expected smd run SCRIPT"),
         (["frobnicate"], "No such command"),
         (["run", "train.py", "-p", "a"], "--hyperparameter 'a': expected NAME=VALUE"),
         (["run", "train.py", "--framework", "jax"], "--framework is 'jax'"),

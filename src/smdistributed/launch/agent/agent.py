@@ -89,6 +89,8 @@ class Agent:
         if not self._directory.lock.acquire():
             raise SmdistributedError(f"there is an agent of {self._directory.path} already.")
         self._report(Phase.PREPARING)
+        if self._plan.attempt > 1:
+            self._say(f"attempt {self._plan.attempt} of the job begins")
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
@@ -193,11 +195,12 @@ class Agent:
     ) -> list[dict[str, str]]:
         plan = self._plan
         base = {**_outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
-        base["SMDDP_RUN_ID"] = self._job.name
+        attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
+        base["SMDDP_RUN_ID"] = self._job.name + attempt
         gpus = _share_of(base, plan.index, plan.num_hosts)
         if gpus is not None:
             base["CUDA_VISIBLE_DEVICES"] = gpus
-        code, layer = self._paths.code, self._directory.path / "packages"
+        code, layer = self._paths.code, self._directory.packages
         folders = [str(code)]
         folders += install(code, layer, script.entry_point, base, self._is_unwanted)
         if importlib.util.find_spec("sagemaker_training") is None:
@@ -257,7 +260,13 @@ class Agent:
             prefix_of=self._prefix if plan.is_distributed else lambda rank, to_stderr: b"",
             each_second=self._look,
         )
-        self._supervisor.run()
+        with contextlib.suppress(OSError):
+            self._directory.heartbeat.touch()
+        try:
+            self._supervisor.run()
+        finally:
+            with contextlib.suppress(OSError):
+                self._directory.heartbeat.unlink(missing_ok=True)
         end_strays()
         with contextlib.suppress(OSError):
             self._report(Phase.TRAINING)

@@ -153,9 +153,18 @@ def _last_metrics(hosts: Sequence[HostDirectory]) -> list[tuple[str, float, dt.d
     ]
 
 
-def first_failure(reports: Sequence[Report | None]) -> str:
-    """Of hosts that have failed: that of the one whose rank did so before all others."""
-    failed = [each for each in reports if each is not None and each.failure]
+def first_failure(reports: Sequence[Report | None], before: float = float("inf")) -> str:
+    """Of hosts that have failed: that of the one whose rank did so before all others.
+
+    Args:
+        reports: of the hosts.
+        before: failures after it do not count; seconds of the machine's monotonic clock.
+    """
+    failed = [
+        each
+        for each in reports
+        if each is not None and each.failure and _when_failed(each) <= before
+    ]
     failed.sort(key=_when_failed)
     return failed[0].failure if failed else ""
 

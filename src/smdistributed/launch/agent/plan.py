@@ -6,7 +6,7 @@
     report.json   what it does, and how the ranks ended; whole or not there
     lock          held by the agent while it lives
     reserve       room for the last report, if the disk is full by then
-    heartbeat     touched by the agent about once a second while ranks run
+    heartbeat     there while ranks run, and touched by the agent about once a second
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
     channels/     where data lie that the script may not change (`placement`)
@@ -22,6 +22,9 @@ import contextlib
 import dataclasses
 import enum
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,7 @@ class Plan:
         checkpoints_here: where the script writes them, as it sees it.
         intermediate: the folder to which intermediate output goes; empty: it goes nowhere.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
+        attempt: its number, from 1.
     """
 
     host: str
@@ -86,6 +90,7 @@ class Plan:
     checkpoints_here: str = "/opt/ml/checkpoints"
     intermediate: str = ""
     grace_s: float = 5.0
+    attempt: int = 1
 
     def data(self) -> dict[str, Source]:
         """By name of the channel, its data."""
@@ -157,6 +162,7 @@ class HostDirectory:
         self.views = path / "channels"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
+        self.packages = path / "packages"
         self.heartbeat = path / "heartbeat"
         self.lock = Lock(path / "lock")
         self.end_file = path.parent / "end.json"
@@ -174,6 +180,21 @@ class HostDirectory:
         job = self.path.parent.parent
         counted = [point.name for point in points_of(job) if point.host == self.name]
         return EventFile(job / "tensorboard" / self.name, self.name, counted)
+
+    def renew(self) -> None:
+        """Takes away what an earlier attempt has left, but for what was logged.
+
+        Raises:
+            OSError: it cannot be taken away.
+        """
+        for file in (self.end_file, self._report, self.heartbeat):
+            file.unlink(missing_ok=True)
+        old = tempfile.mkdtemp(prefix=".old-", dir=self.path)
+        for folder in (self.ml, self.packages):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(folder, os.path.join(old, folder.name))
+        # What the script has made unreadable stays there, and is in nobody's way.
+        shutil.rmtree(old, ignore_errors=True)
 
     def write_plan(self, plan: Plan) -> None:
         """Tells the agent what to do."""

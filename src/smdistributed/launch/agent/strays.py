@@ -12,9 +12,10 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Container
 from pathlib import Path
 
-__all__ = ["end_strays"]
+__all__ = ["end_strays", "reap_strays"]
 
 _GRACE_S = 2.0
 _POLL_S = 0.02
@@ -35,6 +36,18 @@ def end_strays() -> None:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
         time.sleep(_POLL_S)
+
+
+def reap_strays(own: Container[int]) -> None:
+    """Reaps adopted processes that have ended, which others would take for living ones.
+
+    Args:
+        own: numbers of processes that this one has started, and reaps itself.
+    """
+    with contextlib.suppress(ChildProcessError):
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, 0)
 
 
 def _children() -> list[int]:

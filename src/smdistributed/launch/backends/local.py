@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Status
 
 __all__ = ["LocalBackend"]
 
@@ -80,6 +82,25 @@ class LocalBackend:
         """
         if not self.poll(job).status.is_terminal:
             job.ask_to_stop(reason)
+
+    def interrupt(self, job: JobDirectory, reason: str) -> None:
+        """Has a job on spot instances lose its hosts, and start again.
+
+        Raises:
+            ConfigurationError: it has ended, or is not on spot instances; or this user may not.
+        """
+        record = self.poll(job)
+        if record.status is not Status.IN_PROGRESS:
+            raise ConfigurationError(
+                f"job {job.name!r} is {record.secondary}; expected one that goes on, to be"
+                " interrupted."
+            )
+        if not Limits.of(record.request).is_spot:
+            raise ConfigurationError(
+                f"job {job.name!r} was not started with use_spot_instances; expected one that was:"
+                " others are never interrupted. stop() ends it."
+            )
+        job.ask_to_interrupt(reason)
 
 
 def _start(job: JobDirectory) -> subprocess.Popen[bytes]:

@@ -5,6 +5,8 @@
     plan       what each host's agent is to do
     agents     one for each host, in a session of its own: they outlive this process
     watch      until all have ended; has them end together when one fails, or somebody says stop
+    again      after a failure of the agents, not of the script: as often as the request says; and
+               after an interruption, of a job on spot instances
     end        artifacts and record
 
 Nobody waits for this process: who has started the job may be gone, and reads the job's directory.
@@ -14,23 +16,25 @@ LOCK is the descriptor of the job's lock, which who has made the job took: someb
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from smdistributed._common.errors import SmdistributedError
-from smdistributed.launch.agent.ending import end_job, first_failure, host_directories, now
-from smdistributed.launch.agent.mounts import MOUNTED, Step, available_step, wrapped
-from smdistributed.launch.agent.placement import make_views
-from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
+from smdistributed.launch.agent.ending import end_job, host_directories, now
+from smdistributed.launch.agent.mounts import available_step
+from smdistributed.launch.agent.plan import End, Plan
+from smdistributed.launch.agent.strays import end_strays
+from smdistributed.launch.backends.attempt import Attempt
+from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed, processes_per_host
@@ -47,16 +51,14 @@ from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
+from smdistributed.launch.orphans import adopt_orphans
 from smdistributed.launch.storage import local_path
 
 __all__ = ["LocalJob", "main", "plans_of"]
 
 _POLL_S = 0.05
 _STOP_GRACE_S = 120.0
-_FAILURE_GRACE_S = 5.0
-_END_S = 10.0
-# For the last checkpoints, after the ranks have ended.
-_SAVE_S = 300.0
+_SPOT_PAUSE_S = 1.0
 _MPI_OPTIONS = (
     "sagemaker_mpi_custom_mpi_options",
     "sagemaker_distributed_dataparallel_custom_mpi_options",
@@ -182,151 +184,147 @@ class LocalJob:
     def __init__(self, job: JobDirectory) -> None:
         self._job = job
         self._home = Home(job.path.parent.parent)
-        self._agents: list[tuple[HostDirectory, subprocess.Popen[bytes]]] = []
         self._stopped: Secondary | None = None
         self._failure = ""
-        self._is_ending = False
         self._signal = 0
-        self._end_by: float | None = None
+        self._limits: Limits | None = None
+        self._num_attempts = 0
+        self._num_retries = 0
+        self._interruption = ""
+        self._created_s = time.monotonic()  # about: this process starts at once
+        self._began: float | None = None  # this one, to train
+        self._trained_before_s = 0.0
 
     def run(self) -> None:
         """Does all of it."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note_signal)
+        adopt_orphans()  # what the ranks of an agent leave behind that was killed
+        self._try()
+        while self._is_tried_again():
+            self._try()
+        end_job(self._job, host_directories(self._job), self._failure, self._stopped)
+        self._job.lock.release()
+
+    def _try(self) -> None:
+        """One attempt, from the plans to the end of its agents."""
+        attempt = Attempt(self._job)
+        self._num_attempts += 1
+        self._interruption = ""
+        failure = ""
         try:
             record = self._job.read()
+            self._limits = Limits.of(record.request)
             self._move(Secondary.DOWNLOADING)
             plans = plans_of(record, self._home)
             write_whole(self._job.path / "token", secrets.token_hex(32).encode())
             step, why = available_step(self._job.path)
             self._job.note("opt-ml", now(), step=step.name, why=why)
             for plan in plans:
-                self._start(plan, step)
-            self._watch(record.request["StoppingCondition"]["MaxRuntimeInSeconds"])
+                attempt.start(dataclasses.replace(plan, attempt=self._num_attempts), step)
+            self._watch(attempt)
         except SmdistributedError as error:
-            self._failure = self._failure or f"ClientError: {error}"
+            failure = f"ClientError: {error}"
         except Exception as error:
-            what = f"InternalServerError: {type(error).__name__}: {error}"
-            self._failure = self._failure or what
+            failure = f"InternalServerError: {type(error).__name__}: {error}"
         finally:
-            self._end_agents()
-        end_job(self._job, self._hosts(), self._failure, self._stopped)
-        self._job.lock.release()
+            self._trained_before_s, self._began = self._trained_s(), None
+            attempt.close()
+            end_strays()
+        self._failure = attempt.failure or failure
 
-    def _hosts(self) -> Sequence[HostDirectory]:
-        return host_directories(self._job)
+    def _is_tried_again(self) -> bool:
+        """Whether another attempt follows; the job is Starting then, after a pause.
+
+        What failed was a process of ours, and not the script; or its hosts were taken away.
+        """
+        if self._stopped is not None or self._limits is None:
+            return False
+        pause_s, message = _SPOT_PAUSE_S, self._interruption
+        if not message:
+            if not self._failure.startswith("InternalServerError"):
+                return False
+            if self._num_retries >= self._limits.retries:
+                return False
+            self._num_retries += 1
+            pause_s, message = self._limits.pause_s(self._num_retries), self._failure
+        try:
+            self._move(Secondary.INTERRUPTED, message)
+            until = time.monotonic() + pause_s
+            while (end := self._end_of_time()) is None and time.monotonic() < until:
+                time.sleep(_POLL_S)
+            if end is not None:
+                self._failure = ""
+                self._note_stop(*end)
+                return False
+            self._job.forget_interruption()
+            self._move(Secondary.STARTING)
+        except (OSError, SmdistributedError):  # the disk is full, or the directory is gone
+            return False
+        return True
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
 
-    def _move(self, following: Secondary) -> None:
-        self._job.write(self._job.read().moved(following, now()))
+    def _move(self, following: Secondary, message: str = "") -> None:
+        self._job.write(self._job.read().moved(following, now(), message))
         self._job.note("state", now(), state=str(following))
 
-    def _start(self, plan: Plan, step: Step) -> None:
-        host = HostDirectory(self._job.host(plan.host))
-        host.write_plan(plan)
-        host.ml.mkdir(mode=0o700, exist_ok=True)
-        make_views(host.views, plan.data())
-        host.lock.acquire()
-        lock = host.lock.descriptor
-        command = [sys.executable, "-P", "-m", "smdistributed.launch.agent.agent"]
-        command += [str(host.path), str(lock)]
-        environ = {**os.environ, **({} if step is Step.NONE else {MOUNTED: "1"})}
-        with (host.path / "agent.log").open("ab") as output:
-            process = subprocess.Popen(
-                wrapped(step, host.ml, command, host.views),
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
-        host.lock.hand_over()
-        self._agents.append((host, process))
-
-    def _watch(self, max_run_s: float) -> None:
-        began: float | None = None
+    def _watch(self, attempt: Attempt) -> None:
+        """Until all agents have ended; has them end together when one fails, or time is over."""
+        assert self._limits is not None
         while True:
-            have_ended = [process.poll() is not None for _, process in self._agents]
-            reports = [host.read_report() for host, _ in self._agents]
-            if began is None and all(_is_training(each) for each in reports):
+            attempt.look()
+            if self._began is None and attempt.is_training:
                 with contextlib.suppress(OSError):  # a full disk: again, when there is room
-                    if not self._is_ending:
+                    if not attempt.is_ending:
                         self._move(Secondary.TRAINING)
-                    began = time.monotonic()
-            reason = self._job.stop_reason()
-            if self._signal:
-                reason = f"signal {signal.Signals(self._signal).name}"
-            if reason is None or self._is_ending:
-                self._look_for_failures(reports, have_ended)
-            if all(have_ended):
+                    self._began = time.monotonic()
+            end = self._end_of_time()
+            is_told = self._stopped is not None or bool(self._interruption)
+            if not is_told and (end is None or attempt.is_ending or attempt.is_over):
+                attempt.judge()
+            if attempt.is_over:
                 return
-            if self._end_by is not None and time.monotonic() > self._end_by:
-                return  # an agent does not end: what is left of it is killed
-            if not self._is_ending:
-                if reason is not None:
-                    self._stop(Secondary.STOPPED, reason)
-                elif began is not None and time.monotonic() - began > max_run_s:
-                    self._stop(
-                        Secondary.MAX_RUNTIME_EXCEEDED, f"it has run for {max_run_s:g} s, max_run"
-                    )
+            if not attempt.is_ending:
+                if end is not None:
+                    self._note_stop(*end)
+                    attempt.end(End(end[1], _STOP_GRACE_S))
+                elif self._limits.is_spot and (reason := self._job.interruption()) is not None:
+                    self._interruption = reason or "interrupted"
+                    self._job.note("interrupted", now(), reason=reason)
+                    attempt.end(End(reason, _STOP_GRACE_S))
             time.sleep(_POLL_S)
 
-    def _look_for_failures(
-        self, reports: Sequence[Report | None], have_ended: Sequence[bool]
-    ) -> None:
-        if self._stopped is not None:
-            return
-        self._failure = first_failure(reports) or self._failure
-        for (host, process), report, has_ended in zip(
-            self._agents, reports, have_ended, strict=True
-        ):
-            if has_ended and (report is None or report.phase is not Phase.ENDED):
-                self._failure = self._failure or (
-                    f"InternalServerError: the agent of host {host.name} ended with status"
-                    f" {process.returncode} (-n: signal n) before its ranks; see"
-                    f" {host.path / 'agent.log'}."
-                )
-        has_failed_rank = any(
-            rank.returncode for report in reports if report is not None for rank in report.ranks
-        )
-        if (self._failure or has_failed_rank) and not self._is_ending:
-            self._end(End("a rank of the job has failed", _FAILURE_GRACE_S))
+    def _end_of_time(self) -> tuple[Secondary, str] | None:
+        """What the job is called from now on, and why, if it is to stop."""
+        assert self._limits is not None
+        reason = self._stop_reason()
+        if reason is not None:
+            return Secondary.STOPPED, reason
+        if self._trained_s() > self._limits.max_run_s:
+            why = f"it has run for {self._limits.max_run_s:g} s, max_run"
+            return Secondary.MAX_RUNTIME_EXCEEDED, why
+        most = self._limits.max_wait_s
+        if most is not None and time.monotonic() - self._created_s > most:
+            return Secondary.MAX_WAIT_TIME_EXCEEDED, f"it was there for {most:g} s, max_wait"
+        return None
 
-    def _stop(self, called: Secondary, reason: str) -> None:
+    def _trained_s(self) -> float:
+        """Seconds of training, in all attempts."""
+        now_s = time.monotonic()
+        return self._trained_before_s + (0.0 if self._began is None else now_s - self._began)
+
+    def _stop_reason(self) -> str | None:
+        """Why the job is to stop; None if nobody has asked."""
+        if self._signal:
+            return f"signal {signal.Signals(self._signal).name}"
+        return self._job.stop_reason()
+
+    def _note_stop(self, called: Secondary, reason: str) -> None:
         self._stopped = called
         self._move(Secondary.STOPPING)
         self._job.note("stopping", now(), reason=reason)
-        self._end(End(reason, _STOP_GRACE_S))
-
-    def _end(self, end: End) -> None:
-        self._is_ending = True
-        self._end_by = time.monotonic() + end.grace_s + _SAVE_S
-        try:
-            self._agents[0][0].ask_to_end(end)
-        except OSError:  # the disk is full, or the directory is gone
-            for _, process in self._agents:
-                if process.poll() is None:
-                    process.terminate()
-
-    def _end_agents(self) -> None:
-        """None is left, however this process came here."""
-        if any(process.poll() is None for _, process in self._agents):
-            with contextlib.suppress(OSError):  # the directory may be gone
-                self._agents[0][0].ask_to_end(End("the job's process ends", 0.0))
-        for _, process in self._agents:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()  # its guardian ends the ranks
-                process.wait()
-
-
-def _is_training(report: Report | None) -> bool:
-    """Whether its ranks run, or have run."""
-    return report is not None and (report.phase is Phase.TRAINING or bool(report.ranks))
 
 
 def main() -> int:

@@ -6,6 +6,7 @@
     events.jsonl   what happened, a line each
     lock           held by the job's process while it lives
     stop           somebody wants the job to stop; what is in it says who and why
+    interrupt      somebody wants its attempt to end, as if its hosts were taken away
     reserve        room for the last record, if the disk is full by then
 
 Only the job's process changes the record, once it has the lock. Others read, and ask by `stop`.
@@ -57,6 +58,7 @@ class JobDirectory:
         self._record = path / "job.json"
         self._events = path / "events.jsonl"
         self._stop = path / "stop"
+        self._interrupt = path / "interrupt"
         self._reserve = path / "reserve"
 
     @property
@@ -170,6 +172,31 @@ class JobDirectory:
             return self._stop.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
+
+    def ask_to_interrupt(self, reason: str) -> None:
+        """Has the job's process end this attempt, and begin another one.
+
+        Raises:
+            ConfigurationError: this user may not.
+        """
+        try:
+            write_or_make(self._interrupt, reason.encode())
+        except OSError as error:
+            raise ConfigurationError(
+                f"job {self.name!r} cannot be interrupted: {error}; expected the user who has"
+                " started it, and a disk that is not full."
+            ) from None
+
+    def interruption(self) -> str | None:
+        """Why its attempt is to end; None if nobody has asked since `forget_interruption`."""
+        try:
+            return self._interrupt.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def forget_interruption(self) -> None:
+        """The attempt that was to end has ended."""
+        self._interrupt.unlink(missing_ok=True)
 
 
 def create_job(

@@ -130,6 +130,24 @@ class JobRecord:
         )
         return began, self.transitions[-1].end if self.status.is_terminal else None
 
+    def training_seconds(self, now: dt.datetime) -> int:
+        """Of all attempts: each from the begin of its training to an interruption, or the end.
+
+        Args:
+            now: in UTC; the end, if the job has none yet.
+        """
+        total = dt.timedelta()
+        began: dt.datetime | None = None
+        for each in self.transitions:
+            if each.secondary is Secondary.TRAINING:
+                began = each.start
+            elif each.secondary is Secondary.INTERRUPTED and began is not None:
+                total += each.start - began
+                began = None
+        if began is not None:
+            total += (self.training_times()[1] or now) - began
+        return max(1, round(total.total_seconds()))  # as the service
+
     def describe(self, now: dt.datetime) -> dict[str, Any]:
         """The response of `DescribeTrainingJob`; what is not known yet is left out.
 
@@ -152,7 +170,7 @@ class JobRecord:
             response["ModelArtifacts"] = {"S3ModelArtifacts": self.model_artifacts}
         if began is not None:
             response["TrainingStartTime"] = began
-            seconds = max(1, round(((ended or now) - began).total_seconds()))  # as the service
+            seconds = self.training_seconds(now)
             response["TrainingTimeInSeconds"] = response["BillableTimeInSeconds"] = seconds
         if ended is not None:
             response["TrainingEndTime"] = ended

@@ -82,6 +82,16 @@ def test_an_interrupted_job_starts_again() -> None:
     assert record.training_times()[0] == NOW + 2 * SECOND, "time counts from the first start"
 
 
+def test_time_between_two_attempts_is_no_time_of_training() -> None:
+    record = after(*WAY[:2], Secondary.INTERRUPTED, Secondary.STARTING, *WAY)
+    began = [each.start for each in record.transitions if each.secondary is Secondary.TRAINING]
+    first = record.transitions[3].start - began[0]
+    last = record.transitions[-1].start - began[1]
+    expected = round((first + last).total_seconds())
+    assert record.training_seconds(NOW) == expected
+    assert record.describe(NOW)["TrainingTimeInSeconds"] == expected
+
+
 @pytest.mark.parametrize(
     "last", [Secondary.STOPPED, Secondary.MAX_RUNTIME_EXCEEDED, Secondary.MAX_WAIT_TIME_EXCEEDED]
 )
