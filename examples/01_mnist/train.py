@@ -37,6 +37,7 @@ import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 (imported for 
 # The first steps fill caches, and DDP rearranges its gradient buckets after the first one.
 WARM_UP_STEPS = 10
 SHORT_IMAGES_PER_CLASS = 250
+WEIGHTS = "mnist.pt"
 
 
 class Net(nn.Module):
@@ -176,6 +177,12 @@ def weights_sha256(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def in_folder(variable: str, name: str) -> Path | None:
+    """A file in the folder that a variable names; None if it is not set."""
+    folder = os.environ.get(variable)
+    return Path(folder, name) if folder else None
+
+
 def positive_int(text: str) -> int:
     """An argparse type: a whole number from 1 up."""
     try:
@@ -199,8 +206,20 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate of the first epoch")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--save", type=Path, metavar="FILE", help="checkpoint, written by rank 0")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="figures as JSON, by rank 0")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        default=in_folder("SM_MODEL_DIR", WEIGHTS),
+        help="weights, written by rank 0; in a job of an estimator: in its model",
+    )
+    parser.add_argument(
+        "--result",
+        type=Path,
+        metavar="FILE",
+        default=in_folder("SM_OUTPUT_DATA_DIR", "result.json"),
+        help="figures as JSON, by rank 0; in a job of an estimator: in its output",
+    )
     parser.add_argument("--max-steps", type=positive_int, help="stop training after so many steps")
     parser.add_argument(
         "--short",
@@ -214,6 +233,13 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.short:
         arguments.epochs = 1
     return arguments
+
+
+def model_fn(model_dir: str) -> Net:
+    """The trained network, for an endpoint (`estimator.deploy()`), which imports this file."""
+    model = Net()
+    model.load_state_dict(torch.load(Path(model_dir, WEIGHTS), map_location="cpu"))
+    return model
 
 
 def main() -> None:

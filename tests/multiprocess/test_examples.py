@@ -215,11 +215,15 @@ def give_figures(
     def run_training(
         launcher: str, num_processes: int, arguments: list[str], result_file: Path, quiet: bool
     ) -> dict[str, Any]:
-        backend = arguments[arguments.index("--backend") + 1] if arguments else "smddp"
+        backend = arguments[arguments.index("--backend") + 1]
         backends.append(backend)
         return figures(backend, 30.0 if backend == "gloo" else 20.0, test_accuracy)
 
+    def train_and_serve(num_processes: int, folder: Path) -> tuple[dict[str, Any], float]:
+        return figures("smddp", 20.0, test_accuracy), test_accuracy
+
     monkeypatch.setattr(demo, "run_training", run_training)
+    monkeypatch.setattr(demo, "train_and_serve", train_and_serve)
     return backends
 
 
@@ -228,7 +232,7 @@ def test_demo_alternates_the_backends_and_reports_the_speed_up(
 ) -> None:
     backends = give_figures(monkeypatch, demo, test_accuracy=0.98)
     assert demo.main() == 0
-    assert backends == ["smddp", *["smddp", "gloo", "gloo", "smddp"] * 2]
+    assert backends == ["smddp", "gloo", "gloo", "smddp"] * 2
     output = capsys.readouterr().out
     assert re.search(r"whole training step +1\.50x \(1\.50 to 1\.50\)", output), output
     assert re.search(r"test accuracy.* 98\.00%", output), output
@@ -240,6 +244,37 @@ def test_demo_fails_at_low_accuracy(
     give_figures(monkeypatch, demo, test_accuracy=0.95)
     assert demo.main() == 1
     assert "expected more than 95%" in capsys.readouterr().err
+
+
+def test_demo_serves_what_it_has_trained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    demo = load_module(MNIST_FOLDER / "demo.py")
+    make = demo.make_estimator
+
+    def make_short(num_processes: int, home: Path) -> Any:
+        estimator = make(num_processes, home)
+        estimator.set_hyperparameters(**{"epochs": 1, "max-steps": 20})
+        return estimator
+
+    monkeypatch.setattr(demo, "make_estimator", make_short)
+    full, served = demo.train_and_serve(NUM_PROCESSES, tmp_path)
+    assert full["world_size"] == NUM_PROCESSES
+    assert served == full["test_accuracy"]
+    assert full["test_accuracy"] > 0.3  # ten kinds of digits
+    assert list((tmp_path / "home" / "endpoints").glob("[!.]*")) == []
+    output = capfd.readouterr().out
+    assert re.search(r"test accuracy \(%\) +[0-9.]+ at the end", output), output
+
+
+def test_demo_fails_if_the_endpoint_reads_otherwise(
+    monkeypatch: pytest.MonkeyPatch, demo: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    give_figures(monkeypatch, demo, test_accuracy=0.98)
+    full = figures("smddp", 20.0, 0.98)
+    monkeypatch.setattr(demo, "train_and_serve", lambda *_: (full, 0.97))
+    assert demo.main() == 1
+    assert "expected the same" in capsys.readouterr().err
 
 
 def test_demo_fails_without_a_package_and_says_how_to_get_it(
@@ -265,3 +300,22 @@ def test_demo_does_not_take_an_old_result_for_a_new_one(demo: ModuleType, tmp_pa
     result.write_text("{}")
     with pytest.raises(demo.DemoError, match="wrote no result file"):
         demo.run_training("/bin/true", 2, [], result, quiet=True)
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path) -> None:
+    folder = MNIST_FOLDER.parent / "14_notebook"
+    cells = json.loads((folder / "mnist.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) == 7
+    script = tmp_path / "cells.py"
+    script.write_text("\n".join(code), encoding="utf-8")
+    ended = run_to_end(
+        [sys.executable, str(script)],
+        environment={"SMD_HOME": str(tmp_path / "home")},
+        folder=folder,
+        timeout_s=RUN_TIMEOUT_S,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert re.search(r"accuracy +9[0-9.]+", ended.stdout), ended.stdout
+    assert re.search(r"9[0-9.]+% of 200 digits are right", ended.stdout), ended.stdout
+    assert list((tmp_path / "home" / "endpoints").glob("[!.]*")) == []
