@@ -9,11 +9,12 @@ Source: launch specification, sections 2 and 3.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.metadata
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +39,7 @@ from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import refuse_unknown, renamed, require_whole, typed
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
 from smdistributed.sagemaker.fw_utils import validate_distribution
+from smdistributed.sagemaker.git import Code, checked_out
 from smdistributed.sagemaker.inputs import TrainingInput, channels
 from smdistributed.sagemaker.instance_group import InstanceGroup
 from smdistributed.sagemaker.job import TrainingJob, log_level_of
@@ -184,7 +186,8 @@ class EstimatorBase:
         self.environment = dict(typed("environment", environment, Mapping) or {})
         self.max_retry_attempts = max_retry_attempts
         self.source_dir = None if source_dir is None else os.fspath(source_dir)
-        self.git_config = git_config
+        self.git_config = typed("git_config", git_config, Mapping)
+        self._code: Code | None = None
         self.container_log_level = container_log_level
         self.code_location = code_location.rstrip("/") if code_location else None
         self.entry_point = None if entry_point is None else os.fspath(entry_point)
@@ -310,8 +313,6 @@ class EstimatorBase:
                     " /opt/ml, such as /opt/ml/checkpoints: each host of this machine has its own"
                     " there."
                 )
-        if not self._has_packed_sources:
-            check_sources(self.entry_point, self.source_dir)
         check_channels(sources, self.input_mode, session.home)
         now = dt.datetime.now(dt.UTC)
         names = [check_name(job_name)] if job_name else later_names(self._base_name(), now)
@@ -322,12 +323,27 @@ class EstimatorBase:
             local = {"Backend": session.backend.name, **self._local()}
             return JobRecord.new(request, local, arn, now)
 
-        job = create_job(session.home, names, record_of)
+        with self._code_there():
+            job = create_job(session.home, names, record_of)
         self.latest_training_job = TrainingJob(session, job.name)
         self.jobs.append(self.latest_training_job)
         session.backend.submit(job)
         if wait:
             self.latest_training_job.follow(logs)
+
+    @contextlib.contextmanager
+    def _code_there(self) -> Iterator[None]:
+        """In its block the sources are on this machine, also those of a git repository."""
+        assert self.entry_point is not None
+        given = Code(self.entry_point, self.source_dir, self.dependencies)
+        with checked_out(self.git_config, given) as code:
+            if not self._has_packed_sources:
+                check_sources(code.entry_point, code.source_dir)
+            self._code = code
+            try:
+                yield
+            finally:
+                self._code = None
 
     def _local(self) -> dict[str, Any]:
         """What the request has no words for, and `attach` gives back."""
@@ -451,7 +467,8 @@ class EstimatorBase:
         else:
             archive = local_path(uri, self.sagemaker_session.home)
             archive.parent.mkdir(parents=True, exist_ok=True)
-            pack_sources(archive, self.entry_point, self.source_dir, self.dependencies)
+            code = self._code or Code(self.entry_point, self.source_dir, self.dependencies)
+            pack_sources(archive, code.entry_point, code.source_dir, code.dependencies)
         self.uploaded_code = uri
         program = self.entry_point if self.source_dir else Path(self.entry_point).name
         return encode(
@@ -466,7 +483,6 @@ class EstimatorBase:
 
     def _refuse_what_is_not_there_yet(self) -> None:
         for name, value in (
-            ("git_config", self.git_config),
             ("training_recipe", getattr(self, "training_recipe", None)),
             ("container_entry_point", self.container_entry_point),
             ("container_arguments", self.container_arguments),

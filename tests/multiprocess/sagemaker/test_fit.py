@@ -878,7 +878,6 @@ def test_a_name_that_is_taken(session: Session, source: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"git_config": {"repo": "x"}},
         {"enable_network_isolation": True},
         {"container_arguments": ["a"]},
         {"distribution": {"parameter_server": {"enabled": True}}},

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -265,3 +268,38 @@ def test_intermediate_output_is_kept_while_the_job_runs(session: Session, tmp_pa
         with pytest.raises(ConfigurationError, match="expected"):
             fitted.fit(job_name="other")
     assert not (session.home.jobs / "other").exists()
+
+
+# --- where a script comes from --------------------------------------------------------------------
+
+
+def test_a_script_in_a_git_repository(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    repo, temporary = tmp_path / "repo", tmp_path / "temporary"
+    (repo / "src").mkdir(parents=True)
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (repo / "src" / "train.py").write_text("import beside; print('from the repository')")
+    (repo / "src" / "beside.py").write_text("")
+    for words in (
+        ["init", "--quiet"],
+        ["add", "."],
+        ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "--quiet", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(repo), *words], check=True)
+    fitted = Estimator(
+        entry_point="train.py",
+        source_dir="src",
+        git_config={"repo": f"file://{repo}", "token": "very-secret"},
+        instance_count=1,
+        instance_type="local",
+        sagemaker_session=session,
+    )
+    fitted.fit(logs=False)
+    assert "from the repository" in log_of(fitted)
+    assert os.listdir(temporary) == []
+    found = subprocess.run(["grep", "-r", "very-secret", str(session.home.root)])
+    assert found.returncode == 1, "no file of the job has the secret"
