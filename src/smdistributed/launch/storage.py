@@ -10,13 +10,15 @@ Source: launch specification, sections 5 and 6.1.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.home import Home
 
-__all__ = ["TEMPORARY", "default_bucket", "local_path", "require_bucket"]
+__all__ = ["TEMPORARY", "default_bucket", "local_path", "new_file", "require_bucket"]
 
 TEMPORARY = ".smd-"
 """How files and folders are called that are being copied into a bucket: they are no objects yet."""
@@ -71,3 +73,26 @@ def require_bucket(uri: str, home: Home) -> None:
 def default_bucket(region: str = "us-east-1") -> str:
     """The bucket that is taken where none is named; as Amazon's is called."""
     return f"sagemaker-{region}-000000000000"
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[None]:
+    """Makes the folders of a file that the block writes. If the block fails, they go with it.
+
+    What was there before stays.
+
+    Raises:
+        OSError: the folders cannot be made.
+    """
+    has_been_there = path.exists()
+    above = [each for each in path.parents if not each.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if not has_been_there:
+                path.unlink(missing_ok=True)
+            for each in above:
+                each.rmdir()
+        raise

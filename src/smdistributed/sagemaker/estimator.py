@@ -34,7 +34,7 @@ from smdistributed.launch.jobs.names import (
 )
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import local_path
+from smdistributed.launch.storage import local_path, new_file
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import refuse_unknown, renamed, require_whole, typed
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
@@ -188,6 +188,7 @@ class EstimatorBase:
         self.source_dir = None if source_dir is None else os.fspath(source_dir)
         self.git_config = typed("git_config", git_config, Mapping)
         self._code: Code | None = None
+        self._undone_if_refused = contextlib.ExitStack()
         self.container_log_level = container_log_level
         self.code_location = code_location.rstrip("/") if code_location else None
         self.entry_point = None if entry_point is None else os.fspath(entry_point)
@@ -333,17 +334,18 @@ class EstimatorBase:
 
     @contextlib.contextmanager
     def _code_there(self) -> Iterator[None]:
-        """In its block the sources are on this machine, also those of a git repository."""
+        """In its block the sources are on this machine, also those of a git repository.
+
+        If the block fails, what was made of them goes.
+        """
         assert self.entry_point is not None
         given = Code(self.entry_point, self.source_dir, self.dependencies)
         with checked_out(self.git_config, given) as code:
             if not self._has_packed_sources:
                 check_sources(code.entry_point, code.source_dir)
-            self._code = code
-            try:
+            with contextlib.ExitStack() as self._undone_if_refused:
+                self._code = code
                 yield
-            finally:
-                self._code = None
 
     def _local(self) -> dict[str, Any]:
         """What the request has no words for, and `attach` gives back."""
@@ -466,9 +468,9 @@ class EstimatorBase:
             uri = str(self.source_dir)
         else:
             archive = local_path(uri, self.sagemaker_session.home)
-            archive.parent.mkdir(parents=True, exist_ok=True)
+            self._undone_if_refused.enter_context(new_file(archive))
             code = self._code or Code(self.entry_point, self.source_dir, self.dependencies)
-            pack_sources(archive, code.entry_point, code.source_dir, code.dependencies)
+            pack_sources(archive, *code)
         self.uploaded_code = uri
         program = self.entry_point if self.source_dir else Path(self.entry_point).name
         return encode(

@@ -10,7 +10,6 @@ Source: launch specification, sections 1, 3 and 9.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
+from smdistributed.launch.data import buckets
 from smdistributed.launch.home import Home, home_directory
 from smdistributed.launch.jobs.directory import JobDirectory, create_job, find_job
 from smdistributed.launch.jobs.names import check_name
@@ -29,7 +29,7 @@ from smdistributed.launch.serve.endpoints import (
     find_endpoint,
 )
 from smdistributed.launch.serve.record import EndpointStatus
-from smdistributed.launch.storage import default_bucket, local_path
+from smdistributed.launch.storage import default_bucket
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.service_model import check_response
 
@@ -101,6 +101,12 @@ class Session:
         """The number in the place of an account's."""
         return ACCOUNT
 
+    def _uri(self, bucket: str | None, key: str) -> str:
+        """Of a key; in the default bucket below its prefix, if none is given."""
+        if bucket is None and self.default_bucket_prefix:
+            key = f"{self.default_bucket_prefix.strip('/')}/{key}"
+        return f"s3://{bucket or self.default_bucket()}/{key.strip('/')}".rstrip("/")
+
     def upload_data(
         self,
         path: str,
@@ -109,7 +115,7 @@ class Session:
         callback: Any = None,
         extra_args: Mapping[str, Any] | None = None,
     ) -> str:
-        """Copies a file, or what is in a directory, into a bucket.
+        """Copies a file, or what is in a directory, into a bucket, when all of it has been read.
 
         Args:
             path: of the file or directory.
@@ -120,26 +126,83 @@ class Session:
         Returns: the URI: of the file, or of the prefix.
 
         Raises:
-            ValueError: there is no such file.
+            ValueError: there is no such file, or no room; nothing is there then.
         """
         source = Path(path)
-        prefix = key_prefix.strip("/")
-        if bucket is None and self.default_bucket_prefix:
-            prefix = f"{self.default_bucket_prefix.strip('/')}/{prefix}".strip("/")
-        uri = f"s3://{bucket or self.default_bucket()}/{prefix}".rstrip("/")
-        if source.is_dir():
-            target = local_path(uri, self.home)
-            shutil.copytree(source, target, dirs_exist_ok=True)
-            return uri
-        if not source.is_file():
-            raise ValueError(
-                f"upload_data got {path!r}, which is not there; expected a file or a directory."
-            )
-        uri = f"{uri}/{source.name}"
-        target = local_path(uri, self.home)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+        uri = self._uri(bucket, key_prefix)
+        if not source.is_dir():
+            if not source.is_file():
+                raise ValueError(
+                    f"upload_data got {path!r}, which is not there; expected a file or a directory."
+                )
+            uri = f"{uri}/{source.name}"
+        buckets.put(source, uri, self.home)
         return uri
+
+    def upload_string_as_file_body(
+        self, body: str | bytes, bucket: str | None, key: str, kms_key: str | None = None
+    ) -> str:
+        """Makes an object of a text.
+
+        Args:
+            body: of the object; text is written in UTF-8.
+            bucket: its name; None: the default one.
+            key: of the object.
+            kms_key: accepted, and not used.
+
+        Returns: the URI.
+
+        Raises:
+            ValueError: the key leads out of the bucket, or there is no room.
+        """
+        uri = self._uri(bucket, key)
+        content = body.encode("utf-8") if isinstance(body, str) else body
+        buckets.put_bytes(content, uri, self.home)
+        return uri
+
+    def download_data(
+        self,
+        path: str,
+        bucket: str,
+        key_prefix: str = "",
+        extra_args: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Copies objects into a folder, under their keys without the prefix.
+
+        Args:
+            path: of the folder, which is made.
+            bucket: its name.
+            key_prefix: of the keys; an object whose key it is keeps the last part of its key.
+            extra_args: accepted, and not used.
+
+        Returns: the files; none if no key begins so.
+
+        Raises:
+            ValueError: there is no such bucket, or two objects would be one file.
+        """
+        found = buckets.fetch(bucket, key_prefix.lstrip("/"), Path(path), self.home)
+        return [str(each) for each in found]
+
+    def list_s3_files(self, bucket: str, key_prefix: str) -> list[str]:
+        """The keys in a bucket that begin with a prefix, sorted.
+
+        Raises:
+            ValueError: there is no such bucket.
+        """
+        return [each.key for each in buckets.objects_of(bucket, key_prefix, self.home)]
+
+    def read_s3_file(self, bucket: str, key_prefix: str) -> str:
+        """The text of an object, which is in UTF-8.
+
+        Args:
+            bucket: its name.
+            key_prefix: the whole key.
+
+        Raises:
+            ValueError: there is no such object.
+            UnicodeDecodeError: (a ValueError) it is no text.
+        """
+        return buckets.read(bucket, key_prefix, self.home).decode("utf-8")
 
     # --- jobs ------------------------------------------------------------------------------------
 

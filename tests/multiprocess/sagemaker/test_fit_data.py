@@ -20,6 +20,7 @@ import pytest
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import Step, available_step
 from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.sagemaker.estimator import Estimator
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.inputs import FileSystemInput, TrainingInput
@@ -303,3 +304,22 @@ def test_a_script_in_a_git_repository(
     assert os.listdir(temporary) == []
     found = subprocess.run(["grep", "-r", "very-secret", str(session.home.root)])
     assert found.returncode == 1, "no file of the job has the secret"
+
+
+def test_a_fit_that_is_refused_while_packing_leaves_nothing(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = estimator(tmp_path, session, "pass", dependencies=[str(tmp_path / "nothing")])
+    with pytest.raises(ValueError, match=r"the dependency .* is not there"):
+        fitted.fit()
+    assert os.listdir(session.home.buckets) == []
+    fitted = estimator(tmp_path, session, "pass")
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(JobDirectory, "write", fails)
+    with pytest.raises(ConfigurationError, match="the disk is full"):
+        fitted.fit()
+    assert os.listdir(session.home.buckets) == []
+    assert [each for each in os.listdir(session.home.jobs) if not each.startswith(".")] == []

@@ -1,0 +1,173 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of this machine's buckets: put there, listed, brought back. Each is whole or not there.
+
+Source: launch specification, sections 1 and 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.data.objects import DataObject, matching, require_places
+from smdistributed.launch.data.sources import keys_below
+from smdistributed.launch.home import Home
+from smdistributed.launch.storage import TEMPORARY, local_path, require_bucket
+
+__all__ = ["fetch", "objects_of", "put", "put_bytes", "read"]
+
+
+def put(source: Path, uri: str, home: Home) -> None:
+    """Copies a file, or what is in a folder, into a bucket, which is made if there is none.
+
+    What a folder has is there when all of it has been copied; in a folder that exists already, one
+    file after the other appears then. Links are followed.
+
+    Args:
+        source: of this machine.
+        uri: of the object, or the prefix of a folder's.
+        home: has the bucket.
+
+    Raises:
+        ConfigurationError: the disk is full; names it, and what is needed.
+        OSError: it cannot be read or written. Nothing of it is there then, unless files of a folder
+            that exists had begun to appear.
+    """
+    target = local_path(uri, home)
+    with _beside(uri, home, lambda: _size(source)) as folder:
+        copy = folder / "copy"
+        if source.is_dir():
+            ignored = shutil.ignore_patterns(f"{TEMPORARY}*")
+            shutil.copytree(source, copy, ignore=ignored)
+        else:
+            shutil.copy2(source, copy)
+        _move(copy, target)
+
+
+def put_bytes(body: bytes, uri: str, home: Home) -> None:
+    """Makes an object of some bytes.
+
+    Raises:
+        ConfigurationError, OSError: as of `put`.
+    """
+    target = local_path(uri, home)
+    with _beside(uri, home, lambda: len(body)) as folder:
+        (folder / "copy").write_bytes(body)
+        _move(folder / "copy", target)
+
+
+@contextlib.contextmanager
+def _beside(uri: str, home: Home, size: Callable[[], int]) -> Iterator[Path]:
+    """A folder in the bucket in which objects come to be. It is no object, and goes."""
+    home.make()
+    bucket = home.buckets / uri.removeprefix("s3://").partition("/")[0]
+    is_new = not bucket.exists()
+    bucket.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}put-", dir=bucket))
+    try:
+        yield folder
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):
+                bucket.rmdir()
+        if _is_full(error):
+            raise ConfigurationError(
+                f"the disk of {bucket} is full: {error}; expected room for {size():,} bytes. Remove"
+                " what is not needed there, or set SMD_HOME to another disk."
+            ) from None
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_full(error: BaseException) -> bool:
+    if isinstance(error, shutil.Error):  # of copytree: texts of many errors
+        return os.strerror(errno.ENOSPC) in str(error)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _size(source: Path) -> int:
+    if not source.is_dir():
+        return source.stat().st_size
+    return sum((source / key).stat().st_size for key in keys_below(source))
+
+
+def _move(copy: Path, target: Path) -> None:
+    """Gives a copy its name; of a folder that is there already, each file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not copy.is_dir() or not target.exists():
+        os.replace(copy, target)
+        return
+    for root, folders, names in os.walk(copy):
+        place = target / os.path.relpath(root, copy)
+        for folder in folders:
+            (place / folder).mkdir(exist_ok=True)
+        for name in names:
+            os.replace(os.path.join(root, name), place / name)
+
+
+def objects_of(bucket: str, prefix: str, home: Home) -> list[DataObject]:
+    """Objects whose key begins with a prefix, in the order of their keys.
+
+    Raises:
+        ConfigurationError: there is no such bucket.
+        OSError: it cannot be read.
+    """
+    uri = f"s3://{bucket}/{prefix}"
+    local_path(uri, home)
+    require_bucket(uri, home)
+    folder, _, last = prefix.rpartition("/")
+    root = home.buckets / bucket / folder
+    if not root.is_dir():
+        return []
+    above = f"{folder}/" if folder else ""
+    found = matching(keys_below(root, last), last)
+    return [DataObject(each.name, above + each.key) for each in found]
+
+
+def read(bucket: str, key: str, home: Home) -> bytes:
+    """The content of an object.
+
+    Raises:
+        ConfigurationError: there is none of that key.
+        OSError: it cannot be read.
+    """
+    uri = f"s3://{bucket}/{key}"
+    path = local_path(uri, home)
+    require_bucket(uri, home)
+    if not path.is_file():
+        raise ConfigurationError(f"{uri} is not there: {path} is no file; expected an object.")
+    return path.read_bytes()
+
+
+def fetch(bucket: str, prefix: str, target: Path, home: Home) -> list[Path]:
+    """Copies the objects with a prefix into a folder, under their names without the prefix.
+
+    Returns: the files, in the order of their keys; none if there is no such object.
+
+    Raises:
+        ConfigurationError: there is no such bucket, or the objects cannot be in one folder.
+        OSError: they cannot be copied.
+    """
+    objects = objects_of(bucket, prefix, home)
+    require_places(f"s3://{bucket}/{prefix}", objects)
+    paths = []
+    for each in objects:
+        path = target / each.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+        try:
+            shutil.copyfile(home.buckets / bucket / each.key, beside)
+            os.replace(beside, path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        paths.append(path)
+    return paths

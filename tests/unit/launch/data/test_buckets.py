@@ -1,0 +1,152 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Objects are put into buckets, listed and brought back (launch specification, 1 and 5)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.data import buckets
+from smdistributed.launch.home import Home
+from smdistributed.launch.storage import new_file
+from smdistributed.sagemaker.session import Session
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(home=Home(tmp_path / "home"), default_bucket="mine")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    for name in ("a/x", "a/y", "a-1/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_there_and_back(session: Session, folder: Path, tmp_path: Path) -> None:
+    assert session.upload_data(str(folder), key_prefix="/sets/one/") == "s3://mine/sets/one"
+    assert session.upload_data(str(folder / "a" / "x"), "b") == "s3://b/data/x"
+    keys = ["sets/one/a-1/x", "sets/one/a/x", "sets/one/a/y"]
+    assert session.list_s3_files("mine", "") == keys
+    assert session.list_s3_files("mine", "sets/one/a-") == keys[:1]
+    assert session.list_s3_files("mine", "nothing/at/all") == []
+    assert session.read_s3_file("mine", "sets/one/a/y") == "a/y"
+    target = tmp_path / "target"
+    got = session.download_data(str(target), "mine", "sets/one/a")
+    assert got == [f"{target}/-1/x", f"{target}/x", f"{target}/y"]
+    assert (target / "-1" / "x").read_text() == "a-1/x"
+    assert session.download_data(str(target), "b", "data/x") == [f"{target}/x"]
+    assert (target / "x").read_text() == "a/x"
+    assert session.download_data(str(target), "b", "nothing") == []
+    assert sorted(os.listdir(target)) == ["-1", "x", "y"], "nothing is left beside"
+    for bucket in ("mine", "b"):
+        assert os.listdir(session.home.buckets / bucket) == ["sets" if bucket == "mine" else "data"]
+
+
+def test_text_becomes_an_object(session: Session) -> None:
+    assert session.upload_string_as_file_body("ä", "b", "k/x.txt") == "s3://b/k/x.txt"
+    assert session.read_s3_file("b", "k/x.txt") == "ä"
+    session.upload_string_as_file_body(b"\xff", "b", "k/x.txt")
+    with pytest.raises(UnicodeDecodeError):
+        session.read_s3_file("b", "k/x.txt")
+    session.default_bucket_prefix = "pre"
+    assert session.upload_string_as_file_body("x", None, "k") == "s3://mine/pre/k"
+
+
+@pytest.mark.parametrize("call", ["list_s3_files", "read_s3_file", "download_data"])
+def test_buckets_and_keys_that_are_not_there(session: Session, tmp_path: Path, call: str) -> None:
+    path = [str(tmp_path / "target")] if call == "download_data" else []
+    with pytest.raises(ConfigurationError, match="bucket 'nothing', which this machine's store"):
+        getattr(session, call)(*path, "nothing", "x")
+    session.upload_string_as_file_body("x", "b", "k")
+    with pytest.raises(ConfigurationError, match="leads out of its bucket"):
+        getattr(session, call)(*path, "b", "../x")
+    if call == "read_s3_file":
+        with pytest.raises(ConfigurationError, match="s3://b/x is not there"):
+            session.read_s3_file("b", "x")
+
+
+def test_a_folder_that_is_there_gets_more(session: Session, folder: Path) -> None:
+    session.upload_string_as_file_body("before", "b", "p/before")
+    session.upload_string_as_file_body("before", "b", "p/a/x")
+    session.upload_data(str(folder), "b", "p")
+    assert session.list_s3_files("b", "p") == ["p/a-1/x", "p/a/x", "p/a/y", "p/before"]
+    assert session.read_s3_file("b", "p/a/x") == "a/x"
+
+
+def test_a_bucket_can_be_copied_into_itself(session: Session, folder: Path) -> None:
+    session.upload_data(str(folder), "b", "p")
+    session.upload_data(str(session.home.buckets / "b"), "b", "copy")
+    assert session.list_s3_files("b", "copy/p/a/") == ["copy/p/a/x", "copy/p/a/y"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 1 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_what_does_not_fit_is_not_there_at_all(folder: Path, small_disk: Path) -> None:
+    session = Session(home=Home(small_disk / "home"))
+    (folder / "big").write_bytes(bytes(2_000_000))
+    text = r"the disk of .*/buckets/b is full: .*; expected room for 2,000,\d+ bytes"
+    for source in (folder, folder / "big"):
+        with pytest.raises(ConfigurationError, match=text):
+            session.upload_data(str(source), "b")
+    assert os.listdir(session.home.buckets) == []
+
+
+def test_a_copy_that_fails_leaves_the_object_before(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session.upload_string_as_file_body("before", "b", "p/x")
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> None:
+            raise OSError(errno.EIO, "no disk any more")
+
+        patch.setattr(buckets.os, "replace", fails)
+        with pytest.raises(OSError, match="no disk any more"):
+            session.upload_data(str(folder / "a" / "x"), "b", "p")
+        with pytest.raises(OSError, match="no disk any more"):
+            session.download_data(str(tmp_path / "target"), "b", "p")
+    assert session.read_s3_file("b", "p/x") == "before"
+    assert os.listdir(session.home.buckets / "b") == ["p"]
+    assert os.listdir(tmp_path / "target") == []
+
+
+def test_the_folders_of_a_file_go_if_it_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "x"
+
+    def refuse(content: str) -> None:
+        with new_file(path):
+            if content:
+                path.write_text(content)
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        refuse("half")
+    assert os.listdir(tmp_path) == []
+    with new_file(path):
+        path.write_text("before")
+    with pytest.raises(ValueError, match="refused"):
+        refuse("")
+    assert path.read_text() == "before"
