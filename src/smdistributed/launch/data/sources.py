@@ -115,8 +115,17 @@ def check_channels(channels: Sequence[Mapping[str, Any]], mode: str, home: Home)
         UnsupportedError: a value that is not possible here.
     """
     settings = Settings.of(home)
+    names = [channel["ChannelName"] for channel in channels]
     for channel in channels:
         _check(channel, mode, home, settings)
+        if mode_of(channel, mode) is InputMode.PIPE:
+            for name in names:
+                if re.fullmatch(re.escape(channel["ChannelName"]) + r"_\d+", name):
+                    raise ConfigurationError(
+                        f"channel {name!r} has the name of a FIFO of channel"
+                        f" {channel['ChannelName']!r}, which is in mode Pipe; expected another."
+                        " Rename one of them."
+                    )
 
 
 def _check(channel: Mapping[str, Any], mode: str, home: Home, settings: Settings) -> None:

@@ -298,6 +298,15 @@ def test_what_is_refused_before_a_job_exists(
         check_channels([channel("s3://b/k", **changed)], "File", home)
 
 
+def test_a_channel_that_is_called_like_a_fifo_of_another_one(home: Home) -> None:
+    channels = [channel("s3://b/k"), {**channel("s3://b/k"), "ChannelName": "train_10"}]
+    check_channels(channels, "File", home)
+    with pytest.raises(ConfigurationError, match="'train_10' has the name of a FIFO of channel 't"):
+        check_channels(channels, "Pipe", home)
+    channels[1]["ChannelName"] = "train_1a"
+    check_channels(channels, "Pipe", home)
+
+
 # --- file systems ---------------------------------------------------------------------------------
 
 
