@@ -190,3 +190,31 @@ def test_if_nothing_can_be_mounted_the_links_stay(data: Path, tmp_path: Path) ->
     )
     assert done.stdout == "x"
     assert "data can be written to: [Errno 1] tmpfs at" in done.stderr
+
+
+OLD = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import read_only
+read_only._MOUNT_SETATTR = 100_000
+read_only.show_read_only(sys.argv[2])
+print(os.readlink(sys.argv[2] + "/train"))
+open(sys.argv[2] + "/train/x", "w").write("changed")
+"""
+
+
+def test_an_older_linux_leaves_links_too(data: Path, tmp_path: Path) -> None:
+    step, why = available_step(tmp_path)
+    if step is Step.NONE:
+        pytest.skip(f"nothing can be mounted here: {why}")
+    views = tmp_path / "views"
+    make_views(views, {"train": Source(str(data), None)})
+    folder = str(mounts._READ_ONLY.parent)
+    inside = wrapped(Step.MOUNT_NAMESPACE, data, [sys.executable, "-c", OLD, folder, str(views)])
+    if step is Step.USER_NAMESPACE:
+        pytest.skip("the command in a user namespace may not mount")
+    done = subprocess.run(inside, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(data)
+    assert "data of train can be written to" in done.stderr
+    assert "(Linux 5.12 knows how)" in done.stderr
+    assert (data / "x").read_text() == "changed"
