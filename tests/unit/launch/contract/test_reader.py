@@ -153,3 +153,10 @@ def test_what_a_script_is_told_of_a_channel(
     channel: dict[str, object], told: dict[str, str]
 ) -> None:
     assert files.channel_config(channel) == told
+
+
+def test_a_file_system_is_never_piped() -> None:
+    """It has "always mode File" (launch specification, section 5)."""
+    channel = {"DataSource": {"FileSystemDataSource": {"FileSystemId": "fs-1"}}}
+    assert files.channel_config(channel, "Pipe")["TrainingInputMode"] == "File"
+    assert files.channel_config({}, "Pipe")["TrainingInputMode"] == "Pipe"
