@@ -8,12 +8,13 @@ Source: launch specification, section 2.1.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from smdistributed._common.log import get_logger
 
-__all__ = ["refuse_unknown", "renamed", "require_whole", "typed"]
+__all__ = ["known_arguments", "refuse_unknown", "renamed", "require_whole", "typed"]
 
 _log = get_logger()
 
@@ -42,6 +43,22 @@ def renamed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def known_arguments(kind: type) -> list[str]:
+    """Names of all arguments of a class, also of those that its bases get."""
+    known: dict[str, None] = {}
+    for each in kind.__mro__:
+        if "__init__" in vars(each):
+            given = inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
+            known |= dict.fromkeys(
+                one.name
+                for one in given
+                if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            )
+            if not any(one.kind is one.VAR_KEYWORD for one in given):
+                break
+    return [name for name in known if name != "self"]
+
+
 def refuse_unknown(kind: str, given: Mapping[str, Any], known: Iterable[str], strict: bool) -> None:
     """Arguments that nobody knows: a warning each, with the name that is nearest.
 
@@ -58,7 +75,9 @@ def refuse_unknown(kind: str, given: Mapping[str, Any], known: Iterable[str], st
     for name in given:
         if name in _RENAMED.values():
             continue
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(name, names, n=1) or [
+            each for each in names if each.startswith(name)
+        ]
         hint = f"; did you mean {near[0]}?" if near else "."
         text = f"{kind} got an argument that nobody knows, {name}={given[name]!r:.100}{hint}"
         if strict:

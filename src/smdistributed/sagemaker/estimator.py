@@ -36,7 +36,13 @@ from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path, new_file
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
-from smdistributed.sagemaker.arguments import refuse_unknown, renamed, require_whole, typed
+from smdistributed.sagemaker.arguments import (
+    known_arguments,
+    refuse_unknown,
+    renamed,
+    require_whole,
+    typed,
+)
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
 from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.git import Code, checked_out
@@ -149,7 +155,8 @@ class EstimatorBase:
         **kwargs: Any,
     ) -> None:
         given = renamed(kwargs)
-        refuse_unknown(type(self).__name__, given, EstimatorBase.__init__.__annotations__, strict)
+        kind = type(self)
+        refuse_unknown(kind.__name__, given, known_arguments(kind), strict)
         self.instance_count = given.get("instance_count", instance_count)
         self.instance_type = given.get("instance_type", instance_type)
         self.max_run = given.get("max_run", max_run)
