@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from smdistributed.sagemaker.inputs import TrainingInput as TrainingInput
     from smdistributed.sagemaker.instance_group import InstanceGroup as InstanceGroup
     from smdistributed.sagemaker.local import LocalSession as LocalSession
+    from smdistributed.sagemaker.predictor import Predictor as Predictor
     from smdistributed.sagemaker.session import Session as Session
     from smdistributed.sagemaker.session import get_execution_role as get_execution_role
 
@@ -27,6 +28,7 @@ __version__ = "2.257.7"
 _NAMES = {
     "InstanceGroup": "instance_group",
     "LocalSession": "local",
+    "Predictor": "predictor",
     "Session": "session",
     "TrainingInput": "inputs",
     "TrainingJobAnalytics": "analytics",
@@ -45,6 +47,8 @@ _MODULES = (
     "inputs",
     "instance_group",
     "local",
+    "model",
+    "predictor",
     "pytorch",
     "serializers",
     "session",

@@ -18,14 +18,17 @@ from tests.unit.sagemaker.sdk import sdk_folder
 # A row of the specification's table each; `sagemaker` stands for smdistributed.sagemaker.
 TABLE = {
     "sagemaker": (
-        "Session LocalSession get_execution_role TrainingInput TrainingJobAnalytics InstanceGroup"
-        " __version__"
+        "Session LocalSession get_execution_role TrainingInput Predictor TrainingJobAnalytics"
+        " InstanceGroup __version__"
     ),
     "sagemaker.estimator": "EstimatorBase Framework Estimator",
-    "sagemaker.pytorch": "PyTorch",
+    "sagemaker.pytorch": "PyTorch PyTorchModel PyTorchPredictor",
     "sagemaker.pytorch.estimator": "PyTorch",
-    "sagemaker.tensorflow": "TensorFlow",
+    "sagemaker.pytorch.model": "PyTorchModel PyTorchPredictor",
+    "sagemaker.tensorflow": "TensorFlow TensorFlowModel TensorFlowPredictor",
     "sagemaker.tensorflow.estimator": "TensorFlow",
+    "sagemaker.tensorflow.model": "TensorFlowModel TensorFlowPredictor",
+    "sagemaker.predictor": "Predictor",
     "sagemaker.huggingface": "HuggingFace",
     "sagemaker.inputs": "TrainingInput FileSystemInput ShuffleConfig",
     "sagemaker.instance_group": "InstanceGroup",
