@@ -60,6 +60,16 @@ _log = get_logger()
 
 _OWN_NETWORK = object()
 
+# Hyperparameters that fit() sets. Others of such a name are the user's: the SDK's line 1.x had no
+# other word for a distribution than sagemaker_distributed_dataparallel_enabled.
+_OF_EVERY_JOB = (
+    "sagemaker_program",
+    "sagemaker_submit_directory",
+    "sagemaker_container_log_level",
+    "sagemaker_job_name",
+    "sagemaker_region",
+)
+
 _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
 
 # Below /opt/ml: what comes back there would take the place of something else.
@@ -270,6 +280,9 @@ class EstimatorBase:
 
     def _encoded(self, values: Mapping[str, Any]) -> dict[str, str]:
         return encode(values)
+
+    def _leave_to_distribution(self) -> None:
+        """Takes out hyperparameters that the distribution brings again."""
 
     # --- a job -----------------------------------------------------------------------------------
 
@@ -550,6 +563,7 @@ class EstimatorBase:
             "model_channel_name": model_channel_name,
         }
         estimator = cls(**arguments)
+        estimator._leave_to_distribution()
         job = TrainingJob(session, training_job_name)
         estimator.latest_training_job = job
         estimator.jobs.append(job)
@@ -827,6 +841,10 @@ class Framework(EstimatorBase):
         """Those of the script and of the distribution, by name: a copy."""
         return {**self._hyperparameters, **self._of_distribution}
 
+    def _leave_to_distribution(self) -> None:
+        for name in self._of_distribution:
+            self._hyperparameters.pop(name, None)
+
     def _request(
         self,
         name: str,
@@ -895,9 +913,7 @@ def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
         "source_dir": values["sagemaker_submit_directory"],
         "container_log_level": values["sagemaker_container_log_level"],
         "hyperparameters": {
-            key: value
-            for key, value in values.items()
-            if not key.startswith("sagemaker_") and key != "mp_parameters"
+            key: value for key, value in values.items() if key not in _OF_EVERY_JOB
         },
         "role": described["RoleArn"],
         "instance_count": resources.get("InstanceCount"),

@@ -529,6 +529,30 @@ def test_another_process_attaches(session: Session, source: Path) -> None:
         PyTorch.attach("none-such", sagemaker_session=session)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"hyperparameters": {"sagemaker_distributed_dataparallel_enabled": True}},  # as line 1.x
+        {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}},
+    ],
+)
+def test_a_job_that_is_attached_trains_again_as_it_did(
+    session: Session, source: Path, asked: dict[str, Any]
+) -> None:
+    script = "import os; print('one of', os.environ['WORLD_SIZE'])"
+    given: dict[str, Any] = {"distribution": None, "instance_type": "ml.p3.8xlarge", **asked}
+    first = estimator(source, session, script, **given)
+    first.fit(logs="None")
+    assert first.latest_training_job is not None
+    again = PyTorch.attach(first.latest_training_job.name, session)
+    assert again.hyperparameters() == first.hyperparameters()
+    assert again._hyperparameters == first._hyperparameters
+    again.fit(logs="None")
+    for each in (first, again):
+        assert "one of 4" in (path_of(each) / "hosts" / "algo-1" / "log").read_text()
+    assert describe(again)["HyperParameters"].keys() == describe(first)["HyperParameters"].keys()
+
+
 def test_every_estimator_attaches_its_own_jobs(session: Session, source: Path) -> None:
     (source / "train.py").write_text("import sys; print(sys.argv[1:])")
     common = {

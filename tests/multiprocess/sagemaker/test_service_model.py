@@ -26,7 +26,7 @@ import os
 from smdistributed.launch.home import Home
 from smdistributed.sagemaker.estimator import Estimator
 from smdistributed.sagemaker.huggingface import HuggingFace
-from smdistributed.sagemaker.inputs import TrainingInput
+from smdistributed.sagemaker.inputs import ShuffleConfig, TrainingInput
 from smdistributed.sagemaker.instance_group import InstanceGroup
 from smdistributed.sagemaker.pytorch import PyTorch
 from smdistributed.sagemaker.session import Session
@@ -100,6 +100,18 @@ shapes = {
         {key: value for key, value in script.items() if not key.startswith("instance_")}
         | {"instance_groups": [InstanceGroup("a", "ml.c5.large", 2)]},
         {},
+    ),
+    "what is not the default": (
+        PyTorch,
+        dict(script, disable_output_compression=True, input_mode="FastFile"),
+        {
+            "inputs": {
+                "shares": TrainingInput(f"file://{here}/data", distribution="ShardedByS3Key"),
+                "shuffled": TrainingInput(
+                    f"file://{here}/data", input_mode="File", shuffle_config=ShuffleConfig(1)
+                ),
+            }
+        },
     ),
     "a name": (
         TensorFlow,
