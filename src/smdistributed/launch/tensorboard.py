@@ -11,6 +11,7 @@ Source: launch specification, section 8.2.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -61,23 +62,25 @@ class EventFile:
         Raises:
             OSError: it cannot be written.
         """
-        if self._path is None:
+        path, self._path = self._path, None  # what is cut off is read up to there: another begins
+        if path is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # TensorBoard knows files by this name, and takes those of a folder in its order.
             unique = f"{int(time):010d}.{self._host}.{os.getpid()}.{next(_numbers)}"
             path = self._folder / f"events.out.tfevents.{unique}"
             _append(path, _record(_event(time, _EVENT_FILE_VERSION + _sized(_VERSION))))
-            self._path = path
         step = self._steps[name]
         self._steps[name] += 1
         scalar = _VALUE_TAG + _sized(name.encode(errors="replace")) + _VALUE_SIMPLE + _float(value)
         summary = _EVENT_SUMMARY + _sized(_SUMMARY_VALUE + _sized(scalar))
-        _append(self._path, _record(_event(time, _EVENT_STEP + _varint(step) + summary)))
+        _append(path, _record(_event(time, _EVENT_STEP + _varint(step) + summary)))
+        self._path = path
 
 
 def _append(path: Path, content: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        file.write(content)
+        if file.write(content) != len(content):
+            raise OSError(errno.ENOSPC, "a record was cut off", str(path))
 
 
 def _record(content: bytes) -> bytes:

@@ -18,6 +18,15 @@ def unmasked(checksum: bytes) -> int:
     return turned >> 17 | turned << 15 & 0xFFFFFFFF
 
 
+def lengths(content: bytes) -> tuple[list[int], int]:
+    """Of the contents of whole records; and how many bytes are left."""
+    found = []
+    while len(content) >= 8 and len(content) >= 16 + (size := struct.unpack("<Q", content[:8])[0]):
+        found.append(size)
+        content = content[16 + size :]
+    return found, len(content)
+
+
 # RFC 3720, section B.4, and the usual check value.
 @pytest.mark.parametrize(
     ("content", "crc"),
@@ -51,3 +60,25 @@ def test_a_second_file_of_a_moment_has_another_name(tmp_path: Path) -> None:
     for _ in range(2):
         EventFile(tmp_path, "algo-1").add(5.0, "loss", 0.5)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_after_a_record_that_was_cut_off_another_file_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = EventFile(tmp_path, "algo-1")
+    events.add(5.0, "loss", 0.5)
+    append = tensorboard._append
+
+    def cut(path: Path, content: bytes) -> None:
+        append(path, content[:7])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensorboard, "_append", cut)
+        with pytest.raises(OSError, match="No space left"):
+            events.add(6.0, "loss", 0.25)
+    events.add(7.0, "loss", 0.125)
+    events.add(8.0, "loss", 0.0625)
+    first, second = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert lengths(first.read_bytes()) == ([24, 26], 7), "the cut one is the last of its file"
+    assert lengths(second.read_bytes()) == ([24, 26, 26], 0)
