@@ -40,7 +40,7 @@ class EventFile:
     """Of one host. It is made when the first value comes. Not for several threads.
 
     Args:
-        folder: where it lies; made if it is not there.
+        folder: where it lies; made if it is not there, and so is the one it lies in.
         host: ends its name.
         counted: names of values that an earlier file of the host has, once for each: steps go on.
     """
@@ -64,7 +64,8 @@ class EventFile:
         """
         path, self._path = self._path, None  # what is cut off is read up to there: another begins
         if path is None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for each in (self._folder.parent, self._folder):  # no more: a job may be removed
+                each.mkdir(mode=0o700, exist_ok=True)
             # TensorBoard knows files by this name, and takes those of a folder in its order.
             unique = f"{int(time):010d}.{self._host}.{os.getpid()}.{next(_numbers)}"
             path = self._folder / f"events.out.tfevents.{unique}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -82,3 +83,17 @@ def test_after_a_record_that_was_cut_off_another_file_begins(
     first, second = sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert lengths(first.read_bytes()) == ([24, 26], 7), "the cut one is the last of its file"
     assert lengths(second.read_bytes()) == ([24, 26, 26], 0)
+
+
+def test_the_folder_of_a_job_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
+    events = EventFile(tmp_path / "job" / "tensorboard" / "algo-1", "algo-1")
+    with pytest.raises(FileNotFoundError):
+        events.add(5.0, "loss", 0.5)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "job").mkdir()
+    events.add(6.0, "loss", 0.5)
+    shutil.rmtree(tmp_path / "job")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            events.add(7.0, "loss", 0.5)
+    assert list(tmp_path.iterdir()) == []
