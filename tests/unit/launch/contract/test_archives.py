@@ -260,7 +260,7 @@ def test_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
 
 
 def test_directories_become_a_folder_that_is_whole_or_not_there(tmp_path: Path) -> None:
-    """Artifacts that are not compressed (launch specification, 6.1)."""
+    """Artifacts that are not compressed (launch specification, section 6.1)."""
     target = tmp_path / "out" / "model"
     target.parent.mkdir()
     assert copy_directories(target, [tmp_path / "nowhere"]) == (False, [])
