@@ -41,7 +41,6 @@ def add_kept(request: dict[str, Any], estimator: Any, experiment_config: Any = N
         (request["OutputDataConfig"], "KmsKeyId", estimator.output_kms_key),
         (request, "Tags", _tags(estimator.tags)),
         (request, "VpcConfig", estimator.get_vpc_config()),
-        (request, "RetryStrategy", _wrapped("MaximumRetryAttempts", estimator.max_retry_attempts)),
         (request, "DebugHookConfig", _plain(estimator.debugger_hook_config)),
         (request, "TensorBoardOutputConfig", _plain(estimator.tensorboard_output_config)),
         (request, "ProfilerConfig", profiler or None),

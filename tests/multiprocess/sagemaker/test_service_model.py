@@ -113,6 +113,7 @@ shapes = {
             }
         },
     ),
+    "spot": (PyTorch, dict(script, use_spot_instances=True, max_run=600, max_wait=1200), {}),
     "a name": (
         TensorFlow,
         dict(script, framework_version="2.11", py_version="py39"),
