@@ -100,6 +100,8 @@ class EstimatorBase:
         metric_definitions: dicts with Name and Regex; searched for in what ranks print.
         environment: variables of the job.
         instance_groups: `InstanceGroup`s, instead of count and type.
+        cpu_shim: where GPUs are missing that the instance type names, the CPU shims are on.
+        emulate_gpus: `SM_NUM_GPUS` is the number of processes of a host, not that of its GPUs.
         strict: unknown arguments are a TypeError.
 
     Raises:
@@ -161,6 +163,8 @@ class EstimatorBase:
         *,
         image_uri: str | None = None,
         distribution: Mapping[str, Any] | None = None,
+        cpu_shim: bool = True,
+        emulate_gpus: bool = False,
         strict: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -225,6 +229,8 @@ class EstimatorBase:
         self.enable_session_tag_chaining = enable_session_tag_chaining
         self.training_plan = training_plan
         self.instance_placement_config = instance_placement_config
+        self.cpu_shim = typed("cpu_shim", cpu_shim, bool)
+        self.emulate_gpus = typed("emulate_gpus", emulate_gpus, bool)
         self._enable_network_isolation = enable_network_isolation
         typed("hyperparameters", hyperparameters, Mapping)
         self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
@@ -369,7 +375,12 @@ class EstimatorBase:
 
     def _local(self) -> dict[str, Any]:
         """What the request has no words for, and `attach` gives back."""
-        return {"Distribution": self.distribution}
+        local: dict[str, Any] = {"Distribution": self.distribution}
+        if not self.cpu_shim:
+            local["cpu_shim"] = False
+        if self.emulate_gpus:
+            local["emulate_gpus"] = True
+        return local
 
     @property
     def _has_packed_sources(self) -> bool:
@@ -559,6 +570,8 @@ class EstimatorBase:
             **_arguments_of(described),
             **cls._own_arguments(training_job_name, described, local),
             "distribution": local.get("Distribution"),
+            "cpu_shim": local.get("cpu_shim", True),
+            "emulate_gpus": local.get("emulate_gpus", False),
             "sagemaker_session": session,
             "model_channel_name": model_channel_name,
         }

@@ -100,6 +100,12 @@ def run(
         str | None, typer.Option(help="URI where checkpoints are kept, and found again.")
     ] = None,
     max_run: Annotated[int, typer.Option(help="Seconds that the script may run.")] = 86400,
+    cpu_shim: Annotated[
+        bool, typer.Option(help="On CPUs, the shims for scripts that were written for GPUs.")
+    ] = True,
+    emulate_gpus: Annotated[
+        bool, typer.Option("--emulate-gpus", help="SM_NUM_GPUS is the number of processes.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="Of the job; else one is made.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the job until it has ended.")] = True,
 ) -> int:
@@ -123,6 +129,8 @@ def run(
         "output_path": output_path,
         "checkpoint_s3_uri": checkpoints,
         "max_run": max_run,
+        "cpu_shim": cpu_shim,
+        "emulate_gpus": emulate_gpus,
     }
     estimator = _estimator(framework, arguments, _distribution(data_parallel, processes_per_host))
     inputs: Any = {each: _uri(uri) for each, uri in _channels(channel).items()} or None

@@ -213,6 +213,47 @@ def test_ranks_of_two_hosts_reduce_together(session: Session, source: Path) -> N
     assert all("reduced" in log for log in logs)
 
 
+def test_a_script_for_gpus_runs_where_there_are_none(
+    session: Session, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    script = """
+        import os
+        import torch
+        import torch.distributed as dist
+        import smdistributed.dataparallel.torch.torch_smddp
+        dist.init_process_group("smddp")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        value = torch.ones(2, device="cuda")
+        dist.all_reduce(value)
+        print("has", value.tolist(), os.environ["SM_NUM_GPUS"])
+    """
+    distribution = {"smdistributed": {"dataparallel": {"enabled": True}}}
+    for emulates in (False, True):
+        fitted = estimator(
+            source,
+            session,
+            script,
+            instance_type="ml.p3.2xlarge",
+            distribution=distribution,
+            emulate_gpus=emulates,
+        )
+        fitted.fit(logs="None")
+        log = (path_of(fitted) / "hosts" / "algo-1" / "log").read_text()
+        assert f"has [1.0, 1.0] {int(emulates)}" in log, "section 4.4: 0, or the processes"
+        assert "names 1 GPU(s) and this host has none: 1 process on each host, on CPUs" in log
+    without = estimator(
+        source,
+        session,
+        "import os; print('shim', os.environ.get('SMDDP_CPU_SHIM'))",
+        instance_type="ml.p3.2xlarge",
+        distribution=distribution,
+        cpu_shim=False,
+    )
+    without.fit(logs="None")
+    assert "shim None" in (path_of(without) / "hosts" / "algo-1" / "log").read_text()
+
+
 def test_opt_ml_is_each_hosts_own(session: Session, source: Path, tmp_path: Path) -> None:
     step, why = available_step(tmp_path)
     if step is Step.NONE:

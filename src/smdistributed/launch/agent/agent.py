@@ -37,6 +37,7 @@ from smdistributed.launch.agent.placement import notes_on
 from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
 from smdistributed.launch.agent.strays import end_strays
+from smdistributed.launch.agent.without_gpus import on_cpus
 from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
 from smdistributed.launch.contract.paths import OPT_ML, Paths
@@ -200,6 +201,17 @@ class Agent:
         gpus = _share_of(base, plan.index, plan.num_hosts)
         if gpus is not None:
             base["CUDA_VISIBLE_DEVICES"] = gpus
+        num_gpus = visible_accelerators(base)
+        base, said = on_cpus(
+            base,
+            resources.current_group.instance_type,
+            num_gpus,
+            plan.processes,
+            has_shim=plan.cpu_shim,
+            is_torch=not script.framework_module.startswith("sagemaker_tensorflow"),
+        )
+        if said and plan.index == 0:
+            self._say(said)
         code, layer = self._paths.code, self._directory.packages
         folders = [str(code)]
         folders += install(code, layer, script.entry_point, base, self._is_unwanted)
@@ -215,7 +227,7 @@ class Agent:
             hyperparameters,
             plan.channels,
             script,
-            Machine(cores, visible_accelerators(base)),
+            Machine(cores, plan.processes if plan.emulate_gpus else num_gpus),
         )
         # Where ranks meet is ours: several jobs may run on one machine.
         told["MASTER_ADDR"] = plan.master_address

@@ -70,6 +70,8 @@ class Plan:
         intermediate: the folder to which intermediate output goes; empty: it goes nowhere.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
         attempt: its number, from 1.
+        cpu_shim: the CPU shims are on where GPUs are missing that the instance type names.
+        emulate_gpus: the script is told of a GPU for each process of a host.
     """
 
     host: str
@@ -91,6 +93,8 @@ class Plan:
     intermediate: str = ""
     grace_s: float = 5.0
     attempt: int = 1
+    cpu_shim: bool = True
+    emulate_gpus: bool = False
 
     def data(self) -> dict[str, Source]:
         """By name of the channel, its data."""

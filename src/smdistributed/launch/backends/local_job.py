@@ -126,6 +126,8 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             checkpoints=str(local_path(kept["S3Uri"], home)) if kept else "",
             checkpoints_here=kept.get("LocalPath") or "/opt/ml/checkpoints",
             intermediate=_intermediate(hyperparameters, record.name, home),
+            cpu_shim=record.local.get("cpu_shim", True),
+            emulate_gpus=record.local.get("emulate_gpus", False),
         )
         for index, host in enumerate(hosts)
     ]
