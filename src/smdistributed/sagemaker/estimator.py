@@ -521,10 +521,6 @@ class EstimatorBase:
             ("container_arguments", self.container_arguments),
             ("distribution of Estimator", self._leaves_distribution_out()),
             ("parameter_server", _is_enabled(self.distribution, "parameter_server")),
-            (
-                "multi_worker_mirrored_strategy",
-                _is_enabled(self.distribution, "multi_worker_mirrored_strategy"),
-            ),
             ("instance_groups of the distribution", self._leaves_groups_out()),
             ("enable_network_isolation", self._enable_network_isolation),
         ):

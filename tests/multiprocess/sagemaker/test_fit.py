@@ -335,6 +335,28 @@ def test_tensorflow_is_told_where_its_model_goes(session: Session, source: Path)
     assert "/model'" in log
 
 
+def test_hosts_are_workers_of_a_mirrored_strategy(session: Session, source: Path) -> None:
+    (source / "train.py").write_text(
+        "import json, os\n"
+        "found = json.loads(os.environ['TF_CONFIG'])\n"
+        "print(found['task'], len(set(found['cluster']['worker'])), 'RANK' in os.environ)\n"
+    )
+    fitted = TensorFlow(
+        entry_point="train.py",
+        source_dir=str(source),
+        framework_version="2.11",
+        py_version="py39",
+        instance_count=2,
+        instance_type="ml.p3.16xlarge",
+        distribution={"multi_worker_mirrored_strategy": {"enabled": True}},
+        sagemaker_session=session,
+    )
+    fitted.fit(logs=False)
+    for index in range(2):
+        log = (path_of(fitted) / "hosts" / f"algo-{index + 1}" / "log").read_text()
+        assert f"{{'type': 'worker', 'index': {index}}} 2 False" in log
+
+
 def test_data_of_the_store_and_a_single_file(
     session: Session, source: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_processes_on_each_host(
     assert [plan.index for plan in made] == [0, 1]
     assert len({plan.master_port for plan in made}) == 1
     assert [plan.resources["current_host"] for plan in made] == ["algo-1", "algo-2"]
+
+
+MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
+
+
+def test_workers_of_tensorflow_have_ports_of_their_own(tmp_path: Path) -> None:
+    """Sections 4.2 and 7.3: all hosts are workers, one process each."""
+    made = plans(record({MIRRORED: "true", **MPI}, 3), tmp_path)
+    assert [plan.processes for plan in made] == [1, 1, 1]
+    assert not any(plan.is_distributed for plan in made), "the strategy wins over mpi"
+    workers = made[0].tf_workers
+    assert [plan.tf_workers for plan in made] == [workers] * 3
+    assert all(re.fullmatch(r"127\.0\.0\.1:[0-9]+", each) for each in workers)
+    ports = {*workers, f"127.0.0.1:{made[0].master_port}"}
+    assert len(ports) == 4
+    assert plans(record(MPI), tmp_path)[0].tf_workers == []
 
 
 @pytest.mark.parametrize("asked", ["0", "-1", '"two"', "1.5", "true", "5000"])

@@ -42,6 +42,7 @@ from smdistributed.launch.contract.failures import failure_text, told_error, wri
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
 from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
+from smdistributed.launch.contract.tf_config import tf_config
 from smdistributed.launch.contract.variables import Machine, Script, variables
 from smdistributed.launch.environment import usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -232,6 +233,8 @@ class Agent:
         # Where ranks meet is ours: several jobs may run on one machine.
         told["MASTER_ADDR"] = plan.master_address
         told["MASTER_PORT"] = str(plan.master_port)
+        if plan.tf_workers:
+            told["TF_CONFIG"] = tf_config(plan.tf_workers, plan.index)
         return [
             {**base, **self._membership(rank, resources), **told} for rank in range(plan.processes)
         ]

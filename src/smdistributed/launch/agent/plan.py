@@ -69,6 +69,7 @@ class Plan:
         checkpoints_here: where the script writes them, as it sees it.
         intermediate: the folder to which intermediate output goes; empty: it goes nowhere.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
+        tf_workers: address and port of each host's process, if they are TensorFlow's workers.
         attempt: its number, from 1.
         cpu_shim: the CPU shims are on where GPUs are missing that the instance type names.
         emulate_gpus: the script is told of a GPU for each process of a host.
@@ -92,6 +93,7 @@ class Plan:
     checkpoints_here: str = "/opt/ml/checkpoints"
     intermediate: str = ""
     grace_s: float = 5.0
+    tf_workers: list[str] = dataclasses.field(default_factory=list)
     attempt: int = 1
     cpu_shim: bool = True
     emulate_gpus: bool = False

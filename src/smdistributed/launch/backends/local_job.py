@@ -37,7 +37,11 @@ from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
-from smdistributed.launch.contract.processes import is_distributed, processes_per_host
+from smdistributed.launch.contract.processes import (
+    MIRRORED,
+    is_distributed,
+    processes_per_host,
+)
 from smdistributed.launch.contract.resources import (
     HOMOGENEOUS,
     InstanceGroup,
@@ -102,7 +106,8 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
     num_gpus = visible_accelerators({**os.environ, **environment})
     if num_gpus >= len(hosts):  # each host has its share (`agent`)
         num_gpus //= len(hosts)
-    port = free_port()
+    # Hosts share the address, so each needs a port of its own in the place of 8890.
+    port, *ports = _free_ports(1 + (len(hosts) if framework.get(MIRRORED) is True else 0))
     return [
         Plan(
             host=host,
@@ -126,11 +131,20 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             checkpoints=str(local_path(kept["S3Uri"], home)) if kept else "",
             checkpoints_here=kept.get("LocalPath") or "/opt/ml/checkpoints",
             intermediate=_intermediate(hyperparameters, record.name, home),
+            tf_workers=[f"{LOOPBACK}:{each}" for each in ports],
             cpu_shim=record.local.get("cpu_shim", True),
             emulate_gpus=record.local.get("emulate_gpus", False),
         )
         for index, host in enumerate(hosts)
     ]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Each one another."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 def _exported(framework: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
 
-__all__ = ["DISTRIBUTIONS", "gpus_of", "is_distributed", "processes_per_host"]
+__all__ = ["DISTRIBUTIONS", "MIRRORED", "gpus_of", "is_distributed", "processes_per_host"]
 
 DISTRIBUTIONS = (
     "sagemaker_distributed_dataparallel_enabled",
@@ -21,6 +21,10 @@ DISTRIBUTIONS = (
     "sagemaker_torch_distributed_enabled",
 )
 """Hyperparameters of which one that is true has several processes of a host be ranks of a job."""
+
+MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
+"""Hyperparameter that, if true, has each host be a worker of TensorFlow's strategy of that name. It
+wins over the others."""
 
 _PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
 _MOST = 1024
@@ -55,6 +59,8 @@ def is_distributed(framework: Mapping[str, Any]) -> bool:
     Args:
         framework: the framework's hyperparameters, decoded.
     """
+    if framework.get(MIRRORED) is True:
+        return False
     return any(framework.get(name) is True for name in DISTRIBUTIONS)
 
 

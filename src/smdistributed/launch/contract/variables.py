@@ -20,7 +20,7 @@ from smdistributed.launch.contract.hyperparameters import (
     variable_text,
 )
 from smdistributed.launch.contract.paths import BASE_DIRECTORY, Paths
-from smdistributed.launch.contract.processes import DISTRIBUTIONS
+from smdistributed.launch.contract.processes import DISTRIBUTIONS, MIRRORED
 from smdistributed.launch.contract.resources import InstanceGroup, Resources
 
 __all__ = ["MASTER_PORT", "MOST_BYTES", "Machine", "Script", "training_environment", "variables"]
@@ -33,7 +33,7 @@ MOST_BYTES = 128 << 10
 # Of the framework's hyperparameters: one that is true says that a distribution is on.
 _DISTRIBUTIONS = (
     *DISTRIBUTIONS,
-    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    MIRRORED,
     "sagemaker_parameter_server_enabled",
 )
 _DISTRIBUTION_GROUPS = "sagemaker_distribution_instance_groups"
