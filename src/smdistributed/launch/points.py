@@ -31,14 +31,15 @@ class Point(NamedTuple):
     value: float
 
 
-def points_of(directory: Path) -> list[Point]:
+def points_of(directory: Path, file: str = "metrics.jsonl") -> list[Point]:
     """All of a job, by time; those of one moment in the order of hosts and lines.
 
     Args:
         directory: of the job. It may be running: a line that is not complete is left out.
+        file: of each host, with a point on a line.
     """
     points = []
-    for path in sorted((directory / "hosts").glob("*/metrics.jsonl")):
+    for path in sorted((directory / "hosts").glob(f"*/{file}")):
         for line in path.read_bytes().splitlines():
             try:
                 found = json.loads(line)

@@ -221,10 +221,16 @@ def stop(
 
 
 @application.command()
-def metrics(job: _Job, json_: JsonOption = False) -> None:
+def metrics(
+    job: _Job,
+    json_: JsonOption = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="What its hosts used of the machine instead.")
+    ] = False,
+) -> None:
     """Print the values that were found in what a job has printed."""
     directory = Session().job(job)
-    points = points_of(directory.path)
+    points = points_of(directory.path, "system_metrics.jsonl" if system else "metrics.jsonl")
     if json_:
         print_json([point._asdict() for point in points])
         return

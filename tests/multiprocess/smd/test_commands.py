@@ -78,6 +78,8 @@ def test_a_job_from_its_start_to_its_removal(smd: Command, tmp_path: Path) -> No
     assert "hello 1" in smd("logs", "mine", "--host", "algo-1").stdout
     points = json.loads(smd("metrics", "mine", "--json").stdout)
     assert [(point["name"], point["value"]) for point in points] == [("loss", 0.25)] * 2
+    of_system = json.loads(smd("metrics", "mine", "--system", "--json").stdout)
+    assert {point["name"] for point in of_system} == {"CPUUtilization", "DiskUtilization"}
     assert smd("stop", "mine").stdout == "mine: Completed\n"
     assert "would remove mine" in smd("clean", "--older-than", "0s").stdout
     assert "0 jobs" in smd("clean", "--older-than", "1d", "--yes").stdout

@@ -37,6 +37,7 @@ from smdistributed.launch.agent.placement import notes_on
 from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
 from smdistributed.launch.agent.strays import end_strays
+from smdistributed.launch.agent.usage import Usage
 from smdistributed.launch.agent.without_gpus import on_cpus
 from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
@@ -80,7 +81,7 @@ class Agent:
         self._pipes = ChannelPipes(self._plan.data(), self._paths.data)
         self._failure = ""
         self._supervisor: Supervisor | None = None
-        self._to_begin: list[CheckpointSync] = []
+        self._to_begin: list[CheckpointSync | Usage] = []
         self._is_ending = False
         self._num_reported = 0
         self._is_python = True
@@ -264,6 +265,8 @@ class Agent:
         log = HostLog(
             self._directory.log, self._directory.metrics, scanner, self._directory.event_file()
         )
+        usage = Usage(os.getpid(), self._directory.system_metrics, _gpus_of(environments[0]))
+        self._to_begin.append(usage)
         self._report(Phase.TRAINING)
         self._supervisor = Supervisor(
             command,
@@ -282,6 +285,7 @@ class Agent:
         finally:
             with contextlib.suppress(OSError):
                 self._directory.heartbeat.unlink(missing_ok=True)
+            usage.end()
         end_strays()
         with contextlib.suppress(OSError):
             self._report(Phase.TRAINING)
@@ -397,6 +401,12 @@ def _share_of(environ: Mapping[str, str], index: int, num_hosts: int) -> str | N
     names = [each.strip() for each in given.split(",")] if given else list(map(str, range(count)))
     size = count // num_hosts
     return ",".join(names[index * size : (index + 1) * size])
+
+
+def _gpus_of(environ: Mapping[str, str]) -> str:
+    """The GPUs of a host, as nvidia-smi takes them; empty: it has none."""
+    count = visible_accelerators(environ)
+    return environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count))) if count else ""
 
 
 def _torch_version() -> str | None:

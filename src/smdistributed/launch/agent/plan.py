@@ -9,6 +9,7 @@
     heartbeat     there while ranks run, and touched by the agent about once a second
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
+    system_metrics.jsonl   what the host used of the machine
     channels/     where data lie that the script may not change (`placement`)
     ml/           the layout of `/opt/ml`
 
@@ -168,6 +169,7 @@ class HostDirectory:
         self.views = path / "channels"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
+        self.system_metrics = path / "system_metrics.jsonl"
         self.packages = path / "packages"
         self.heartbeat = path / "heartbeat"
         self.lock = Lock(path / "lock")
