@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
+from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Status
 from smdistributed.sagemaker.exceptions import CapacityError, UnexpectedStatusException
@@ -24,8 +24,6 @@ __all__ = ["LogFollower", "TrainingJob", "log_level_of"]
 
 _log = get_logger()
 _POLL_S = 0.1
-# Of a log; a line of a rank is shorter (`launch.output`).
-_MOST_AT_ONCE = 1 << 20
 # By the number of the host, on a terminal.
 _COLOURS = (34, 35, 32, 36, 33)
 _LOGS = ("All", "Training", "Rules", "None")
@@ -53,45 +51,19 @@ class LogFollower:
     """Prints what the hosts of a job log, as far as it has not been printed.
 
     Args:
-        directory: of the job.
-        host: such as `algo-1`: of that host alone; None: of all.
-        rank: of that rank alone, of ranks of a job; None: of all.
+        log: of the job.
     """
 
-    def __init__(
-        self, directory: Path, *, host: str | None = None, rank: int | None = None
-    ) -> None:
-        self._directory = directory
-        self._pattern = f"{host or 'algo-*'}/log"
-        self._prefix = None if rank is None else f"[1,mpirank:{rank},".encode()
-        self._positions: dict[Path, int] = {}
-        self._latest: dict[int, bytes] = {}  # by host; a clock may be set back
+    def __init__(self, log: JobLog) -> None:
+        self._log = log
 
     def print_new(self) -> None:
-        """Prints lines that have come since; of several hosts about in the order of time."""
-        while lines := list(self._new()):
-            for _, host, line in sorted(lines, key=lambda each: each[:2]):
-                if self._prefix is not None and not line[25:].startswith(self._prefix):
-                    continue
-                text = line[25:].decode(errors="replace")
-                encoding = sys.stdout.encoding or "utf-8"
-                text = text.encode(encoding, "replace").decode(encoding)
-                print(_coloured(text, host) if sys.stdout.isatty() else text)
-            sys.stdout.flush()
-
-    def _new(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """The next lines of each host: their time, the host's number, and the line."""
-        for path in (self._directory / "hosts").glob(self._pattern):
-            host = int(path.parent.name.removeprefix("algo-"))
-            with path.open("rb") as file:
-                file.seek(self._positions.get(path, 0))
-                content = file.read(_MOST_AT_ONCE)
-            end = content.rfind(b"\n") + 1
-            self._positions[path] = self._positions.get(path, 0) + end
-            for line in content[:end].split(b"\n")[:-1]:
-                latest = max(self._latest.get(host, b""), line[:24])
-                self._latest[host] = latest
-                yield latest, host, line
+        """Prints lines that have come since."""
+        encoding = sys.stdout.encoding or "utf-8"
+        for line in self._log.new():
+            text = line.text.decode(errors="replace").encode(encoding, "replace").decode(encoding)
+            print(_coloured(text, line.host) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
 
 
 def _coloured(text: str, host: int) -> str:
@@ -158,7 +130,7 @@ class TrainingJob:
         """
         prints = log_level_of(logs)
         job = self._session.job(self.name)
-        follower = LogFollower(job.path)
+        follower = LogFollower(self._session.backend.logs(job))
         while True:
             record = self._session.backend.poll(job)
             if prints:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed._common.log import get_logger
+from smdistributed.launch.backends.backend import Backend
+from smdistributed.launch.backends.interruption import interrupt
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
 from smdistributed.launch.data import buckets
@@ -72,7 +74,7 @@ class Session:
         self.boto_session = boto_session
         self.sagemaker_config = dict(sagemaker_config or {})
         self.default_bucket_prefix = default_bucket_prefix
-        self.backend = LocalBackend()
+        self.backend: Backend = LocalBackend()
         self._default_bucket = default_bucket
         self._home = home
 
@@ -294,7 +296,8 @@ class Session:
         Raises:
             ConfigurationError: there is no such job, or it cannot be interrupted; says why.
         """
-        self.backend.interrupt(self.job(job_name), reason or "interrupt_training_job() was called")
+        job = self.job(job_name)
+        interrupt(self.backend, job, reason or "interrupt_training_job() was called")
 
     def resume_training_job(self, job_name: str, new_name: str | None = None) -> str:
         """Has a job go on that was stopped, or whose processes were lost: as a new job.

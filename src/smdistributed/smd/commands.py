@@ -194,7 +194,7 @@ def logs(
         raise ConfigurationError(
             f"job {job!r} has one process on each host, and no ranks; expected --host instead."
         )
-    follower = LogFollower(directory.path, host=host, rank=rank)
+    follower = LogFollower(session.backend.logs(directory, host, rank))
     record = session.backend.poll(directory)
     follower.print_new()
     while follow and not record.status.is_terminal:
@@ -262,7 +262,7 @@ def clean(
         total += size
         print(f"{'removing' if yes else 'would remove'} {directory.name}: {size / _GIB:.3f} GiB")
         if yes:
-            shutil.rmtree(directory.path)
+            session.backend.clean(directory)
     print(f"{len(found)} jobs, {total / _GIB:.3f} GiB" + ("" if yes else "; remove with --yes"))
 
 

@@ -9,6 +9,7 @@ lock on the job's directory.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,10 +17,9 @@ from collections.abc import Mapping
 from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.ending import end_job, host_directories
-from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
-from smdistributed.launch.jobs.states import Status
 
 __all__ = ["LocalBackend"]
 
@@ -83,24 +83,33 @@ class LocalBackend:
         if not self.poll(job).status.is_terminal:
             job.ask_to_stop(reason)
 
-    def interrupt(self, job: JobDirectory, reason: str) -> None:
-        """Has a job on spot instances lose its hosts, and start again.
+    def logs(self, job: JobDirectory, host: str | None = None, rank: int | None = None) -> JobLog:
+        """What its hosts have logged so far, and will.
+
+        Args:
+            host, rank: of these alone; None: of all.
+        """
+        return JobLog(job.path, host=host, rank=rank)
+
+    def clean(self, job: JobDirectory) -> None:
+        """Removes the directory of a job that has ended.
 
         Raises:
-            ConfigurationError: it has ended, or is not on spot instances; or this user may not.
+            ConfigurationError: it has not ended, or this user may not.
         """
         record = self.poll(job)
-        if record.status is not Status.IN_PROGRESS:
+        if not record.status.is_terminal:
             raise ConfigurationError(
-                f"job {job.name!r} is {record.secondary}; expected one that goes on, to be"
-                " interrupted."
+                f"job {job.name!r} is {record.secondary}; expected one that has ended, to be"
+                " removed. Stop it first."
             )
-        if not Limits.of(record.request).is_spot:
+        try:
+            shutil.rmtree(job.path)
+        except OSError as error:
             raise ConfigurationError(
-                f"job {job.name!r} was not started with use_spot_instances; expected one that was:"
-                " others are never interrupted. stop() ends it."
-            )
-        job.ask_to_interrupt(reason)
+                f"the directory of job {job.name!r} cannot be removed: {error}; expected one that"
+                " this user may write."
+            ) from None
 
 
 def _start(job: JobDirectory) -> subprocess.Popen[bytes]:

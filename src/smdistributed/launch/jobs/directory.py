@@ -250,7 +250,7 @@ def _made(path: Path, record: JobRecord) -> JobDirectory:
         begun.lock.release()
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    job.lock = begun.lock
+    job.lock.take_over(begun.lock)
     return job
 
 

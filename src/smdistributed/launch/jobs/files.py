@@ -166,6 +166,10 @@ class Lock:
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
 
+    def take_over(self, other: Lock) -> None:
+        """Holds it in the place of another object, whose file was renamed to this one's."""
+        self._descriptor, other._descriptor = other._descriptor, None
+
     def hand_over(self) -> None:
         """Another process holds it now, by the descriptor that it was given."""
         if self._descriptor is not None:
