@@ -27,6 +27,7 @@ from smdistributed.launch.jobs.directory import JobDirectory, job_names
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Status
 from smdistributed.launch.points import points_of
+from smdistributed.launch.serve.endpoints import missing_packages
 from smdistributed.sagemaker.estimator import Estimator, EstimatorBase
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.job import LogFollower, TrainingJob
@@ -157,7 +158,7 @@ def jobs(json_: JsonOption = False) -> None:
         print("No jobs yet. Start one: smd run train.py (smd run --help has its options).")
         return
     table = Table(box=None)
-    for heading in ("JOB", "STATUS", "HOSTS", "BEGAN", "TOOK"):
+    for heading in ("JOB", "STATUS", "HOSTS", "BEGAN", "TOOK", "SIZE"):
         table.add_column(heading, no_wrap=heading == "JOB")
     for record in known:
         began = f"{record.created.astimezone():%Y-%m-%d %H:%M:%S}"
@@ -165,7 +166,8 @@ def jobs(json_: JsonOption = False) -> None:
         hosts = config.get("InstanceCount") or sum(
             each["InstanceCount"] for each in config["InstanceGroups"]
         )
-        table.add_row(record.name, str(record.secondary), str(hosts), began, _took(record))
+        size = _size_text(record.size) if record.size else ""
+        table.add_row(record.name, str(record.secondary), str(hosts), began, _took(record), size)
     console().print(table)
 
 
@@ -242,28 +244,35 @@ def metrics(
 @application.command()
 def clean(
     older_than: Annotated[str, typer.Option(help="7d, 12h or 30m: ended longer ago.")] = "7d",
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints",
+            help="Leave jobs whose checkpoints are in their directory alone, in no bucket.",
+        ),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove; else only say what would be.")
     ] = False,
 ) -> None:
-    """Remove the directories of jobs that have ended. Results and checkpoints stay."""
+    """Remove the directories of jobs that have ended. Results and checkpoints in buckets stay."""
     session = Session()
     limit = dt.datetime.now(dt.UTC) - min(_duration(older_than), dt.timedelta(days=36_500))
-    found = []
+    count = total = 0
     for name in job_names(session.home):
         record = _record(session, name)
-        if record is not None and record.status.is_terminal:
-            ended = record.transitions[-1].start
-            if ended <= limit:
-                found.append(session.job(name))
-    total = 0
-    for directory in found:
-        size = _size(directory)
-        total += size
-        print(f"{'removing' if yes else 'would remove'} {directory.name}: {size / _GIB:.3f} GiB")
+        if record is None or not record.status.is_terminal or record.transitions[-1].start > limit:
+            continue
+        directory = session.job(name)
+        if keep_checkpoints and _has_checkpoints(directory, record):
+            print(f"keeping {name}: its checkpoints are nowhere else")
+            continue
+        size = directory.size()
+        count, total = count + 1, total + size
+        print(f"{'removing' if yes else 'would remove'} {name}: {_size_text(size)}")
         if yes:
             session.backend.clean(directory)
-    print(f"{len(found)} jobs, {total / _GIB:.3f} GiB" + ("" if yes else "; remove with --yes"))
+    print(f"{count} jobs, {_size_text(total)}" + ("" if yes else "; remove with --yes"))
 
 
 @application.command()
@@ -280,6 +289,7 @@ def doctor() -> None:
         ("processors", str(usable_cores())),
         ("GPUs", str(visible_accelerators(os.environ))),
         ("/opt/ml", step.value + (f"; {why}" if why else "")),
+        ("endpoints", _endpoints_text()),
         ("Python", f"{sys.version.split()[0]} at {sys.executable}"),
     ):
         print(f"{what:<11} {value}")
@@ -389,7 +399,7 @@ def _summary(record: JobRecord, now: dt.datetime) -> dict[str, Any]:
         "TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingEndTime",
         "LastModifiedTime", "TrainingJobStatus", "SecondaryStatus", "FailureReason",
     )  # fmt: skip
-    return {key: described[key] for key in keys if key in described}
+    return {**{key: described[key] for key in keys if key in described}, "SizeInBytes": record.size}
 
 
 def _has_ranks(directory: JobDirectory) -> bool:
@@ -414,6 +424,24 @@ def _duration(text: str) -> dt.timedelta:
     return dt.timedelta(**{units[unit]: int(number)})
 
 
-def _size(directory: JobDirectory) -> int:
-    paths = [path for path in directory.path.rglob("*") if path.is_file() and not path.is_symlink()]
-    return sum(path.lstat().st_size for path in paths)
+def _endpoints_text() -> str:
+    missing = missing_packages()
+    if missing:
+        return f"not here: {' and '.join(missing)} are missing (the extra serve)"
+    return "fastapi and uvicorn are there"
+
+
+def _has_checkpoints(directory: JobDirectory, record: JobRecord) -> bool:
+    """Whether a host has any that were copied nowhere."""
+    if "CheckpointConfig" in record.request:
+        return False
+    return any(directory.path.glob("hosts/*/ml/checkpoints/*"))
+
+
+def _size_text(size: int) -> str:
+    """Such as `512 B` or `3.1 GB`."""
+    if size < 1000:
+        return f"{size} B"
+    units = ("kB", "MB", "GB", "TB")
+    power = min(len(units), (len(str(size)) - 1) // 3)
+    return f"{size / 1000**power:.1f} {units[power - 1]}"

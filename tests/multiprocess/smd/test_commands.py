@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -312,3 +313,34 @@ def test_a_model_from_its_endpoint_to_its_end(smd: Command, tmp_path: Path) -> N
         "expected pytorch or tensorflow"
         in smd("deploy", "mine.tar.gz", "--framework", "x", status=2).stderr
     )
+
+
+def test_jobs_say_with_whom_they_share_and_how_much_they_have_left(
+    smd: Command, tmp_path: Path
+) -> None:
+    smd("run", "train.py", "--name", "long", "--no-wait", "-p", "waits=")
+    said = smd("run", "train.py", "--name", "short").stderr
+    assert re.search(r"job short shares the \d+ processors of this machine with long\n", said), said
+    smd("stop", "long")
+    assert "shares" not in smd("run", "train.py", "--name", "alone").stderr
+    sizes = {
+        each["TrainingJobName"]: each["SizeInBytes"]
+        for each in json.loads(smd("jobs", "--json").stdout)
+    }
+    assert all(10_000 < size < 10_000_000 for size in sizes.values()), sizes
+    assert re.search(r"alone +Completed +1 .* kB", smd("jobs").stdout)
+
+
+def test_checkpoints_that_are_nowhere_else_can_be_kept(smd: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nos.makedirs('../checkpoints', exist_ok=True)\nopen('../checkpoints/1', 'w')\n"
+    )
+    smd("run", "train.py", "--name", "here")
+    smd("run", "train.py", "--name", "there", "--checkpoints", "s3://kept/x")
+    said = smd("clean", "--older-than", "0s", "--keep-checkpoints", "--yes").stdout
+    assert "keeping here: its checkpoints are nowhere else" in said
+    assert "removing there" in said
+    assert [each["TrainingJobName"] for each in json.loads(smd("jobs", "--json").stdout)] == [
+        "here"
+    ]
+    assert (tmp_path / "home" / "buckets" / "kept" / "x" / "1").is_file()

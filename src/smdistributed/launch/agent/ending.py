@@ -86,7 +86,7 @@ def end_job(
     if last is Secondary.COMPLETED and record.secondary is Secondary.TRAINING:
         record = record.moved(Secondary.UPLOADING, now())
     record = record.moved(last, now(), reason=reason)
-    record = record.with_end(model, _last_metrics(hosts))
+    record = record.with_end(model, _last_metrics(hosts), job.size())
     job.give_room()
     job.write(record)
     job.note("ended", now(), status=str(record.status), reason=reason)

@@ -16,12 +16,17 @@ from collections.abc import Mapping
 
 from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.log import get_logger
 from smdistributed.launch.agent.ending import end_job, host_directories
-from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.environment import usable_cores
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory, running_jobs
 from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 
 __all__ = ["LocalBackend"]
+
+_log = get_logger()
 
 
 class LocalBackend:
@@ -46,6 +51,14 @@ class LocalBackend:
             job.lock.release()
             raise
         job.lock.hand_over()
+        others = [each for each in running_jobs(Home(job.path.parent.parent)) if each != job.name]
+        if others:
+            _log.warning(
+                "job %s shares the %d processors of this machine with %s",
+                job.name,
+                usable_cores(),
+                ", ".join(others),
+            )
 
     def poll(self, job: JobDirectory) -> JobRecord:
         """The job's record, which is ended here if nobody is left to do it."""

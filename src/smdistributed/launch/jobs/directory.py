@@ -36,7 +36,7 @@ from smdistributed.launch.jobs.files import (
 from smdistributed.launch.jobs.names import check_name
 from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["JobDirectory", "create_job", "find_job", "job_names"]
+__all__ = ["JobDirectory", "create_job", "find_job", "job_names", "running_jobs"]
 
 _RESERVED = 64 << 10
 
@@ -119,6 +119,18 @@ class JobDirectory:
         """Gives back what was kept: now is the end."""
         with contextlib.suppress(OSError):
             self._reserve.unlink(missing_ok=True)
+
+    def size(self) -> int:
+        """Bytes of the files in it. What cannot be read counts nothing."""
+        total, folders = 0, [self.path]
+        while folders:
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -281,6 +293,11 @@ def find_job(home: Home, name: str) -> JobDirectory:
         f"could not find job {name!r} in {home.jobs}; expected the name of one that was started"
         f" there.{hint}"
     )
+
+
+def running_jobs(home: Home) -> list[str]:
+    """Names of all whose process lives, sorted."""
+    return [name for name in job_names(home) if JobDirectory(home.jobs / name).is_alive()]
 
 
 def job_names(home: Home) -> list[str]:

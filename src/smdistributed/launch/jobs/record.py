@@ -56,6 +56,7 @@ class JobRecord:
         failure_reason: why it failed, at most 1024 characters; empty if it has not.
         model_artifacts: the URI of the model; empty if there is none.
         metrics: the last value of each: name, value, and when.
+        size: bytes that its directory had at its end; 0 before.
     """
 
     request: Mapping[str, Any]
@@ -66,6 +67,7 @@ class JobRecord:
     failure_reason: str = ""
     model_artifacts: str = ""
     metrics: tuple[tuple[str, float, dt.datetime], ...] = ()
+    size: int = 0
 
     @classmethod
     def new(
@@ -118,10 +120,15 @@ class JobRecord:
         )
 
     def with_end(
-        self, model_artifacts: str, metrics: Iterable[tuple[str, float, dt.datetime]]
+        self,
+        model_artifacts: str,
+        metrics: Iterable[tuple[str, float, dt.datetime]],
+        size: int = 0,
     ) -> JobRecord:
         """The record with what is there in the end."""
-        return dataclasses.replace(self, model_artifacts=model_artifacts, metrics=tuple(metrics))
+        return dataclasses.replace(
+            self, model_artifacts=model_artifacts, metrics=tuple(metrics), size=size
+        )
 
     def training_times(self) -> tuple[dt.datetime | None, dt.datetime | None]:
         """When it began to train, and when it was over; None where it has not."""
@@ -201,6 +208,7 @@ class JobRecord:
             "FailureReason": self.failure_reason,
             "ModelArtifacts": self.model_artifacts,
             "Metrics": [[name, value, _text_of(time)] for name, value, time in self.metrics],
+            "Size": self.size,
         }
 
     @classmethod
@@ -242,6 +250,7 @@ class JobRecord:
                 (str(name), float(value), _time_of(time))
                 for name, value, time in document["Metrics"]
             ),
+            int(document.get("Size", 0)),  # the first records had none
         )
 
 

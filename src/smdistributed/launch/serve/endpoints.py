@@ -38,6 +38,7 @@ __all__ = [
     "delete_endpoint",
     "endpoint_names",
     "find_endpoint",
+    "missing_packages",
 ]
 
 _POLL_S = 0.05
@@ -249,8 +250,13 @@ def _reap() -> None:
     _started[:] = [each for each in _started if each.poll() is None]
 
 
+def missing_packages() -> list[str]:
+    """Of those that an endpoint's process needs."""
+    return [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+
+
 def _require_packages() -> None:
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = missing_packages()
     if missing:
         raise UnsupportedError(
             f"an endpoint needs {' and '.join(missing)}; expected packages of the extra serve."
