@@ -7,6 +7,7 @@ Source: launch specification, sections 2.2, 3.1, 8.1 and 9.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -52,16 +53,22 @@ class LogFollower:
 
     Args:
         log: of the job.
+        as_json: a line of JSON for each, with its time and its host.
     """
 
-    def __init__(self, log: JobLog) -> None:
+    def __init__(self, log: JobLog, *, as_json: bool = False) -> None:
         self._log = log
+        self._as_json = as_json
 
     def print_new(self) -> None:
         """Prints lines that have come since."""
         encoding = sys.stdout.encoding or "utf-8"
         for line in self._log.new():
             text = line.text.decode(errors="replace").encode(encoding, "replace").decode(encoding)
+            if self._as_json:
+                host = f"algo-{line.host}"
+                print(json.dumps({"time": line.time.decode(), "host": host, "text": text}))
+                continue
             print(_coloured(text, line.host) if sys.stdout.isatty() else text)
         sys.stdout.flush()
 

@@ -172,8 +172,8 @@ def jobs(json_: JsonOption = False) -> None:
 
 
 @application.command()
-def describe(job: _Job) -> None:
-    """Print all that is known of a job: the response of DescribeTrainingJob, as JSON."""
+def describe(job: _Job, json_: JsonOption = True) -> None:
+    """Print all that is known of a job: the response of DescribeTrainingJob, always as JSON."""
     print_json(Session().describe_training_job(job))
 
 
@@ -183,6 +183,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
     host: Annotated[str | None, typer.Option(help="Such as algo-1: of that host alone.")] = None,
     rank: Annotated[int | None, typer.Option(help="Of that rank alone.")] = None,
+    json_: JsonOption = False,
 ) -> int:
     """Print what the ranks of a job have printed."""
     session = Session()
@@ -196,7 +197,7 @@ def logs(
         raise ConfigurationError(
             f"job {job!r} has one process on each host, and no ranks; expected --host instead."
         )
-    follower = LogFollower(session.backend.logs(directory, host, rank))
+    follower = LogFollower(session.backend.logs(directory, host, rank), as_json=json_)
     record = session.backend.poll(directory)
     follower.print_new()
     while follow and not record.status.is_terminal:
@@ -212,6 +213,7 @@ def logs(
 def stop(
     job: _Job,
     wait: Annotated[bool, typer.Option(help="Return when it has ended.")] = True,
+    json_: JsonOption = False,
 ) -> None:
     """Stop a job: its ranks have 120 s, and what there is is saved."""
     session = Session()
@@ -219,7 +221,11 @@ def stop(
     session.stop_training_job(job)
     while wait and not session.backend.poll(directory).status.is_terminal:
         time.sleep(_POLL_S)
-    print(f"{job}: {session.backend.poll(directory).secondary}")
+    record = session.backend.poll(directory)
+    if json_:
+        print_json(_summary(record, dt.datetime.now(dt.UTC)))
+    else:
+        print(f"{job}: {record.secondary}")
 
 
 @application.command()
@@ -254,44 +260,54 @@ def clean(
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove; else only say what would be.")
     ] = False,
+    json_: JsonOption = False,
 ) -> None:
     """Remove the directories of jobs that have ended. Results and checkpoints in buckets stay."""
     session = Session()
     limit = dt.datetime.now(dt.UTC) - min(_duration(older_than), dt.timedelta(days=36_500))
-    count = total = 0
+    sizes = {}
     for name in job_names(session.home):
         record = _record(session, name)
         if record is None or not record.status.is_terminal or record.transitions[-1].start > limit:
             continue
         directory = session.job(name)
         if keep_checkpoints and _has_checkpoints(directory, record):
-            print(f"keeping {name}: its checkpoints are nowhere else")
+            if not json_:
+                print(f"keeping {name}: its checkpoints are nowhere else")
             continue
-        size = directory.size()
-        count, total = count + 1, total + size
-        print(f"{'removing' if yes else 'would remove'} {name}: {_size_text(size)}")
+        sizes[name] = directory.size()
+        if not json_:
+            print(f"{'removing' if yes else 'would remove'} {name}: {_size_text(sizes[name])}")
         if yes:
             session.backend.clean(directory)
-    print(f"{count} jobs, {_size_text(total)}" + ("" if yes else "; remove with --yes"))
+    if json_:
+        print_json({"Removed": yes, "SizeInBytes": sizes})
+        return
+    total = _size_text(sum(sizes.values()))
+    print(f"{len(sizes)} jobs, {total}" + ("" if yes else "; remove with --yes"))
 
 
 @application.command()
-def doctor() -> None:
+def doctor(json_: JsonOption = False) -> None:
     """Say what jobs find on this machine."""
     session = Session()
     home = session.home
     home.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     step, why = available_step(home.jobs)
     free = shutil.disk_usage(home.root).free
-    for what, value in (
-        ("home", f"{home.root} ({free / _GIB:.1f} GiB free)"),
-        ("jobs", str(len(job_names(home)))),
-        ("processors", str(usable_cores())),
-        ("GPUs", str(visible_accelerators(os.environ))),
-        ("/opt/ml", step.value + (f"; {why}" if why else "")),
-        ("endpoints", _endpoints_text()),
-        ("Python", f"{sys.version.split()[0]} at {sys.executable}"),
-    ):
+    found = {
+        "home": f"{home.root} ({free / _GIB:.1f} GiB free)",
+        "jobs": str(len(job_names(home))),
+        "processors": str(usable_cores()),
+        "GPUs": str(visible_accelerators(os.environ)),
+        "/opt/ml": step.value + (f"; {why}" if why else ""),
+        "endpoints": _endpoints_text(),
+        "Python": f"{sys.version.split()[0]} at {sys.executable}",
+    }
+    if json_:
+        print_json(found)
+        return
+    for what, value in found.items():
         print(f"{what:<11} {value}")
 
 

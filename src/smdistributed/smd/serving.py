@@ -48,6 +48,7 @@ def deploy(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the endpoint; else one is made.")] = None,
     wait: Annotated[bool, typer.Option(help="Return when the model is loaded.")] = True,
+    json_: JsonOption = False,
 ) -> int:
     """Serve a model on this machine; its processes go on without this command."""
     session = Session()
@@ -61,7 +62,11 @@ def deploy(
         return FAILED
     assert made.endpoint_name is not None
     record = session.endpoint(made.endpoint_name).poll()
-    print(f"{record.name}: {record.status}" + (f" at {_address(record)}" if record.port else ""))
+    if json_:
+        print_json(_described(record))
+    else:
+        where = f" at {_address(record)}" if record.port else ""
+        print(f"{record.name}: {record.status}{where}")
     return 0
 
 
@@ -71,7 +76,7 @@ def endpoints(json_: JsonOption = False) -> None:
     home = Session().home
     records = [each for name in endpoint_names(home) if (each := _record(home, name))]
     if json_:
-        print_json([{**each.describe(), "Address": _address(each)} for each in records])
+        print_json([_described(each) for each in records])
         return
     if not records:
         print("No endpoints. Serve a job's model: smd deploy JOB (smd deploy --help has more).")
@@ -87,10 +92,14 @@ def endpoints(json_: JsonOption = False) -> None:
 @application.command()
 def undeploy(
     endpoint: Annotated[str, typer.Argument(help="Its name; see `smd endpoints`.")],
+    json_: JsonOption = False,
 ) -> None:
     """End an endpoint: what has come in is answered, then nothing is left of it."""
     Session().delete_endpoint(endpoint)
-    print(f"{endpoint}: deleted")
+    if json_:
+        print_json({"EndpointName": endpoint, "Deleted": True})
+    else:
+        print(f"{endpoint}: deleted")
 
 
 def _model(
@@ -126,6 +135,10 @@ def _record(home: Home, name: str) -> EndpointRecord | None:
     except ConfigurationError as error:
         print(f"smd: {error}", file=sys.stderr)
         return None
+
+
+def _described(record: EndpointRecord) -> dict[str, Any]:
+    return {**record.describe(), "Address": _address(record)}
 
 
 def _address(record: EndpointRecord) -> str:

@@ -344,3 +344,18 @@ def test_checkpoints_that_are_nowhere_else_can_be_kept(smd: Command, tmp_path: P
         "here"
     ]
     assert (tmp_path / "home" / "buckets" / "kept" / "x" / "1").is_file()
+
+
+def test_every_command_prints_json_for_programs(smd: Command) -> None:
+    smd("run", "train.py", "--name", "mine")
+    said = [json.loads(line) for line in smd("logs", "mine", "--json").stdout.splitlines()]
+    assert [each["host"] for each in said] == ["algo-1"] * 2
+    assert said[1]["text"] == "loss: 0.25"
+    assert json.loads(smd("describe", "mine", "--json").stdout)["TrainingJobName"] == "mine"
+    assert json.loads(smd("stop", "mine", "--json").stdout)["SecondaryStatus"] == "Completed"
+    assert json.loads(smd("doctor", "--json").stdout)["jobs"] == "1"
+    assert json.loads(smd("metrics", "mine", "--json").stdout) == []
+    cleaned = json.loads(smd("clean", "--older-than", "0s", "--yes", "--json").stdout)
+    assert list(cleaned["SizeInBytes"]) == ["mine"]
+    assert json.loads(smd("jobs", "--json").stdout) == []
+    assert json.loads(smd("endpoints", "--json").stdout) == []
