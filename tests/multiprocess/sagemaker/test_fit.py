@@ -513,6 +513,21 @@ def test_stop_gives_the_script_time_and_saves_the_model(session: Session, source
     assert describe(fitted) == described
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1])
+def test_a_signal_in_the_first_moments_stops_the_job(
+    session: Session, source: Path, after_s: float
+) -> None:
+    fitted = estimator(source, session, SLEEPS)
+    fitted.fit(wait=False)
+    time.sleep(after_s)
+    (pid,) = [
+        pid for pid, line in processes_of(str(path_of(fitted))).items() if "local_job" in line
+    ]
+    os.kill(pid, signal.SIGTERM)
+    fitted.latest_training_job.wait(logs=False)
+    assert fitted.latest_training_job.describe()["TrainingJobStatus"] == "Stopped"
+
+
 def test_a_job_that_takes_too_long_is_stopped(session: Session, source: Path) -> None:
     fitted = estimator(source, session, "import time; time.sleep(100)", max_run=1)
     fitted.fit(logs="None")

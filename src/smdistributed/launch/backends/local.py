@@ -18,6 +18,7 @@ from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed.launch.backends.signals import held_back
 from smdistributed.launch.environment import usable_cores
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory, running_jobs
@@ -128,7 +129,7 @@ class LocalBackend:
 def _start(job: JobDirectory) -> subprocess.Popen[bytes]:
     """The process of a job, which has the job's lock too."""
     lock = job.lock.descriptor
-    with (job.path / "job.log").open("ab") as file:
+    with (job.path / "job.log").open("ab") as file, held_back():
         return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "smdistributed.launch.backends.local_job"),

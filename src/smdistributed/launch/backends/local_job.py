@@ -35,6 +35,7 @@ from smdistributed.launch.agent.plan import End, Plan
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.limits import Limits
+from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.contract.files import channel_config
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import (
@@ -213,8 +214,7 @@ class LocalJob:
 
     def run(self) -> None:
         """Does all of it."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._note_signal)
+        note_from_now_on(self._note_signal)
         adopt_orphans()  # what the ranks of an agent leave behind that was killed
         self._try()
         while self._is_tried_again():
