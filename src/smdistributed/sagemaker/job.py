@@ -173,6 +173,12 @@ class TrainingJob:
                     ", ".join(event["names"][:5]),
                     event["archive"],
                 )
+            if event.get("event") == "no-saved-model":
+                _log.warning(
+                    "the model of training job %s has no SavedModel in a folder whose name is a"
+                    ' number, so deploy() will not find one; expected such as SM_MODEL_DIR + "/1"',
+                    self.name,
+                )
         if record.status is Status.COMPLETED and not record.model_artifacts:
             _log.warning(
                 "training job %s has made no model: nothing was in SM_MODEL_DIR (/opt/ml/model)",

@@ -335,6 +335,29 @@ def test_tensorflow_is_told_where_its_model_goes(session: Session, source: Path)
     assert "/model'" in log
 
 
+@pytest.mark.parametrize(("folder", "is_told"), [("1", False), ("latest", True)])
+def test_tensorflow_is_told_if_nothing_can_be_served(
+    session: Session, source: Path, caplog: pytest.LogCaptureFixture, folder: str, is_told: bool
+) -> None:
+    """The warning of section 6.2 of the launch specification."""
+    (source / "train.py").write_text(
+        "import os\n"
+        f"folder = os.path.join(os.environ['SM_MODEL_DIR'], 'any', '{folder}')\n"
+        "os.makedirs(folder)\n"
+        "open(os.path.join(folder, 'saved_model.pb'), 'w').close()\n"
+    )
+    fitted = TensorFlow(
+        entry_point="train.py",
+        source_dir=str(source),
+        image_uri="tensorflow-training:1",
+        instance_count=1,
+        instance_type="local",
+        sagemaker_session=session,
+    )
+    fitted.fit(logs=False)
+    assert ("no SavedModel in a folder whose name is a number" in caplog.text) == is_told
+
+
 def test_hosts_are_workers_of_a_mirrored_strategy(session: Session, source: Path) -> None:
     (source / "train.py").write_text(
         "import json, os\n"

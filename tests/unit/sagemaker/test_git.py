@@ -104,7 +104,7 @@ def test_without_a_config_nothing_is_done() -> None:
         ({"repo": ""}, "has no repo"),
         ({"repo": 3}, "repo of git_config is 3; expected text"),
         ({"branch": "a\nb"}, "branch of git_config has a line feed"),
-        ({"brunch": "a"}, "git_config has 'brunch'; expected repo, branch"),
+        ({"breadth": "a"}, "git_config has 'breadth'; expected repo, branch"),
         ({"2FA_enabled": "yes"}, "2FA_enabled of git_config is 'yes'; expected True or False"),
         ({"password": 12345}, "password of git_config is of another type; expected text"),
         ({"username": "me"}, "one of username and password"),

@@ -125,12 +125,28 @@ def _save(
         if clashes:
             job.note("clash", now(), archive=name, names=clashes[:100])
         if name == model_name:
+            if _lacks_saved_model(record, directories):
+                job.note("no-saved-model", now())
             model = f"{uri}/{name}/" if is_folder else f"{uri}/{name}"
             if (
                 uri.startswith("file://") and not is_folder
             ):  # there too: where the SDK's local mode puts it
                 copy_whole(folder / name, folder.parent.parent / name)
     return model
+
+
+def _lacks_saved_model(record: JobRecord, directories: Sequence[Path]) -> bool:
+    """Whether it is a model of TensorFlow that no endpoint will find.
+
+    Source: launch specification, section 6.2.
+    """
+    if record.local.get("Framework") != "tensorflow":
+        return False
+    return not any(
+        path.parent.name.isdecimal()
+        for directory in directories
+        for path in directory.rglob("saved_model.pb")
+    )
 
 
 def _last_metrics(hosts: Sequence[HostDirectory]) -> list[tuple[str, float, dt.datetime]]:
