@@ -31,6 +31,9 @@ _RENAMED = {
     "distributions": "distribution",
 }
 
+# Where it is not None.
+_DEFAULTS: dict[str, Any] = {"max_run": 86400, "use_spot_instances": False, "volume_size": 30}
+
 
 def renamed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with old names, by their new ones."""
@@ -57,6 +60,28 @@ def known_arguments(kind: type) -> list[str]:
             if not any(one.kind is one.VAR_KEYWORD for one in given):
                 break
     return [name for name in known if name != "self"]
+
+
+def by_either_name(given: Mapping[str, Any], name: str, value: Any) -> Any:
+    """The value of an argument that has an old name too.
+
+    Args:
+        given: what came by old names, by the new ones.
+        name: the new one.
+        value: what came by the new one, or its default.
+
+    Raises:
+        ValueError: it came by both, with two values.
+    """
+    if name not in given:
+        return value
+    if value != _DEFAULTS.get(name) and value != given[name]:
+        old = next(old for old, new in _RENAMED.items() if new == name)
+        raise ValueError(
+            f"{name} is given twice: {value!r:.100} and, by its old name {old},"
+            f" {given[name]!r:.100}; expected it once. Leave {old} out."
+        )
+    return given[name]
 
 
 def refuse_unknown(kind: str, given: Mapping[str, Any], known: Iterable[str], strict: bool) -> None:

@@ -37,6 +37,7 @@ from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path, new_file
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import (
+    by_either_name,
     known_arguments,
     refuse_unknown,
     renamed,
@@ -171,15 +172,15 @@ class EstimatorBase:
         given = renamed(kwargs)
         kind = type(self)
         refuse_unknown(kind.__name__, given, known_arguments(kind), strict)
-        self.instance_count = given.get("instance_count", instance_count)
-        self.instance_type = given.get("instance_type", instance_type)
-        self.max_run = given.get("max_run", max_run)
-        self.max_wait = given.get("max_wait", max_wait)
-        self.use_spot_instances = given.get("use_spot_instances", use_spot_instances)
-        self.volume_size = given.get("volume_size", volume_size)
-        self.volume_kms_key = given.get("volume_kms_key", volume_kms_key)
-        self.image_uri: str | None = given.get("image_uri", image_uri)
-        self.distribution = dict(given.get("distribution", distribution) or {})
+        self.instance_count = by_either_name(given, "instance_count", instance_count)
+        self.instance_type = by_either_name(given, "instance_type", instance_type)
+        self.max_run = by_either_name(given, "max_run", max_run)
+        self.max_wait = by_either_name(given, "max_wait", max_wait)
+        self.use_spot_instances = by_either_name(given, "use_spot_instances", use_spot_instances)
+        self.volume_size = by_either_name(given, "volume_size", volume_size)
+        self.volume_kms_key = by_either_name(given, "volume_kms_key", volume_kms_key)
+        self.image_uri: str | None = by_either_name(given, "image_uri", image_uri)
+        self.distribution = dict(by_either_name(given, "distribution", distribution) or {})
         self.role = role
         self.instance_groups = list(instance_groups) if instance_groups else None
         self.keep_alive_period_in_seconds = keep_alive_period_in_seconds

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -597,6 +598,34 @@ def test_everybody_is_killed(session: Session, source: Path) -> None:
             os.kill(pid, signal.SIGKILL)
     described = ended(fitted, "Failed", "Failed")
     assert "InternalServerError: the process of the job" in described["FailureReason"]
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_another_user_may_not_stop_a_job(session: Session, source: Path, mode: int) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    fitted = estimator(source, session, SLEEPS)
+    fitted.fit(wait=False)
+    for path in (session.home.root, session.home.jobs):
+        path.chmod(mode)
+    for path in session.home.root.parents:  # up to where others may come in
+        if path.owner() == "root" and path.stat().st_mode & 0o055 != 0o055:
+            path.chmod(path.stat().st_mode | 0o055)
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            session.stop_training_job(fitted.latest_training_job.name)
+            os.write(write, b"it was stopped")
+        except ConfigurationError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert re.search(rb"this user( may read|'s jobs)", os.read(read, 4096))
+    assert not fitted.latest_training_job.describe()["TrainingJobStatus"].startswith("Stop")
+    fitted.latest_training_job.stop()
 
 
 def test_another_process_attaches(session: Session, source: Path) -> None:

@@ -145,6 +145,13 @@ def test_old_names_work_with_a_warning(
     assert f"{old} has been renamed: call it {new}." in caplog.text
 
 
+def test_an_argument_by_both_names_is_refused_if_its_values_differ() -> None:
+    with pytest.raises(ValueError, match=r"instance_count is given twice: 1 and, by its old name"):
+        PyTorch("train.py", **VERSIONS, **SIZE, train_instance_count=2)
+    same = PyTorch("train.py", **VERSIONS, **SIZE, train_instance_count=1, train_max_run=7)
+    assert (same.instance_count, same.max_run) == (1, 7)
+
+
 def test_unknown_arguments_are_warned_of_or_refused(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("smdistributed").addHandler(caplog.handler)
     try:

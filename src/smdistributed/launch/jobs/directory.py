@@ -285,8 +285,14 @@ def find_job(home: Home, name: str) -> JobDirectory:
     """
     check_name(name)
     path = home.jobs / name
-    if path.is_dir():
-        return JobDirectory(path)
+    try:
+        if path.is_dir():
+            return JobDirectory(path)
+    except PermissionError as error:
+        raise ConfigurationError(
+            f"job {name!r} cannot be looked at: {error}; expected a job of this user. Set SMD_HOME"
+            " to where this user's jobs are, or ask the user whose job it is."
+        ) from None
     near = difflib.get_close_matches(name, job_names(home), n=3)
     hint = f" Did you mean {', '.join(near)}?" if near else ""
     raise ConfigurationError(
