@@ -21,9 +21,9 @@ from typing import Any, Self
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.limits import check_limits
+from smdistributed.launch.backends.request import check_checkpoints, check_environment
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
-from smdistributed.launch.contract.variables import MOST_BYTES
 from smdistributed.launch.data.sources import InputMode, check_channels
 from smdistributed.launch.jobs.directory import create_job
 from smdistributed.launch.jobs.names import (
@@ -72,9 +72,6 @@ _OF_EVERY_JOB = (
 )
 
 _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
-
-# Below /opt/ml: what comes back there would take the place of something else.
-_NO_CHECKPOINTS = ((), ("code",), ("input",), ("model",), ("output",))
 
 
 class EstimatorBase:
@@ -256,19 +253,7 @@ class EstimatorBase:
         check_limits(self.max_retry_attempts, self.max_run, self.max_wait)
         if self.max_wait is not None and not self.use_spot_instances:
             _log.warning("max_wait has no effect without use_spot_instances")
-        for name, value in self.environment.items():
-            text = f"{name}={value}"
-            is_name = isinstance(name, str) and name and "=" not in name
-            try:
-                size = len(text.encode("utf-8", "surrogateescape"))
-            except UnicodeEncodeError:
-                size = MOST_BYTES
-            if not is_name or "\0" in text or size >= MOST_BYTES - 1:
-                raise ValueError(
-                    f"environment has {name!r}={value!r:.100}; expected names without '=', and"
-                    f" values without NUL characters of less than {MOST_BYTES:,} bytes, which a"
-                    " process can be given."
-                )
+        check_environment(self.environment)
         if self.instance_type is not None and not isinstance(self.instance_type, str):
             raise ValueError(f"instance_type is {self.instance_type!r}; expected text.")
         MetricDefinition.all_of(self.metric_definitions)
@@ -332,15 +317,7 @@ class EstimatorBase:
             str(self._hyperparameters.get("sagemaker_s3_output") or "s3://any"), session.home
         )
         if self.checkpoint_s3_uri:
-            local_path(self.checkpoint_s3_uri, session.home)
-            here = self.checkpoint_local_path or "/opt/ml/checkpoints"
-            parts = Path(here).parts
-            if parts[:3] != ("/", "opt", "ml") or ".." in parts or parts[3:4] in _NO_CHECKPOINTS:
-                raise UnsupportedError(
-                    f"checkpoint_local_path is {here!r}; expected a folder of its own below"
-                    " /opt/ml, such as /opt/ml/checkpoints: each host of this machine has its own"
-                    " there."
-                )
+            check_checkpoints(self.checkpoint_s3_uri, self.checkpoint_local_path, session.home)
         check_channels(sources, self.input_mode, session.home)
         now = dt.datetime.now(dt.UTC)
         names = [check_name(job_name)] if job_name else later_names(self._base_name(), now)

@@ -19,11 +19,13 @@ from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.backend import Backend
 from smdistributed.launch.backends.interruption import interrupt
 from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.backends.request import checked
 from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
+from smdistributed.launch.contract.hyperparameters import encode
 from smdistributed.launch.data import buckets
 from smdistributed.launch.home import Home, home_directory
 from smdistributed.launch.jobs.directory import JobDirectory, create_job, find_job
-from smdistributed.launch.jobs.names import check_name
+from smdistributed.launch.jobs.names import check_name, later_names
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.serve.endpoints import (
     EndpointDirectory,
@@ -33,7 +35,7 @@ from smdistributed.launch.serve.endpoints import (
 from smdistributed.launch.serve.record import EndpointStatus
 from smdistributed.launch.storage import default_bucket
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
-from smdistributed.sagemaker.service_model import check_response
+from smdistributed.sagemaker.service_model import check_request, check_response
 
 __all__ = ["Session", "get_execution_role"]
 
@@ -298,6 +300,45 @@ class Session:
         """
         job = self.job(job_name)
         interrupt(self.backend, job, reason or "interrupt_training_job() was called")
+
+    def create_training_job(self, document: Mapping[str, Any], job_name: str | None = None) -> str:
+        """Starts a job by its request, `CreateTrainingJob`; returns at once.
+
+        Args:
+            document: the request. The sources are a .tar.gz at `sagemaker_submit_directory`, the
+                script in it `sagemaker_program`, both among its HyperParameters. It may have
+                `Local` beside: `cpu_shim`, `emulate_gpus`, `Framework`.
+            job_name: in the place of its TrainingJobName; one is made if neither is there.
+
+        Returns: the name of the job.
+
+        Raises:
+            ConfigurationError: (a ValueError) it is no such request; says which field.
+            UnsupportedError: it asks for what this machine cannot do.
+        """
+        request, local = checked(document, self.home)
+        now = dt.datetime.now(dt.UTC)
+        given = job_name or request.get("TrainingJobName")
+        names = [check_name(given)] if given else later_names("training", now)
+        request.setdefault("RoleArn", f"arn:aws:iam::{ACCOUNT}:role/smdistributed")
+        request["ResourceConfig"].setdefault("VolumeSizeInGB", 30)
+        output = request.setdefault("OutputDataConfig", {})
+        output.setdefault("S3OutputPath", f"s3://{self.default_bucket()}/")
+
+        def record_of(name: str) -> JobRecord:
+            texts = {
+                **encode({"sagemaker_container_log_level": 20}),
+                **request["HyperParameters"],
+                **encode({"sagemaker_job_name": name}),
+            }
+            made = {**request, "TrainingJobName": name, "HyperParameters": texts}
+            check_request("CreateTrainingJob", made)
+            arn = f"arn:aws:sagemaker:{self.boto_region_name}:{ACCOUNT}:training-job/{name}"
+            return JobRecord.new(made, {"Backend": self.backend.name, **local}, arn, now)
+
+        job = create_job(self.home, names, record_of)
+        self.backend.submit(job)
+        return job.name
 
     def resume_training_job(self, job_name: str, new_name: str | None = None) -> str:
         """Has a job go on that was stopped, or whose processes were lost: as a new job.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -68,6 +69,10 @@ def run(
         str | None,
         typer.Option(help="JOB: instead of a script, one that was stopped or lost goes on."),
     ] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(help="FILE: instead of a script, a request CreateTrainingJob as JSON."),
+    ] = None,
     source_dir: Annotated[
         Path | None, typer.Option(help="Directory that goes to the job with the script.")
     ] = None,
@@ -115,8 +120,15 @@ def run(
         _refuse_others(context, "resume", "name", "wait")
         session = Session()
         return _followed(TrainingJob(session, session.resume_training_job(resume, name)), wait)
+    if job is not None:
+        _refuse_others(context, "job", "name", "wait")
+        session = Session()
+        made = session.create_training_job(_document(job), name)
+        return _followed(TrainingJob(session, made), wait)
     if script is None:
-        raise ConfigurationError("there is no script; expected smd run SCRIPT, or --resume JOB.")
+        raise ConfigurationError(
+            "there is no script; expected smd run SCRIPT, --resume JOB, or --job FILE."
+        )
     arguments: dict[str, Any] = {
         "entry_point": str(script),
         "source_dir": str(source_dir) if source_dir is not None else None,
@@ -325,6 +337,16 @@ def _followed(job: TrainingJob, wait: bool) -> int:
         print(f"smd: {error}", file=sys.stderr)
         return FAILED
     return 0
+
+
+def _document(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--job {file} cannot be read ({error}); expected a JSON file, a request"
+            " CreateTrainingJob."
+        ) from None
 
 
 def _refuse_others(context: typer.Context, what: str, *known: str) -> None:

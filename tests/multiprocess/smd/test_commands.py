@@ -156,6 +156,29 @@ def processes_of(text: str) -> list[int]:
     return found
 
 
+def test_a_job_by_its_document(smd: Command, tmp_path: Path) -> None:
+    smd("run", "train.py", "--name", "first")
+    described = json.loads(smd("describe", "first").stdout)
+    document = {
+        "HyperParameters": {**described["HyperParameters"], "lr": "0.5"},
+        "ResourceConfig": {"InstanceType": "local", "InstanceCount": 2},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+        "Environment": {"MINE": "b"},
+        "Local": {"Framework": "pytorch", "cpu_shim": False},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(document))
+    printed = smd("run", "--job", "job.json", "--name", "second").stdout
+    assert printed.count("hello None ['--lr', '0.5'] b") == 2, "on each host"
+    again = json.loads(smd("describe", "second").stdout)
+    assert again["TrainingJobStatus"] == "Completed"
+    assert again["HyperParameters"]["sagemaker_job_name"] == '"second"'
+    assert again["StoppingCondition"] == {"MaxRuntimeInSeconds": 60}
+    both = smd("run", "train.py", "--job", "job.json", status=2).stderr
+    assert "--job and SCRIPT are both given" in both
+    (tmp_path / "job.json").write_text("{")
+    assert "expected a JSON file" in smd("run", "--job", "job.json", status=2).stderr
+
+
 def test_ctrl_c_stops_the_job(smd: Command, tmp_path: Path, environ: dict[str, str]) -> None:
     command = [sys.executable, "-m", "smdistributed.smd.main", "run", "train.py"]
     with subprocess.Popen(
