@@ -23,6 +23,7 @@ from smdistributed._common.discovery import Membership, discover, export_members
 from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.settings import Settings
 from smdistributed.launch import check, environment, traces
+from smdistributed.launch.debugging import WITHOUT_LIMIT, DebuggedRank, terminal_kept
 from smdistributed.launch.options import (
     MAX_LOCAL_RANKS,
     Options,
@@ -104,6 +105,8 @@ def _run(program: str, arguments: Sequence[str] | None, *, one_host: bool) -> in
         os.environ.update(environment.CPU_ONLY)
     if options.trace:
         os.environ["SMDDP_TRACE"] = options.trace
+    if options.debug is not None:
+        os.environ.update(WITHOUT_LIMIT)
     os.environ.update(environment.apply_exports({}, options.exports))
     completed = environment.model_parallel_variables(os.environ)
     os.environ.update(completed)
@@ -149,6 +152,12 @@ def _refuse_other_hosts(options: Options, membership: Membership, *, one_host: b
 
 def _join_job(options: Options, membership: Membership, say: Callable[[str], None]) -> int:
     """Replaces this process by the command, as one rank of a job that is being started."""
+    if options.debug is not None:
+        raise ConfigurationError(
+            f"--debug {options.debug} is given, but the ranks were started by another launcher"
+            f" (source: {membership.source}), which has their terminals; expected smddprun to start"
+            " them: smddprun -np 2 --debug 1 train.py"
+        )
     if options.np is not None and options.np != membership.world_size and membership.rank == 0:
         say(
             f"-np {options.np} is left out: this is rank 0 of a job of {membership.world_size} "
@@ -197,6 +206,11 @@ def _start_job(options: Options, accelerators: int, say: Callable[[str], None]) 
         raise ConfigurationError(
             f"{np} processes on one machine; expected at most {MAX_LOCAL_RANKS}. Give -np."
         )
+    if options.debug is not None and options.debug >= np:
+        raise ConfigurationError(
+            f"--debug {options.debug} is no rank of {np}; expected 0 to {np - 1}. Change it, or"
+            " -np."
+        )
     warning = environment.sharing_warning(np, 0 if options.cpu else accelerators)
     if warning is not None:
         say(warning)
@@ -216,10 +230,17 @@ def _start_job(options: Options, accelerators: int, say: Callable[[str], None]) 
         with contextlib.suppress(OSError):
             os.set_blocking(stream.fileno(), True)
     console = Console(sys.stdout.buffer, sys.stderr.buffer)
+    debugged = None if options.debug is None else DebuggedRank(options.debug)
+    if debugged is not None:
+        say(
+            f"rank {debugged.rank} has this terminal, and the others wait for it without limit;"
+            " Ctrl-C twice ends all"
+        )
     if options.trace:
         traces.remove_old_traces(options.trace, np)
     try:
-        status = Supervisor(command, environments, console, say).run()
+        with terminal_kept(0) if debugged is not None else contextlib.nullcontext():
+            status = Supervisor(command, environments, console, say, debugged=debugged).run()
     except CommandError as error:
         say(str(error))
         return error.status

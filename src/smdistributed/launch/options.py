@@ -38,6 +38,7 @@ _OWN_ARITY = {
     "--cpu": 0,
     "--check": 0,
     "--trace": 1,
+    "--debug": 1,
     "--version": 0,
     "-h": 0,
     "--help": 0,
@@ -91,6 +92,7 @@ examples:
   mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR=a smddprun python train.py
   srun -N 2 --ntasks-per-node 4 smddprun python train.py
                                            several hosts: started by mpirun or srun
+  smddprun -np 2 --debug 1 train.py        rank 1 keeps the terminal, for breakpoint()
   smddprun --check                         what a bug report needs, and a self-test
 
 Each line of a process starts with its rank. The first process that fails ends all, and its exit
@@ -115,6 +117,7 @@ class Options:
         cpu: run scripts written for GPUs on CPUs.
         check: print what a bug report needs.
         trace: file for a timeline of the ranks, or `None`.
+        debug: the rank that keeps the terminal, or `None`.
         ignored: mpirun flags that were left out, with their values.
     """
 
@@ -126,6 +129,7 @@ class Options:
     cpu: bool = False
     check: bool = False
     trace: str | None = None
+    debug: int | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -200,6 +204,12 @@ def build_parser(program: str = "smddprun") -> argparse.ArgumentParser:
         metavar="FILE",
         help="record a timeline of all ranks, such as runs/trace.json (sets SMDDP_TRACE)",
     )
+    parser.add_argument(
+        "--debug",
+        metavar="RANK",
+        type=_rank,
+        help="this rank keeps the terminal: breakpoint() works in it, and the others wait as long",
+    )
     parser.add_argument("--version", action="version", version=f"{program} {__version__}")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser
@@ -226,6 +236,7 @@ def parse_options(arguments: Sequence[str], program: str = "smddprun") -> Option
         cpu=parsed.cpu,
         check=parsed.check,
         trace=parsed.trace,
+        debug=parsed.debug,
         ignored=tuple(ignored),
     )
 
@@ -272,6 +283,12 @@ def _process_count(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of processes; expected 1 to {MAX_LOCAL_RANKS}"
         )
+    return int(text)
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:9]) < MAX_LOCAL_RANKS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; expected 0, 1, 2, ...")
     return int(text)
 
 

@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from smdistributed.launch.debugging import DebuggedRank
 from smdistributed.launch.orphans import Guardian, adopt_orphans, die_with_parent
 from smdistributed.launch.output import Console, RankStream
 from smdistributed.launch.terminal import leave_terminal
@@ -118,6 +119,7 @@ class Supervisor:
         directory: in which the command runs; None: this process's.
         prefix_of: what comes before a line of a rank, by the rank and whether it is of standard
             error; None: "[rank 3] ".
+        debugged: the rank whose input and output are a terminal's; None: there is none.
         each_second: is called about once a second while ranks, or what they have left, run; it may
             call `end`.
     """
@@ -133,6 +135,7 @@ class Supervisor:
         interrupt_grace_s: float = INTERRUPT_GRACE_S,
         directory: str | None = None,
         prefix_of: Callable[[int, bool], bytes] | None = None,
+        debugged: DebuggedRank | None = None,
         each_second: Callable[[], None] | None = None,
     ) -> None:
         self._command = list(command)
@@ -143,6 +146,7 @@ class Supervisor:
         self._interrupt_grace_s = interrupt_grace_s
         self._directory = directory
         self._prefix_of = prefix_of
+        self._debugged = debugged
         self._each_second = each_second
         self._last_second = 0.0
         self._is_told_to_end = False
@@ -219,14 +223,18 @@ class Supervisor:
             die_with_parent(own_pid)
             leave_terminal()
 
+        streams: tuple[int | None, ...] = (subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+        if self._debugged is not None and self._debugged.rank == rank:
+            streams = self._debugged[1:]
+        stdin, stdout, stderr = streams
         try:
             process = subprocess.Popen(
                 self._command,
                 env=dict(environment),
                 cwd=self._directory,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
                 bufsize=0,
                 process_group=0,
                 preexec_fn=prepare,
@@ -249,7 +257,8 @@ class Supervisor:
             (process.stdout, False, started.last_stdout),
             (process.stderr, True, started.last_stderr),
         ):
-            assert pipe is not None
+            if pipe is None:  # the terminal has it
+                continue
             os.set_blocking(pipe.fileno(), False)
             prefix = self._prefix_of(rank, to_stderr) if self._prefix_of else None
             stream = RankStream(
@@ -433,6 +442,8 @@ class Supervisor:
         ended = f"; it failed first, the other {others} rank(s) were ended" if others else ""
         lines = list(failed.last_stderr or failed.last_stdout)
         last = " Its last lines:" if lines else " It had written nothing."
+        if failed.process.stdout is None:
+            last = " What it has written is on its terminal."
         self._say(f"rank {failed.rank} (pid {failed.pid}) {how}{ended}.{last}")
         for line in lines:
             self._say(f"  | {line.decode(errors='replace')}")

@@ -44,7 +44,11 @@ class NoSupervisor:
     environments: Sequence[Mapping[str, str]] = ()
 
     def __init__(
-        self, command: Sequence[str], environments: Sequence[Mapping[str, str]], *_: object
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        *_: object,
+        **__: object,
     ):
         NoSupervisor.environments = environments
 

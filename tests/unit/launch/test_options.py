@@ -24,6 +24,7 @@ from smdistributed.launch.options import Options, UsageError, build_parser, pars
         ("--cpu a", Options(("a",), cpu=True)),
         ("--check", Options((), check=True)),
         ("--trace runs/t.json a", Options(("a",), trace="runs/t.json")),
+        ("--debug 1 -np 2 a", Options(("a",), np=2, debug=1)),
         ("--trace=t.json -np 2 a", Options(("a",), np=2, trace="t.json")),
         (
             "-mca btl tcp --tag-output -bind-to core --map-by slot -np 2 a -mca",
@@ -86,7 +87,7 @@ def test_the_public_options_are_a_decision() -> None:
     assert {spelling for action in actions for spelling in action.option_strings} == {
         *("-np", "-n", "--np", "--n", "-x", "-H", "-host", "--host"),
         *("--hostfile", "-hostfile", "--machinefile", "-machinefile"),
-        *("--cpu", "--check", "--trace", "--version", "-h", "--help"),
+        *("--cpu", "--check", "--trace", "--debug", "--version", "-h", "--help"),
     }
 
 
