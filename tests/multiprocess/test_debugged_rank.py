@@ -140,6 +140,54 @@ def test_the_others_have_no_terminal_and_what_the_user_sets_wins(
     assert "[rank 0] has a terminal False" in done.stdout
 
 
+def test_a_rank_of_a_job_keeps_the_terminal_of_smd(
+    tmp_path: Path, environ: dict[str, str], terminals: list[Terminal]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environ["SMD_HOME"] = str(tmp_path / "home")
+    command = [sys.executable, "-m", "smdistributed.smd.main", "run", "train.py", "--debug", "1"]
+    command += ["--instance-count", "2", "--processes-per-host", "1", "--name", "mine"]
+    terminal = Terminal(command, tmp_path, environ)
+    terminals.append(terminal)
+    terminal.read_until("(Pdb)")
+    assert f"rank 1 has the terminal {terminal.name}: it is not logged" in terminal.seen
+    terminal.type("value += 1\n")
+    terminal.read_until("(Pdb)")
+    terminal.type("c\n")
+    terminal.read_until("typed 42 True True")
+    terminal.read_until("Training seconds")
+    assert terminal.process.wait(WAIT_S) == 0
+    assert termios.tcgetattr(terminal.inside) == terminal.before
+    hosts = tmp_path / "home" / "jobs" / "mine" / "hosts"
+    assert "rank 0 31536000 0" in (hosts / "algo-1" / "log").read_text()
+    assert "typed" not in (hosts / "algo-2" / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--debug", "0"], "standard input is no terminal"),
+        (["--debug", "0", "--no-wait"], "expected no --no-wait"),
+    ],
+)
+def test_jobs_that_cannot_be_debugged(
+    tmp_path: Path, environ: dict[str, str], arguments: list[str], text: str
+) -> None:
+    (tmp_path / "train.py").write_text("pass")
+    environ["SMD_HOME"] = str(tmp_path / "home")
+    done = subprocess.run(
+        [sys.executable, "-m", "smdistributed.smd.main", "run", "train.py", *arguments],
+        cwd=tmp_path,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
 @pytest.mark.parametrize(
     ("rank", "variables", "text"),
     [

@@ -232,6 +232,7 @@ class EstimatorBase:
         self._enable_network_isolation = enable_network_isolation
         typed("hyperparameters", hyperparameters, Mapping)
         self._hyperparameters: dict[str, Any] = dict(hyperparameters or {})
+        self.debugged: dict[str, Any] = {}  # of `smd run --debug`: debug_rank and terminal
         self.jobs: list[TrainingJob] = []
         self.latest_training_job: TrainingJob | None = None
         self.uploaded_code: str | None = None
@@ -358,7 +359,7 @@ class EstimatorBase:
             local["cpu_shim"] = False
         if self.emulate_gpus:
             local["emulate_gpus"] = True
-        return local
+        return {**local, **self.debugged}
 
     @property
     def _has_packed_sources(self) -> bool:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.metadata
 import json
@@ -23,6 +24,7 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import available_step
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed
+from smdistributed.launch.debugging import own_terminal, terminal_kept
 from smdistributed.launch.environment import usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory, job_names
 from smdistributed.launch.jobs.record import JobRecord
@@ -112,6 +114,10 @@ def run(
     emulate_gpus: Annotated[
         bool, typer.Option("--emulate-gpus", help="SM_NUM_GPUS is the number of processes.")
     ] = False,
+    debug: Annotated[
+        int | None,
+        typer.Option(min=0, help="RANK: it keeps this terminal; breakpoint() works in it."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Of the job; else one is made.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the job until it has ended.")] = True,
 ) -> int:
@@ -146,10 +152,14 @@ def run(
         "emulate_gpus": emulate_gpus,
     }
     estimator = _estimator(framework, arguments, _distribution(data_parallel, processes_per_host))
+    if debug is not None:
+        if not wait:
+            raise ConfigurationError("--debug needs this command to stay; expected no --no-wait.")
+        estimator.debugged = {"debug_rank": debug, "terminal": own_terminal()}
     inputs: Any = {each: _uri(uri) for each, uri in _channels(channel).items()} or None
     estimator.fit(inputs, wait=False, job_name=name)
     assert estimator.latest_training_job is not None
-    return _followed(estimator.latest_training_job, wait)
+    return _followed(estimator.latest_training_job, wait, keeps_terminal=debug is not None)
 
 
 @application.command()
@@ -326,13 +336,14 @@ def doctor(json_: JsonOption = False) -> None:
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _followed(job: TrainingJob, wait: bool) -> int:
+def _followed(job: TrainingJob, wait: bool, *, keeps_terminal: bool = False) -> int:
     """The exit status of a command that has started a job."""
     if not wait:
         print(job.name)
         return 0
     try:
-        job.follow()
+        with terminal_kept(0) if keeps_terminal else contextlib.nullcontext():
+            job.follow()
     except UnexpectedStatusException as error:
         print(f"smd: {error}", file=sys.stderr)
         return FAILED

@@ -61,6 +61,15 @@ def test_processes_on_each_host(
     assert [plan.resources["current_host"] for plan in made] == ["algo-1", "algo-2"]
 
 
+def test_a_rank_that_is_debugged_is_one_of_the_job(tmp_path: Path) -> None:
+    local = {"debug_rank": 1, "terminal": "/dev/pts/7"}
+    first, _ = plans(record({}, 2, **local), tmp_path)
+    assert (first.debug_rank, first.terminal) == (1, "/dev/pts/7")
+    assert first.environment == {"SMDDP_TIMEOUT_SECONDS": "31536000", "SMDDP_STALL_SECONDS": "0"}
+    with pytest.raises(ConfigurationError, match="rank 1 is to be debugged, and the job has 1"):
+        plans(record({}, 1, **local), tmp_path)
+
+
 MIRRORED = "sagemaker_multi_worker_mirrored_strategy_enabled"
 
 

@@ -23,7 +23,8 @@ REQUEST = {
 
 
 def ended(*way: Secondary, reason: str = "") -> JobRecord:
-    record = JobRecord.new(REQUEST, {"Backend": "local"}, "arn:x/mine", NOW)
+    local = {"Backend": "local", "debug_rank": 1, "terminal": "/dev/pts/7"}
+    record = JobRecord.new(REQUEST, local, "arn:x/mine", NOW)
     for each in way:
         record = record.moved(each, NOW, reason=reason)
     return record

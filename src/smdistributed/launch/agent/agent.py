@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed._common.discovery import Membership, membership_variables
-from smdistributed._common.errors import SmdistributedError
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch import contract
 from smdistributed.launch.agent.checkpoints import CheckpointSync
 from smdistributed.launch.agent.ending import end_orphaned_job
@@ -45,6 +45,7 @@ from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
 from smdistributed.launch.contract.tf_config import tf_config
 from smdistributed.launch.contract.variables import Machine, Script, variables
+from smdistributed.launch.debugging import DebuggedRank, opened
 from smdistributed.launch.environment import usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.metrics import MetricDefinition, Scanner
@@ -109,8 +110,8 @@ class Agent:
             environments = self._environments(resources, hyperparameters, script)
             self._tell_of_paths(script)
             if not self._is_unwanted():
-                with self._keeping_checkpoints(), self._pipes:
-                    self._train(command, environments)
+                with self._keeping_checkpoints(), self._pipes, self._debugged_rank() as debugged:
+                    self._train(command, environments, debugged)
                     if self._pipes.problem and not self._failure:
                         self._fail(f"ClientError: {self._pipes.problem}")
         except PreparationError as error:
@@ -259,7 +260,29 @@ class Agent:
 
     # --- while ranks run -------------------------------------------------------------------------
 
-    def _train(self, command: list[str], environments: list[dict[str, str]]) -> None:
+    @contextlib.contextmanager
+    def _debugged_rank(self) -> Iterator[DebuggedRank | None]:
+        """Of this host, if it is one of its own."""
+        plan = self._plan
+        own = range(plan.index * plan.processes, (plan.index + 1) * plan.processes)
+        if plan.debug_rank is None or plan.debug_rank not in own:
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                local_rank = own.index(plan.debug_rank)
+                debugged = stack.enter_context(opened(plan.terminal, local_rank))
+            except ConfigurationError as error:
+                raise PreparationError("ClientError", 1, str(error)) from None
+            self._say(f"rank {plan.debug_rank} has the terminal {plan.terminal}: it is not logged")
+            yield debugged
+
+    def _train(
+        self,
+        command: list[str],
+        environments: list[dict[str, str]],
+        debugged: DebuggedRank | None,
+    ) -> None:
         plan = self._plan
         scanner = Scanner(MetricDefinition.all_of(plan.metrics))
         log = HostLog(
@@ -275,6 +298,7 @@ class Agent:
             self._say,
             grace_s=plan.grace_s,
             directory=str(self._paths.code),
+            debugged=debugged,
             prefix_of=self._prefix if plan.is_distributed else lambda rank, to_stderr: b"",
             each_second=self._look,
         )

@@ -73,6 +73,8 @@ class Plan:
         tf_workers: address and port of each host's process, if they are TensorFlow's workers.
         attempt: its number, from 1.
         cpu_shim: the CPU shims are on where GPUs are missing that the instance type names.
+        debug_rank: of the job, which has a terminal; None: none has.
+        terminal: its path.
         emulate_gpus: the script is told of a GPU for each process of a host.
     """
 
@@ -98,6 +100,8 @@ class Plan:
     attempt: int = 1
     cpu_shim: bool = True
     emulate_gpus: bool = False
+    debug_rank: int | None = None
+    terminal: str = ""
 
     def data(self) -> dict[str, Source]:
         """By name of the channel, its data."""

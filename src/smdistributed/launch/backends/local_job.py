@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from smdistributed._common.errors import SmdistributedError
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.ending import end_job, host_directories, now
 from smdistributed.launch.agent.mounts import available_step
 from smdistributed.launch.agent.plan import End, Plan
@@ -50,6 +50,7 @@ from smdistributed.launch.contract.resources import (
     host_names,
 )
 from smdistributed.launch.data.sources import sources_of
+from smdistributed.launch.debugging import WITHOUT_LIMIT
 from smdistributed.launch.environment import LOOPBACK, free_port, visible_accelerators
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -98,15 +99,23 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
     archive = str(hyperparameters.job.get("sagemaker_submit_directory", ""))
     kind = record.local.get("BaseFramework") or record.local.get("Framework")
     module = _MODULES.get(str(kind), "")
+    debug_rank = record.local.get("debug_rank")
     environment = {
         **({"SM_FRAMEWORK_MODULE": module} if module else {}),
         **_exported(framework),
+        **({} if debug_rank is None else WITHOUT_LIMIT),
         **request.get("Environment", {}),
     }
     kept = request.get("CheckpointConfig", {})
     num_gpus = visible_accelerators({**os.environ, **environment})
     if num_gpus >= len(hosts):  # each host has its share (`agent`)
         num_gpus //= len(hosts)
+    processes = processes_per_host(framework, groups[0].instance_type, num_gpus)
+    if debug_rank is not None and debug_rank >= processes * len(hosts):
+        raise ConfigurationError(
+            f"rank {debug_rank} is to be debugged, and the job has {processes * len(hosts)};"
+            " expected one of them, counted from 0."
+        )
     # Hosts share the address, so each needs a port of its own in the place of 8890.
     port, *ports = _free_ports(1 + (len(hosts) if framework.get(MIRRORED) is True else 0))
     return [
@@ -114,7 +123,7 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             host=host,
             index=index,
             num_hosts=len(hosts),
-            processes=processes_per_host(framework, groups[0].instance_type, num_gpus),
+            processes=processes,
             is_distributed=is_distributed(framework),
             master_address=LOOPBACK,
             master_port=port,
@@ -135,6 +144,8 @@ def plans_of(record: JobRecord, home: Home) -> list[Plan]:
             tf_workers=[f"{LOOPBACK}:{each}" for each in ports],
             cpu_shim=record.local.get("cpu_shim", True),
             emulate_gpus=record.local.get("emulate_gpus", False),
+            debug_rank=debug_rank,
+            terminal=record.local.get("terminal", ""),
         )
         for index, host in enumerate(hosts)
     ]

@@ -22,6 +22,7 @@ from smdistributed.launch.jobs.states import Status
 __all__ = ["names_after", "require_resumable", "resumed"]
 
 _JOB_NAME = "sagemaker_job_name"
+_OF_A_TERMINAL = ("debug_rank", "terminal")
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$")
 
 
@@ -62,7 +63,8 @@ def resumed(record: JobRecord, name: str, arn: str, now: dt.datetime) -> JobReco
     if _JOB_NAME in texts:
         texts.update(encode({_JOB_NAME: name}))
     request = {**record.request, "TrainingJobName": name, "HyperParameters": texts}
-    return JobRecord.new(request, {**record.local, "ResumedFrom": record.name}, arn, now)
+    local = {key: value for key, value in record.local.items() if key not in _OF_A_TERMINAL}
+    return JobRecord.new(request, {**local, "ResumedFrom": record.name}, arn, now)
 
 
 def names_after(name: str, now: dt.datetime) -> list[str]:
