@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-__all__ = ["JsonOption", "application", "console", "print_json"]
+__all__ = ["FAILED", "JsonOption", "application", "console", "print_json"]
 
 application = typer.Typer(
     name="smd",
@@ -22,6 +22,9 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+FAILED = 1
+"""Exit status of a command whose job, or endpoint, has failed."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

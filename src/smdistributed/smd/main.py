@@ -32,7 +32,7 @@ def main() -> int:
         import typer  # noqa: F401
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is missing; pip install 'smdistributed-open[launch]'", USAGE)
-    from smdistributed.smd import commands, serving  # noqa: F401 - they add their commands
+    from smdistributed.smd import commands, running, serving  # noqa: F401 - they add their commands
     from smdistributed.smd.application import application
 
     try:

@@ -21,8 +21,7 @@ from smdistributed.sagemaker.model import Model
 from smdistributed.sagemaker.pytorch import PyTorch, PyTorchModel
 from smdistributed.sagemaker.session import Session
 from smdistributed.sagemaker.tensorflow import TensorFlow, TensorFlowModel
-from smdistributed.smd.application import JsonOption, application, console, print_json
-from smdistributed.smd.commands import FAILED
+from smdistributed.smd.application import FAILED, JsonOption, application, console, print_json
 
 __all__ = ["deploy", "endpoints", "undeploy"]
 
