@@ -8,7 +8,7 @@ import contextlib
 import importlib.metadata
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +75,14 @@ def run(
         str | None, typer.Option(help="URI where checkpoints are kept, and found again.")
     ] = None,
     max_run: Annotated[int, typer.Option(help="Seconds that the script may run.")] = 86400,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--argument",
+            "-a",
+            help="NAME=VALUE, any other argument of the estimator, such as max_retry_attempts=3.",
+        ),
+    ] = None,
     cpu_shim: Annotated[
         bool, typer.Option(help="On CPUs, the shims for scripts that were written for GPUs.")
     ] = True,
@@ -118,7 +126,10 @@ def run(
         "cpu_shim": cpu_shim,
         "emulate_gpus": emulate_gpus,
     }
-    estimator = _estimator(framework, arguments, _distribution(data_parallel, processes_per_host))
+    distribution = _distribution(data_parallel, processes_per_host)
+    if distribution is not None:
+        arguments["distribution"] = distribution
+    estimator = _estimator(framework, {**arguments, **_others(argument, arguments)})
     if debug is not None:
         if not wait:
             raise ConfigurationError("--debug needs this command to stay; expected no --no-wait.")
@@ -168,15 +179,27 @@ def _refuse_others(context: typer.Context, what: str, *known: str) -> None:
             )
 
 
-def _estimator(
-    framework: str, arguments: dict[str, Any], distribution: dict[str, Any] | None
-) -> EstimatorBase:
-    if framework == "pytorch":
-        return PyTorch(**arguments, **_versions("torch"), distribution=distribution)
-    if framework == "tensorflow":
-        return TensorFlow(**arguments, **_versions("tensorflow"), distribution=distribution)
-    if framework == "none" and distribution is None:
-        return Estimator(**arguments)
+def _others(given: Sequence[str] | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that have no option of their own."""
+    others = decode(_pairs("--argument", given))
+    for name in others:
+        if name in arguments or name in ("framework_version", "py_version"):
+            raise ConfigurationError(
+                f"--argument {name} says what an option says already; expected another name."
+            )
+    return others
+
+
+def _estimator(framework: str, arguments: dict[str, Any]) -> EstimatorBase:
+    try:
+        if framework == "pytorch":
+            return PyTorch(**{**_versions("torch"), **arguments}, strict=True)
+        if framework == "tensorflow":
+            return TensorFlow(**{**_versions("tensorflow"), **arguments}, strict=True)
+        if framework == "none" and "distribution" not in arguments:
+            return Estimator(**arguments, strict=True)
+    except TypeError as error:  # an argument that nobody knows
+        raise ConfigurationError(str(error)) from None
     raise ConfigurationError(
         f"--framework is {framework!r}; expected pytorch, tensorflow, or (without ranks) none."
     )

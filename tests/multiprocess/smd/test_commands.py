@@ -382,3 +382,17 @@ def test_every_command_prints_json_for_programs(smd: Command) -> None:
     assert list(cleaned["SizeInBytes"]) == ["mine"]
     assert json.loads(smd("jobs", "--json").stdout) == []
     assert json.loads(smd("endpoints", "--json").stdout) == []
+
+
+def test_any_argument_of_an_estimator_can_be_given(smd: Command) -> None:
+    given = ["-a", "max_retry_attempts=3", "-a", 'tags=[{"Key": "a", "Value": "b"}]']
+    smd("run", "train.py", "--name", "mine", *given)
+    described = json.loads(smd("describe", "mine").stdout)
+    assert described["RetryStrategy"] == {"MaximumRetryAttempts": 3}
+    assert described["Tags"] == [{"Key": "a", "Value": "b"}]
+    for wrong, text in (
+        ("max_retry_attempt=3", "did you mean max_retry_attempts?"),
+        ("max_run=3", "--argument max_run says what an option says already"),
+        ("role", "expected NAME=VALUE"),
+    ):
+        assert text in smd("run", "train.py", "-a", wrong, status=2).stderr
