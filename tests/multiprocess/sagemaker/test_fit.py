@@ -275,6 +275,24 @@ def test_opt_ml_is_each_hosts_own(session: Session, source: Path, tmp_path: Path
     assert sorted(os.listdir("/opt")) == before
 
 
+def test_names_of_hosts_are_known(session: Session, source: Path, tmp_path: Path) -> None:
+    """Launch specification, section 11: all names resolve before scripts start."""
+    step, why = available_step(tmp_path)
+    if not step.is_mount:
+        pytest.skip(f"there are no mount namespaces here: {why}")
+    before = Path("/etc/hosts").read_bytes()
+    script = """
+        import json, os, socket
+        hosts = json.loads(os.environ["SM_HOSTS"])
+        print("found", [socket.gethostbyname(each) for each in [*hosts, "localhost"]])
+    """
+    fitted = estimator(source, session, script, hosts=3, distribution=None)
+    fitted.fit(logs=False)
+    lines = [path.read_text() for path in path_of(fitted).glob("hosts/*/log")]
+    assert [("found " + str(["127.0.0.1"] * 4)) in each for each in lines] == [True] * 3, lines
+    assert Path("/etc/hosts").read_bytes() == before
+
+
 def test_a_plain_script_is_one_process_on_each_host(session: Session, source: Path) -> None:
     script = """
         import os

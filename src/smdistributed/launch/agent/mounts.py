@@ -57,6 +57,13 @@ shift
 exec "$@"
 """
 
+# Arguments: a file, and the command. Where there is no such file names are looked up elsewhere.
+_NAMES_SCRIPT = """
+if [ -e /etc/hosts ]; then mount --bind "$1" /etc/hosts || true; fi
+shift
+exec "$@"
+"""
+
 
 class Step(enum.Enum):
     """How a folder comes to `/opt/ml`; the value says it to people."""
@@ -72,7 +79,11 @@ class Step(enum.Enum):
 
 
 def wrapped(
-    step: Step, folder: Path, command: Sequence[str], views: Path | None = None
+    step: Step,
+    folder: Path,
+    command: Sequence[str],
+    views: Path | None = None,
+    names: Path | None = None,
 ) -> list[str]:
     """The command that runs another one with the folder at `/opt/ml`.
 
@@ -81,10 +92,13 @@ def wrapped(
         folder: of the host, which is there.
         command: to be run.
         views: a folder of links to folders, which the command shall see read-only in their place.
+        names: a file that the command shall see at `/etc/hosts`.
     """
     if step is Step.NONE:
         return list(command)
     inside = ["/bin/sh", "-c", _SCRIPT, "sh", str(folder)]
+    if names is not None:
+        inside += ["/bin/sh", "-c", _NAMES_SCRIPT, "sh", str(names)]
     if views is not None:
         inside += [sys.executable, "-I", "-S", str(_READ_ONLY), str(views)]
     if step is Step.MOUNT_NAMESPACE:

@@ -10,6 +10,7 @@
     log           what the ranks print, each line with the time
     metrics.jsonl what was found in it
     system_metrics.jsonl   what the host used of the machine
+    names         what ranks find at /etc/hosts: the machine's names, and those of all hosts
     channels/     where data lie that the script may not change (`placement`)
     ml/           the layout of `/opt/ml`
 
@@ -26,6 +27,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,7 @@ class HostDirectory:
         self.path = path
         self.ml = path / "ml"
         self.views = path / "channels"
+        self.names = path / "names"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
         self.system_metrics = path / "system_metrics.jsonl"
@@ -207,6 +210,20 @@ class HostDirectory:
                 os.rename(folder, os.path.join(old, folder.name))
         # What the script has made unreadable stays there, and is in nobody's way.
         shutil.rmtree(old, ignore_errors=True)
+
+    def write_names(self, hosts: Sequence[str], address: str) -> None:
+        """Makes the file in which the names of all hosts stand, beside those of the machine.
+
+        Args:
+            hosts: their names.
+            address: of all of them.
+        """
+        try:
+            machine = Path("/etc/hosts").read_bytes()
+        except OSError:
+            machine = b""
+        line = f"{address} {' '.join(hosts)}\n".encode()
+        self.names.write_bytes(machine.rstrip(b"\n") + b"\n" + line)
 
     def write_plan(self, plan: Plan) -> None:
         """Tells the agent what to do."""

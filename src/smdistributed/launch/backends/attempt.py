@@ -70,6 +70,7 @@ class Attempt:
         host.write_plan(plan)
         host.ml.mkdir(mode=0o700, exist_ok=True)
         make_views(host.views, plan.data())
+        host.write_names(plan.resources["hosts"], plan.master_address)
         if not host.lock.acquire():
             raise SmdistributedError(f"there is an agent of {host.path} already.")
         lock = host.lock.descriptor
@@ -78,7 +79,7 @@ class Attempt:
         environ = {**os.environ, **({} if step is Step.NONE else {MOUNTED: "1"})}
         with (host.path / "agent.log").open("ab") as output:
             process = subprocess.Popen(
-                wrapped(step, host.ml, command, host.views),
+                wrapped(step, host.ml, command, host.views, host.names),
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
