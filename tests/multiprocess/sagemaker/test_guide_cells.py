@@ -134,7 +134,8 @@ assert os.listdir(os.environ["SM_CHANNEL_TRAINING"]) == ["images"]
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 print("RANK", json.dumps([rank, size, os.environ["LOCAL_RANK"], arguments]))
 if rank == 0:
-    with open(os.environ["SM_MODEL_DIR"] + "/model", "w") as file:
+    os.mkdir(os.environ["SM_MODEL_DIR"] + "/1")
+    with open(os.environ["SM_MODEL_DIR"] + "/1/saved_model.pb", "w") as file:
         file.write("weights")
 """
 
