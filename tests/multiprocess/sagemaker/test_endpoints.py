@@ -72,6 +72,12 @@ def predict_fn(told, model):
     if what == "child":
         import subprocess
         return str(subprocess.Popen(["sleep", value]).pid)
+    if what == "fork":
+        child = os.fork()
+        if child == 0:
+            exec(value)
+            return "of the child"
+        return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     raise AssertionError(told)
 
 def output_fn(said, accept):
@@ -261,6 +267,16 @@ def test_a_function_finds_the_model_at_opt_ml(shared: Predictor, tmp_path: Path)
     if not step.is_mount:
         pytest.skip(f"/opt/ml cannot be mounted here: {why}")
     assert shared.predict("path") == "True"
+
+
+@pytest.mark.parametrize(
+    ("child", "status"),
+    [("pass", "0"), ("sys.exit(3)", "3"), ("sys.exit()", "0"), ("raise ValueError", "1")],
+)
+def test_a_child_that_comes_back_answers_nobody(shared: Predictor, child, status) -> None:
+    assert shared.predict(f"fork {child}") == status
+    told = [f"say {each}" for each in range(6)]
+    assert list(map(shared.predict, told)) == [f"the model {each}" for each in range(6)]
 
 
 # --- workers --------------------------------------------------------------------------------------

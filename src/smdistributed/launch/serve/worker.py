@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from smdistributed.launch.orphans import die_with_parent
-from smdistributed.launch.serve.handlers.answers import Handlers, answer_of
+from smdistributed.launch.serve.handlers.answers import Handlers, answer_of, end_if_forked
 from smdistributed.launch.serve.messages import Call, Loaded, frame, read_frame_from
 from smdistributed.launch.serve.record import Framework
 
@@ -47,14 +47,17 @@ def main(arguments: list[str]) -> None:
 
 def _loaded(model: Path, framework: Framework) -> tuple[Handlers | None, str]:
     """What answers calls; or why there is nothing."""
+    process = os.getpid()
     try:
         handlers = _makers[framework]()(model)
         handlers.load()
     except (Exception, SystemExit) as error:
+        end_if_forked(process, error)
         traceback.print_exc()
         sys.stderr.flush()
         last = traceback.format_exception_only(error)[-1].strip()
         return None, f"the model could not be loaded: {last}"[:_MOST_OF_A_TRACE]
+    end_if_forked(process)
     return handlers, ""
 
 

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import traceback
 from typing import Protocol
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.serve.messages import Answer, Call
 
-__all__ = ["Handlers", "InferenceError", "answer_of"]
+__all__ = ["Handlers", "InferenceError", "answer_of", "end_if_forked"]
 
 
 class InferenceError(SmdistributedError):
@@ -41,11 +44,14 @@ def answer_of(handlers: Handlers, call: Call) -> Answer:
     An error with a number `status_code`, as `sagemaker_inference.errors` has them, chooses the
     status. Any other is status 500, with its message and its traceback.
     """
+    process = os.getpid()
     try:
-        return handlers.answer(call)
+        answer = handlers.answer(call)
     except InferenceError as error:
+        end_if_forked(process, error)
         return Answer.problem(error.status_code, str(error))
     except (Exception, SystemExit) as error:
+        end_if_forked(process, error)
         traceback.print_exc()
         status = getattr(error, "status_code", None)
         if isinstance(status, int) and 400 <= status <= 599:
@@ -53,3 +59,27 @@ def answer_of(handlers: Handlers, call: Call) -> Answer:
             message = str(getattr(error, "message", error))
             return Answer.problem(status, f"{phrase}: {message}" if phrase else message)
         return Answer.problem(500, f"{error}\n{traceback.format_exc()}")
+    end_if_forked(process)
+    return answer
+
+
+def end_if_forked(process: int, error: BaseException | None = None) -> None:
+    """Ends this process if it is a child of that one, which a user's function has forked.
+
+    Such a child has come back from the function as its parent does. It may not go on: there is one
+    call, and the answer is the parent's. Two answers would give the second to the next caller.
+
+    Args:
+        process: the number of the one that has called the function.
+        error: that the function has raised here.
+    """
+    if os.getpid() == process:
+        return
+    status = 0 if error is None else 1
+    with contextlib.suppress(Exception):
+        if isinstance(error, SystemExit):
+            status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+    os._exit(status & 0xFF)
