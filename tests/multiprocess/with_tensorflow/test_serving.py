@@ -65,7 +65,11 @@ def output_handler(response, context):
     return response.content + str(response.status_code).encode(), "text/" + context.model_name
 """
 
-HANDLER = "def handler(data, context): return data.read()[::-1], context.accept_header\n"
+HANDLER = """
+def handler(data, context):
+    body = data.read()
+    return 5 if body == b"5" else body[::-1], context.accept_header
+"""
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +195,8 @@ def test_one_handler_wins(saved: Path, tmp_path: Path) -> None:
     try:
         plain = Predictor(predictor.endpoint_name, made.sagemaker_session)
         assert plain.predict(b"abc") == b"cba"
+        with pytest.raises(ModelError, match="status 500: handler has returned int"):
+            plain.predict(b"5")  # and not five bytes
     finally:
         predictor.delete_endpoint()
 

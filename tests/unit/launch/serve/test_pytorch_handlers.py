@@ -187,7 +187,12 @@ def test_the_default_type_can_be_chosen(tmp_path, monkeypatch) -> None:
         ('("x", "text/x")', 200, "text/x"),
         ('(b"x", "text/x")', 200, "text/x"),
         ('bytearray(b"x")', 200, "application/json"),
+        ('("x", None)', 200, ""),
+        ('("x", " text/x ")', 200, "text/x"),
         ("17", 500, "text/plain; charset=utf-8"),
+        ('("x", 5)', 500, "text/plain; charset=utf-8"),
+        ('("x", "text/x\\r\\nSet-Cookie: a=b")', 500, "text/plain; charset=utf-8"),
+        ('("x", "text/\u4e2d")', 500, "text/plain; charset=utf-8"),
     ],
 )
 def test_what_output_fn_may_return(tmp_path, returned, status, kind) -> None:

@@ -8,12 +8,12 @@ import contextlib
 import os
 import sys
 import traceback
-from typing import Protocol
+from typing import Any, Protocol
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.serve.messages import Answer, Call
 
-__all__ = ["Handlers", "InferenceError", "answer_of", "end_if_forked"]
+__all__ = ["Handlers", "InferenceError", "answer_of", "end_if_forked", "made_answer"]
 
 
 class InferenceError(SmdistributedError):
@@ -61,6 +61,38 @@ def answer_of(handlers: Handlers, call: Call) -> Answer:
         return Answer.problem(500, f"{error}\n{traceback.format_exc()}")
     end_if_forked(process)
     return answer
+
+
+def made_answer(name: str, data: Any, kind: Any) -> Answer:
+    """The answer that a function has returned.
+
+    Args:
+        name: of the function.
+        data: bytes or str.
+        kind: the content type; None: none is named.
+
+    Raises:
+        TypeError: they are something else.
+        ValueError: the type cannot stand in a line of a header.
+    """
+    if isinstance(data, str):
+        content = data.encode("utf-8")
+    elif isinstance(data, (bytes, bytearray, memoryview)):
+        content = bytes(data)
+    else:
+        raise TypeError(
+            f"{name} has returned {type(data).__name__} for {kind}; expected bytes or str, or a"
+            " tuple of one and its content type."
+        )
+    if not isinstance(kind, (str, type(None))):
+        raise TypeError(f"{name} has returned the content type {kind!r:.100}; expected str.")
+    text = (kind or "").strip()
+    if not all(" " <= each <= "\xff" and each != "\x7f" for each in text):
+        raise ValueError(
+            f"{name} has returned the content type {kind!r:.100}; expected one such as text/plain:"
+            " a line of a header has no line feeds, and Latin letters alone."
+        )
+    return Answer(200, text, content)
 
 
 def end_if_forked(process: int, error: BaseException | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from smdistributed.launch.serve.handlers.answers import InferenceError
+from smdistributed.launch.serve.handlers.answers import InferenceError, made_answer
 from smdistributed.launch.serve.handlers.bodies import (
     CSV,
     JSON,
@@ -54,6 +54,7 @@ class PyTorchHandlers:
         self._before = getattr(module, "pre_model_fn", None)
         self._warm_up = getattr(module, "model_warmup_fn", None)
         functions = _functions(module)
+        self._last = "transform_fn" if "transform_fn" in functions else "output_fn"
         self._model_fn = functions["model_fn"]
         self._transform = functions.get("transform_fn") or _chained(
             functions["input_fn"], functions["predict_fn"], functions["output_fn"]
@@ -82,7 +83,7 @@ class PyTorchHandlers:
         context = Context(self._properties, call.headers)
         said = self._transform(self._model, body, content_type, accept, context)
         data, kind = said if isinstance(said, tuple) else (said, accept)
-        return Answer(200, kind, _bytes_of(data, kind))
+        return made_answer(self._last, data, kind)
 
 
 def _functions(module: ModuleType | None) -> dict[str, Callable[..., Any]]:
@@ -174,15 +175,3 @@ def _output(prediction: Any, accept: str) -> tuple[bytes, str]:
     if isinstance(prediction, torch.Tensor):
         prediction = prediction.detach().cpu().numpy()
     return body_of(prediction, accept)
-
-
-def _bytes_of(data: Any, kind: str) -> bytes:
-    """What an `output_fn` has returned."""
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    if isinstance(data, str):
-        return data.encode("utf-8")
-    raise TypeError(
-        f"output_fn has returned {type(data).__name__} for {kind}; expected bytes or str, or a"
-        " tuple of one and its content type."
-    )

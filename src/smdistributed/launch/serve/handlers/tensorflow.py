@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from smdistributed.launch.serve.handlers.answers import InferenceError
+from smdistributed.launch.serve.handlers.answers import InferenceError, made_answer
 from smdistributed.launch.serve.handlers.bodies import CSV, JSON, main_type
 from smdistributed.launch.serve.handlers.functions import import_program
 from smdistributed.launch.serve.messages import Answer, Call
@@ -394,6 +394,4 @@ def _answer(said: Any, name: str) -> Answer:
             f"{name} has returned {type(said).__name__}; expected a tuple of the body and its"
             " content type."
         )
-    data, kind = said
-    content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
-    return Answer(200, str(kind), content)
+    return made_answer(name, *said)
