@@ -67,6 +67,9 @@ def predict_fn(told, model):
     if what == "print":
         print(value)
         return "printed"
+    if what == "do":
+        exec(value)
+        return "done"
     if what == "path":
         return str(os.path.samefile("/opt/ml/model", os.environ["SM_MODEL_DIR"]))
     if what == "child":
@@ -267,6 +270,12 @@ def test_a_function_finds_the_model_at_opt_ml(shared: Predictor, tmp_path: Path)
     if not step.is_mount:
         pytest.skip(f"/opt/ml cannot be mounted here: {why}")
     assert shared.predict("path") == "True"
+
+
+@pytest.mark.parametrize("told", ["sys.stdout.close()", "sys.stdout = None", "os.close(1)"])
+def test_a_function_may_close_its_output(shared: Predictor, told: str) -> None:
+    assert shared.predict(f"do {told}") == "done"
+    assert shared.predict("do sys.stdout = sys.__stdout__") == "done"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ ask it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -17,7 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from smdistributed.launch.orphans import die_with_parent
-from smdistributed.launch.serve.handlers.answers import Handlers, answer_of, end_if_forked
+from smdistributed.launch.serve.handlers.answers import (
+    Handlers,
+    answer_of,
+    end_if_forked,
+    print_trace,
+)
 from smdistributed.launch.serve.messages import Call, Loaded, frame, read_frame_from
 from smdistributed.launch.serve.record import Framework
 
@@ -41,7 +47,8 @@ def main(arguments: list[str]) -> None:
         while (received := read_frame_from(file)) is not None:
             fields, body = received
             answer = answer_of(handlers, Call(**fields, body=body))
-            sys.stdout.flush()
+            with contextlib.suppress(Exception):  # the disk is full, or a function has closed it
+                sys.stdout.flush()
             connection.sendall(frame(answer))
 
 
@@ -51,10 +58,9 @@ def _loaded(model: Path, framework: Framework) -> tuple[Handlers | None, str]:
     try:
         handlers = _makers[framework]()(model)
         handlers.load()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         end_if_forked(process, error)
-        traceback.print_exc()
-        sys.stderr.flush()
+        print_trace()
         last = traceback.format_exception_only(error)[-1].strip()
         return None, f"the model could not be loaded: {last}"[:_MOST_OF_A_TRACE]
     end_if_forked(process)

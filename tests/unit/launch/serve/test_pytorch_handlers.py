@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -267,9 +268,36 @@ def test_an_exception_is_answered(tmp_path, capfd) -> None:
     assert "no such digit" in capfd.readouterr().err
 
 
-def test_exit_does_not_end_the_worker(tmp_path) -> None:
-    code = FUNCTIONS + "def predict_fn(data, model): exit(3)\n"
-    assert ask(handlers(tmp_path, code)).status == 500
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        ("SystemExit(3)", b"3\nTraceback"),
+        ("KeyboardInterrupt", b"\nTraceback"),
+        ("asyncio.CancelledError('late')", b"late\nTraceback"),
+        ("Wordless", b"Wordless, whose text cannot be made: ZeroDivisionError\nTraceback"),
+    ],
+)
+def test_nothing_that_is_raised_ends_the_worker(tmp_path, raised, text) -> None:
+    code = FUNCTIONS + textwrap.dedent(f"""
+    import asyncio
+    class Wordless(Exception):
+        def __str__(self): return 1 / 0
+    def predict_fn(data, model): raise {raised}
+    """)
+    answer = ask(handlers(tmp_path, code))
+    assert answer.status == 500
+    assert answer.body.startswith(text)
+
+
+def test_a_log_that_cannot_be_written_takes_no_answer_away(tmp_path, monkeypatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        made = handlers(tmp_path, FUNCTIONS + "def predict_fn(data, model): raise OSError('no')\n")
+        assert ask(made).body.startswith(b"no\n")
+        monkeypatch.setattr(sys, "stderr", None)
+        assert ask(made).body.startswith(b"no\n")
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 # --- "BaseInferenceToolkitError(status_code, message, phrase) chooses the status" -----------------

@@ -13,7 +13,14 @@ from typing import Any, Protocol
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.serve.messages import Answer, Call
 
-__all__ = ["Handlers", "InferenceError", "answer_of", "end_if_forked", "made_answer"]
+__all__ = [
+    "Handlers",
+    "InferenceError",
+    "answer_of",
+    "end_if_forked",
+    "made_answer",
+    "print_trace",
+]
 
 
 class InferenceError(SmdistributedError):
@@ -39,7 +46,7 @@ class Handlers(Protocol):
 
 
 def answer_of(handlers: Handlers, call: Call) -> Answer:
-    """The answer to a call: what handlers say, or what they have raised.
+    """The answer to a call: what handlers say, or what they have raised, whatever it is.
 
     An error with a number `status_code`, as `sagemaker_inference.errors` has them, chooses the
     status. Any other is status 500, with its message and its traceback.
@@ -50,17 +57,35 @@ def answer_of(handlers: Handlers, call: Call) -> Answer:
     except InferenceError as error:
         end_if_forked(process, error)
         return Answer.problem(error.status_code, str(error))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # nothing that a function raises ends the worker
         end_if_forked(process, error)
-        traceback.print_exc()
-        status = getattr(error, "status_code", None)
-        if isinstance(status, int) and 400 <= status <= 599:
-            phrase = getattr(error, "phrase", None)
-            message = str(getattr(error, "message", error))
-            return Answer.problem(status, f"{phrase}: {message}" if phrase else message)
-        return Answer.problem(500, f"{error}\n{traceback.format_exc()}")
+        print_trace()
+        return _problem(error)
     end_if_forked(process)
     return answer
+
+
+def _problem(error: BaseException) -> Answer:
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int) and 400 <= status <= 599:
+        phrase = getattr(error, "phrase", None)
+        message = _text_of(getattr(error, "message", error))
+        return Answer.problem(status, f"{phrase}: {message}" if phrase else message)
+    return Answer.problem(500, f"{_text_of(error)}\n{traceback.format_exc()}")
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"{type(value).__name__}, whose text cannot be made: {type(error).__name__}"
+
+
+def print_trace() -> None:
+    """Tells the log what was raised; it may be full, and a function may have closed its file."""
+    with contextlib.suppress(Exception):
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 def made_answer(name: str, data: Any, kind: Any) -> Answer:
@@ -112,6 +137,6 @@ def end_if_forked(process: int, error: BaseException | None = None) -> None:
         if isinstance(error, SystemExit):
             status = error.code if isinstance(error.code, int) else int(error.code is not None)
         elif error is not None:
-            traceback.print_exc()
+            print_trace()
         sys.stdout.flush()
     os._exit(status & 0xFF)
