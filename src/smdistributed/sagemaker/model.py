@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -278,7 +279,9 @@ class Model:
         bucket = f"s3://{session.default_bucket()}"
         if session.default_bucket_prefix:
             bucket = f"{bucket}/{session.default_bucket_prefix.strip('/')}"
-        uri = f"{self.code_location or bucket}/{name}/sourcedir.tar.gz"
+        # Of this call alone: an endpoint unpacks it later, and another deploy() has other sources.
+        key = f"{name}/{secrets.token_hex(4)}/sourcedir.tar.gz"
+        uri = f"{self.code_location or bucket}/{key}"
         archive = local_path(uri, session.home)
         archive.parent.mkdir(parents=True, exist_ok=True)
         pack_sources(archive, self.entry_point, self.source_dir, self.dependencies)

@@ -444,6 +444,15 @@ def test_a_name_that_is_taken(shared: Predictor, tmp_path: Path) -> None:
     assert shared.predict("say hello") == "the model hello"
 
 
+def test_a_deploy_that_is_refused_does_not_change_what_another_serves(tmp_path, session) -> None:
+    first = deployed(model(tmp_path, session), endpoint_name="one", wait=False)
+    other = model(tmp_path, session, FUNCTIONS.replace("return said", "return 'of another'"))
+    with pytest.raises(ConfigurationError, match='already existing endpoint "one"'):
+        deployed(other, endpoint_name="one")
+    session.wait_for_endpoint("one")
+    assert first.predict("say x") == "the model x"
+
+
 def test_a_name_that_is_not_there(shared: Predictor) -> None:
     with pytest.raises(ValueError, match=r'Could not find endpoint "sharde".*mean shared\?'):
         Predictor("sharde", shared.sagemaker_session).predict(b"")
