@@ -43,6 +43,11 @@ MOST = 6 << 20
 FUNCTIONS = """
 import os, signal, sys, time
 
+def sockets():
+    links = {each: f"/proc/self/fd/{each}" for each in range(3, 99)}
+    return [each for each, link in links.items()
+            if os.path.lexists(link) and "socket:" in os.readlink(link)]
+
 def model_fn(model_dir):
     return open(os.path.join(model_dir, "weights")).read()
 
@@ -301,12 +306,29 @@ def test_a_call_that_takes_too_long_is_ended(shared: Predictor) -> None:
     wait_until(lambda: len(worker_pids(shared)) == 2)
 
 
+def test_calls_that_have_waited_kill_no_worker(tmp_path: Path, session: Session) -> None:
+    predictor = deployed(model(tmp_path, session, env={"SAGEMAKER_MODEL_SERVER_TIMEOUT": "1"}))
+    (worker,) = worker_pids(predictor)
+
+    def status(_: int) -> int:
+        try:
+            predictor.predict("pid 0.4")
+        except ModelError as error:
+            return int(error.status_code)
+        return 200
+
+    with concurrent.futures.ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(status, range(6))) == [200, 200, 504, 504, 504, 504]
+    wait_until(lambda: worker_pids(predictor) == {worker})
+
+
 @pytest.mark.parametrize(
     ("told", "how"),
     [
         (f"die {signal.SIGKILL.value}", "was ended by SIGKILL"),
         (f"die {signal.SIGSEGV.value}", "was ended by SIGSEGV"),
         ("exit 7", "has ended with status 7"),
+        ("do [os.write(each, bytes(20)) for each in sockets()]", "was ended by SIGKILL"),
     ],
 )
 def test_a_worker_that_dies_loses_its_own_call_alone(shared: Predictor, told, how) -> None:

@@ -93,7 +93,12 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], byte
 
     Raises:
         asyncio.IncompleteReadError: there are no more.
+        ConnectionError: what has come is no message.
     """
     head_length, body_length = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
     head = await reader.readexactly(head_length)
-    return json.loads(head), await reader.readexactly(body_length)
+    try:
+        fields = json.loads(head)
+    except ValueError:
+        raise ConnectionError("what has come is no message") from None
+    return fields, await reader.readexactly(body_length)

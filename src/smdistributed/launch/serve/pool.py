@@ -3,7 +3,8 @@
 """The workers of an endpoint: as many processes as were asked for, for as long as it lives.
 
 One that dies is replaced. It loses the call that it was at, and no other. One that does not answer
-in time is killed, as nothing else ends a function of the user's.
+in time is killed, as nothing else ends a function of the user's. Its time begins when it has the
+call, and the caller's when the call has come in: many callers kill no worker.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from smdistributed.launch.serve.messages import Answer, Call, Loaded, frame, rea
 __all__ = ["Command", "LoadError", "Pool"]
 
 _END_S = 5.0
+_MOMENT_S = 1.0
 _MOST_WAIT_S = 30.0
 
 
@@ -99,6 +101,14 @@ class _Worker:
         """It ends when there is nobody to hear it."""
         self._writer.close()
 
+    async def lost(self) -> str:
+        """Its socket has ended: so does it, in a moment. Returns: how, in words."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT_S):
+                await self.process.wait()
+        self.kill()
+        return await self.gone()
+
     async def gone(self) -> str:
         """Waits until it has ended. Returns: how, in words."""
         status = await self.process.wait()
@@ -137,6 +147,7 @@ class Pool:
         self._workers: dict[int, _Worker] = {}
         self._ready: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._answering: set[asyncio.Task[Answer]] = set()
 
     @property
     def is_ready(self) -> bool:
@@ -163,13 +174,13 @@ class Pool:
         try:
             async with asyncio.timeout(self._timeout_s):
                 worker = await self._idle_worker()
-                return await self._answer(worker, call)
+                # A call that has waited is over before its worker's time is: that one goes on.
+                answering = asyncio.create_task(self._answer(worker, call))
+                self._answering.add(answering)
+                answering.add_done_callback(self._answering.discard)
+                return await asyncio.shield(answering)
         except TimeoutError:
-            return Answer.problem(
-                504,
-                f"The model has not answered within {self._timeout_s:g} s"
-                " (SAGEMAKER_MODEL_SERVER_TIMEOUT).",
-            )
+            return self._too_late()
 
     async def close(self) -> None:
         """Ends all workers; a call that is not answered yet is lost."""
@@ -183,7 +194,7 @@ class Pool:
             await asyncio.wait(ends, timeout=_END_S)
         for worker in self._workers.values():
             worker.kill()
-        await asyncio.gather(*ends)
+        await asyncio.gather(*ends, *self._answering, return_exceptions=True)
 
     async def _idle_worker(self) -> _Worker:
         while True:
@@ -192,19 +203,30 @@ class Pool:
                 return worker
 
     async def _answer(self, worker: _Worker, call: Call) -> Answer:
+        """Never raises, but when it is cancelled."""
         try:
-            answer = await worker.ask(call)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            async with asyncio.timeout(self._timeout_s):
+                answer = await worker.ask(call)
+        except TimeoutError:
             worker.kill()
-            how = await worker.gone()
+            return self._too_late()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            how = await worker.lost()
             return Answer.problem(
                 500, f"The worker that had this call {how}; another one takes its place."
             )
-        except BaseException:  # the time is over, or the server ends
+        except BaseException:  # the server ends
             worker.kill()
             raise
         self._idle.put_nowait(worker)
         return answer
+
+    def _too_late(self) -> Answer:
+        return Answer.problem(
+            504,
+            f"The model has not answered within {self._timeout_s:g} s"
+            " (SAGEMAKER_MODEL_SERVER_TIMEOUT).",
+        )
 
     async def _keep(self, number: int, first: asyncio.Future[None]) -> None:
         """Keeps one worker alive."""
@@ -240,7 +262,7 @@ class Pool:
             )
         except (asyncio.IncompleteReadError, ConnectionError):
             assert worker is not None
-            problem = f"the process that was to load the model {await worker.gone()}"
+            problem = f"the process that was to load the model {await worker.lost()}"
         except OSError as error:
             problem = f"no process could be started: {error}"
         if not problem and worker is not None:
