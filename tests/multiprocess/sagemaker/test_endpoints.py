@@ -350,6 +350,13 @@ def test_an_idle_worker_that_is_killed_is_replaced(shared: Predictor) -> None:
     wait_until(lambda: len(worker_pids(shared)) == 2)
 
 
+def test_what_functions_leave_behind_is_reaped(shared: Predictor) -> None:
+    leave = "import subprocess; subprocess.run(['sh', '-c', 'setsid true & echo $! > left'])"
+    shared.predict(f"do os.chdir({str(shared.sagemaker_session.home.root)!r}); {leave}")
+    pid = (shared.sagemaker_session.home.root / "left").read_text().strip()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
 def test_many_clients_are_answered_all(shared: Predictor) -> None:
     with concurrent.futures.ThreadPoolExecutor(40) as threads:
         said = list(threads.map(lambda each: shared.predict(f"say {each}"), range(400)))

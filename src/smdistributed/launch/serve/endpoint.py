@@ -161,6 +161,7 @@ class Endpoint:
             try:
                 await self._begin(pool, listener.getsockname()[1])
                 while not self._is_over() and not serving.done():
+                    pool.reap()
                     await asyncio.sleep(_POLL_S)
                 self._tell_of_the_end()
             finally:

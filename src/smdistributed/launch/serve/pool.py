@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smdistributed._common.errors import SmdistributedError
+from smdistributed.launch.agent.strays import reap_strays
 from smdistributed.launch.serve.messages import Answer, Call, Loaded, frame, read_frame
 
 __all__ = ["Command", "LoadError", "Pool"]
@@ -145,6 +146,7 @@ class Pool:
         self._say = say
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
         self._workers: dict[int, _Worker] = {}
+        self._num_starting = 0
         self._ready: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._answering: set[asyncio.Task[Answer]] = set()
@@ -181,6 +183,11 @@ class Pool:
                 return await asyncio.shield(answering)
         except TimeoutError:
             return self._too_late()
+
+    def reap(self) -> None:
+        """Reaps what functions have left behind and has ended, which this process has adopted."""
+        if not self._num_starting:  # of those the numbers are not known yet
+            reap_strays({each.process.pid for each in self._workers.values()})
 
     async def close(self) -> None:
         """Ends all workers; a call that is not answered yet is lost."""
@@ -248,13 +255,20 @@ class Pool:
             self._ready.discard(number)
             self._say(f"worker {number} {how}; it is replaced")
 
+    async def _started(self, number: int) -> _Worker:
+        self._num_starting += 1
+        try:
+            worker = self._workers[number] = await _Worker.start(self._commands[number], self._log)
+        finally:
+            self._num_starting -= 1
+        return worker
+
     async def _start(self, number: int) -> str:
         """Starts a worker. Returns: why it cannot answer calls; empty if it can."""
         worker: _Worker | None = None
         try:
             async with asyncio.timeout(self._startup_s):
-                worker = await _Worker.start(self._commands[number], self._log)
-                self._workers[number] = worker
+                worker = await self._started(number)
                 problem = (await worker.loaded()).problem
         except TimeoutError:
             problem = (
