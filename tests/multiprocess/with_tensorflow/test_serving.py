@@ -40,9 +40,22 @@ class Model(tf.Module):
     def two(self, a, b):
         return {"double": 2 * a, "text": tf.strings.join([b, "!"])}
 
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8, name="x")])
+    def bytes(self, x):
+        return x
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def mixed(self, x):
+        return {"each": x, "total": tf.reduce_sum(x)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64, name="x")])
+    def whole(self, x):
+        return x + 1
+
 model = Model()
+signatures = {each: getattr(model, each) for each in ("two", "bytes", "mixed", "whole")}
 tf.saved_model.save(
-    model, sys.argv[1], signatures={"serving_default": model.sum, "two": model.two}
+    model, sys.argv[1], signatures={"serving_default": model.sum, **signatures}
 )
 """
 
@@ -114,6 +127,11 @@ def predictor(saved: Path, tmp_path_factory) -> Iterator[TensorFlowPredictor]:
             {"signature_name": "two", "inputs": {"a": [1], "b": ["x"]}},
             {"outputs": {"double": [2], "text": ["x!"]}},
         ),
+        ({"signature_name": "bytes", "instances": [0, 255]}, {"predictions": [0, 255]}),
+        (
+            {"signature_name": "mixed", "inputs": [[1, 2]]},
+            {"outputs": {"each": [[1, 2]], "total": 3}},
+        ),
     ],
 )
 def test_json_of_a_prediction(predictor, body, expected) -> None:
@@ -138,7 +156,14 @@ def test_lines_of_json_and_csv(predictor: TensorFlowPredictor) -> None:
         (b'{"instances": []}', "no list with something in it"),
         (
             b'{"instances": [[1, 2]], "signature_name": "x"}',
-            "expected one of: serving_default, two",
+            "expected one of: bytes, mixed, serving_default, two, whole",
+        ),
+        (b'{"instances": [[1, 2]], "signature_name": []}', "expected one of: bytes"),
+        (b'{"signature_name": "bytes", "instances": [300]}', "one is not between 0 and 255"),
+        (b'{"signature_name": "bytes", "instances": [-1]}', "one is not between 0 and 255"),
+        (
+            b'{"signature_name": "mixed", "instances": [[1, 2]]}',
+            "1 of each, no list of total; expected",
         ),
         (b'{"a": 1}', "expected them for the inputs of the model"),
         (b'{"signature_name": "two", "instances": [1]}', "has the inputs a, b"),
@@ -166,6 +191,21 @@ def test_other_methods_and_types_are_refused(predictor: TensorFlowPredictor) -> 
         asks.predict(b"")
     with pytest.raises(ValueError, match="the serializer makes a/b"):
         asks.regress(b"")
+
+
+def test_csv_of_whole_numbers(saved: Path, tmp_path: Path) -> None:
+    program = f"""
+    from pathlib import Path
+    import tensorflow as tf
+    from smdistributed.launch.serve.handlers.tensorflow import Model, _request_of
+    from smdistributed.launch.serve.messages import Call
+    request = _request_of(Call("text/csv", "", {{}}, b"1,2\\n3,4"))
+    model = Model(Path({str(saved / "3")!r}))
+    print(model.answer({{**request, "signature_name": "whole"}}).decode())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"predictions": [[2, 3], [4, 5]]}
 
 
 def test_two_handlers_and_rest_uri(saved: Path, tmp_path: Path) -> None:
