@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -518,6 +519,20 @@ def test_a_package_that_is_not_installed(tmp_path, session, monkeypatch) -> None
     )
     with pytest.raises(UnsupportedError, match=r"pip install 'smdistributed-open\[serve\]'"):
         deployed(model(tmp_path, session))
+
+
+def test_a_record_that_has_no_room(tmp_path, session, monkeypatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = model(tmp_path, session)
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoints, "write_whole", full)
+        with pytest.raises(ConfigurationError, match="No space left on device; expected"):
+            deployed(made, endpoint_name="one")
+    assert endpoints.endpoint_names(session.home) == []
+    opened = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    assert not [each for each in opened if "/endpoints/one/" in each]
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import json
@@ -23,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
@@ -152,21 +153,29 @@ def create_endpoint(
                 )
             path.mkdir(mode=0o700)
             directory = EndpointDirectory(path)
-            directory.lock.acquire()
-            directory.write(record)
+            with _removed_unless_done(directory):
+                directory.lock.acquire()
+                directory.write(record)
     except OSError as error:
         raise ConfigurationError(
             f"the directory of a new endpoint cannot be made in {home.endpoints}: {error}; expected"
             " a directory of this user, on a disk that is not full."
         ) from None
-    try:
+    with _removed_unless_done(directory):
         _start(directory, os.environ if environ is None else environ)
-    except BaseException:
-        directory.lock.release()
-        shutil.rmtree(path, ignore_errors=True)
-        raise
     directory.lock.hand_over()
     return directory
+
+
+@contextlib.contextmanager
+def _removed_unless_done(directory: EndpointDirectory) -> Iterator[None]:
+    """If the block fails, the directory goes, and this process holds its lock no longer."""
+    try:
+        yield
+    except BaseException:
+        directory.lock.release()
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
 
 
 def find_endpoint(home: Home, name: str) -> EndpointDirectory:
