@@ -33,7 +33,7 @@ from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import OPT_ML
 from smdistributed.launch.environment import usable_cores
 from smdistributed.launch.home import Home
-from smdistributed.launch.orphans import adopt_orphans
+from smdistributed.launch.orphans import Guardian, adopt_orphans
 from smdistributed.launch.serve.endpoints import EndpointDirectory
 from smdistributed.launch.serve.pool import Command, Pool
 from smdistributed.launch.serve.record import EndpointStatus, Framework
@@ -62,6 +62,7 @@ class Endpoint:
         self._record = directory.read()
         self._home = Home(directory.path.parent.parent)
         self._signal = 0
+        self._guardian = Guardian()
 
     def run(self) -> None:
         """Does all of it; writes why, if it cannot."""
@@ -77,6 +78,7 @@ class Endpoint:
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
+            self._guardian.dismiss()
             end_strays()  # the lock goes with this process: then nothing is left
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
@@ -153,7 +155,14 @@ class Endpoint:
     async def _serve(self, environ: Mapping[str, str]) -> None:
         timeout_s = float(_whole(environ, "SAGEMAKER_MODEL_SERVER_TIMEOUT", 60))
         startup_s = float(_whole(environ, "SAGEMAKER_STARTUP_TIMEOUT", 600))
-        pool = Pool(self._commands(environ), self._directory.log, timeout_s, startup_s, self._say)
+        pool = Pool(
+            self._commands(environ),
+            self._directory.log,
+            timeout_s,
+            startup_s,
+            self._say,
+            self._guardian,
+        )
         most = _whole(environ, "SAGEMAKER_MAX_PAYLOAD_IN_MB", 6) * _MIB
         with _listener(_whole(environ, "SAGEMAKER_BIND_TO_PORT", _FIRST_PORT)) as listener:
             server = Server(pool, listener, most, timeout_s)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.strays import reap_strays
+from smdistributed.launch.orphans import Guardian
 from smdistributed.launch.serve.messages import Answer, Call, Loaded, frame, read_frame
 
 __all__ = ["Command", "LoadError", "Pool"]
@@ -129,6 +130,7 @@ class Pool:
         timeout_s: for a call: to wait for a worker, and to be answered.
         startup_s: for a worker, to load the model.
         say: tells the log of the endpoint.
+        guardian: ends workers, and what they have started, if this process is killed.
     """
 
     def __init__(
@@ -138,12 +140,14 @@ class Pool:
         timeout_s: float,
         startup_s: float,
         say: Callable[[str], None],
+        guardian: Guardian,
     ) -> None:
         self._commands = commands
         self._log = log
         self._timeout_s = timeout_s
         self._startup_s = startup_s
         self._say = say
+        self._guardian = guardian
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
         self._workers: dict[int, _Worker] = {}
         self._num_starting = 0
@@ -251,7 +255,7 @@ class Pool:
                 wait_s = min(_MOST_WAIT_S, 2 * wait_s or 1.0)
                 continue
             wait_s = 0.0
-            how = await self._workers[number].gone()
+            how = await self._gone(number)
             self._ready.discard(number)
             self._say(f"worker {number} {how}; it is replaced")
 
@@ -261,6 +265,7 @@ class Pool:
             worker = self._workers[number] = await _Worker.start(self._commands[number], self._log)
         finally:
             self._num_starting -= 1
+        self._guardian.watch(worker.process.pid)
         return worker
 
     async def _start(self, number: int) -> str:
@@ -284,5 +289,11 @@ class Pool:
             self._idle.put_nowait(worker)
         elif worker is not None:
             worker.kill()
-            await worker.gone()
+            await self._gone(number)
         return problem
+
+    async def _gone(self, number: int) -> str:
+        worker = self._workers[number]
+        how = await worker.gone()
+        self._guardian.forget(worker.process.pid)
+        return how
