@@ -91,7 +91,8 @@ def wrapped(
         step: how.
         folder: of the host, which is there.
         command: to be run.
-        views: a folder of links to folders, which the command shall see read-only in their place.
+        views: a folder of links to folders, which the command shall see read-only in their place,
+            as they are elsewhere: also what is at `/opt/ml` there.
         names: a file that the command shall see at `/etc/hosts`.
     """
     if step is Step.NONE:
@@ -100,7 +101,7 @@ def wrapped(
     if names is not None:
         inside += ["/bin/sh", "-c", _NAMES_SCRIPT, "sh", str(names)]
     if views is not None:
-        inside += [sys.executable, "-I", "-S", str(_READ_ONLY), str(views)]
+        inside = [sys.executable, "-I", "-S", str(_READ_ONLY), str(views), *inside]
     if step is Step.MOUNT_NAMESPACE:
         return ["unshare", "--mount", *inside, *command]
     itself = ["unshare", "--user", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}", "--"]

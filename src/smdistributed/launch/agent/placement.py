@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data of a host's channels, put where the script finds them.
 
-    channels/<name>               the folder of the data, seen from the host: a link to it; in the
-                                  host's mount namespace the folder itself, read-only
+    channels/<name>               a link to the folder of the data; in the host's mount namespace
+                                  (`read_only`) to that folder in a view of the machine's files
     ml/input/data/<name>          a link to that; or a folder of links to files in it
 
 So a script cannot change the data where there is a namespace, and finds them where there is none.
+And a link in the data that leads to what is beside them, as `../labels`, finds it: the folder
+alone, mounted somewhere else, would have other things beside it, perhaps another channel.
 
 Source: launch specification, section 5.
 """

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run as a file in a new mount namespace: `read_only.py FOLDER COMMAND...`.
 
-FOLDER has links to folders. In the namespace each becomes that folder itself, read-only with all
-that is mounted in it; elsewhere the links stay. Then this process becomes the command, also if
-something was not possible: then the link is a link in the namespace too, and a line says why.
+FOLDER has links to folders. In the namespace all files of the machine are mounted at FOLDER/@root,
+read-only with all that is mounted in them, and the links lead to the folders there. So a link that
+is in such a folder, and leads to what is beside it, finds it. Elsewhere the links stay.
+Then this process becomes the command, also if something was not possible: then the links lead to
+the folders themselves in the namespace too, and a line says why.
 
 It imports nothing of this package: it runs before there is an environment, and must be quick.
 
@@ -24,6 +26,8 @@ _MOUNT_ATTR_RDONLY = 1
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_SETATTR = 442
 _MNT_DETACH = 2
+
+ROOT = "@root"  # which is no name of a channel
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,22 +79,24 @@ def _bind(source: str, place: str) -> None:
 
 
 def show_read_only(folder: str) -> None:
-    """Mounts what the links of a folder lead to in their place, read-only."""
-    links = {name: os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)}
-    if not links:
+    """Has the links of a folder lead to what they lead to, but read-only."""
+    # Without links on the way, which would lead out of the view.
+    places = {name: os.path.realpath(os.path.join(folder, name)) for name in os.listdir(folder)}
+    if not places:
         return
     try:
         _cover(folder)
     except OSError as error:
         print(f"data can be written to: {error}", file=sys.stderr, flush=True)
         return
-    for name, source in sorted(links.items()):
-        place = os.path.join(folder, name)
-        try:
-            _bind(source, place)
-        except OSError as error:
-            print(f"data of {name} can be written to: {error}", file=sys.stderr, flush=True)
-            os.symlink(source, place)
+    view = ROOT
+    try:
+        _bind("/", os.path.join(folder, ROOT))
+    except OSError as error:
+        print(f"data can be written to: {error}", file=sys.stderr, flush=True)
+        view = ""
+    for name, place in places.items():
+        os.symlink(view + place, os.path.join(folder, name))
 
 
 if __name__ == "__main__":

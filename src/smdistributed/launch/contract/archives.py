@@ -25,7 +25,17 @@ from pathlib import Path, PurePosixPath
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.contract.paths import OPT_ML
 
-__all__ = ["check_sources", "copy_directories", "pack_directories", "pack_sources", "unpack"]
+__all__ = [
+    "VIEW",
+    "check_sources",
+    "copy_directories",
+    "pack_directories",
+    "pack_sources",
+    "unpack",
+]
+
+VIEW = Path("channels", "@root")
+"""Beside what a script had at `/opt/ml`: where it saw the machine's files, if they were there."""
 
 _MOST_LINKS = 40
 
@@ -255,7 +265,8 @@ def _of_roots(roots: Mapping[str, Path], base: Path | None = None) -> Iterator[t
 def _there(path: Path, base: Path | None) -> Path | None:
     """What a path leads to, where `/opt/ml` is `base`; None if that is nothing.
 
-    Each of its links may lead to `/opt/ml`, which is another folder outside of the namespace.
+    Each of its links may lead to `/opt/ml`, which is another folder outside of the namespace, or to
+    the view of all files, which is not there outside of it.
     """
     if base is None:
         return path
@@ -273,6 +284,8 @@ def _there(path: Path, base: Path | None) -> Path | None:
             return None
         if target.is_relative_to(OPT_ML):
             target = base.absolute() / target.relative_to(OPT_ML)
+        elif target.is_relative_to(view := base.absolute().parent / VIEW):
+            target = "/" / target.relative_to(view)
         if target.is_absolute():
             found = Path("/")
         left += reversed([part for part in target.parts if part != "/"])

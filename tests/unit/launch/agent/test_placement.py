@@ -18,6 +18,7 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent import mounts
 from smdistributed.launch.agent.mounts import Step, available_step, wrapped
 from smdistributed.launch.agent.placement import make_views, notes_on, place
+from smdistributed.launch.contract.archives import VIEW, copy_directories
 from smdistributed.launch.data.sources import Source
 
 NOBODY = 65534
@@ -139,6 +140,55 @@ def test_in_its_namespace_a_script_cannot_change_the_data(data: Path, tmp_path: 
     assert os.readlink(views / "gone") == "/nowhere"
 
 
+def test_a_link_to_what_is_beside_the_data_leads_there_and_not_to_another_channel(
+    data: Path, tmp_path: Path
+) -> None:
+    step, why = available_step(tmp_path)
+    if step is Step.NONE:
+        pytest.skip(f"nothing can be mounted here: {why}")
+    for folder in ("test", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "labels").write_text(folder)
+    (data / "labels").symlink_to("../test/labels")
+    (tmp_path / "linked").symlink_to(data)
+    views = tmp_path / "views"
+    others = {"test": Source(str(tmp_path / "other"), None)}
+    make_views(views, {"train": Source(str(tmp_path / "linked"), None), **others})
+    command = wrapped(step, data, ["cat", f"{views}/train/labels", f"{views}/test/labels"], views)
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "testother"
+
+
+def test_a_link_that_a_script_has_made_to_its_data_is_packed(data: Path, tmp_path: Path) -> None:
+    step, why = available_step(tmp_path)
+    if step is Step.NONE:
+        pytest.skip(f"nothing can be mounted here: {why}")
+    host = tmp_path / "host"
+    (host / "ml" / "model").mkdir(parents=True)
+    make_views(host / "channels", {"train": Source(str(data), None)})
+    link = f'ln -s "$(realpath {host}/channels/train)/x" {host}/ml/model/m'
+    command = wrapped(step, host / "ml", ["sh", "-c", link], host / "channels")
+    subprocess.run(command, check=True)
+    assert Path(os.readlink(host / "ml" / "model" / "m")).is_relative_to(host / VIEW)
+    copy_directories(tmp_path / "model", [host / "ml" / "model"], [host / "ml"])
+    assert (tmp_path / "model" / "m").read_text() == "x"
+
+
+def test_data_at_opt_ml_are_those_of_the_machine_and_not_the_hosts(tmp_path: Path) -> None:
+    if available_step(tmp_path)[0] is not Step.MOUNT_NAMESPACE:
+        pytest.skip("only root can have a machine here that has something at /opt/ml")
+    (tmp_path / "host").mkdir()
+    make_views(tmp_path / "views", {"train": Source("/opt/ml/model", None)})
+    inside = ["ls", f"{tmp_path}/views/train", "/opt/ml"]
+    command = wrapped(Step.MOUNT_NAMESPACE, tmp_path / "host", inside, tmp_path / "views")
+    machine = "mount -t tmpfs none /opt; mkdir -p /opt/ml/model; touch /opt/ml/model/old; exec $@"
+    done = subprocess.run(
+        ["unshare", "--mount", "/bin/bash", "-c", machine.replace("$@", '"$@"'), "sh", *command],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["/opt/ml:", f"{tmp_path}/views/train:", "old"], done.stderr
+
+
 def test_what_is_mounted_in_the_data_is_read_only_too(data: Path, few_files: Path) -> None:
     step, why = available_step(data)
     if step is Step.NONE:
@@ -214,7 +264,7 @@ def test_an_older_linux_leaves_links_too(data: Path, tmp_path: Path) -> None:
     if step is Step.USER_NAMESPACE:
         pytest.skip("the command in a user namespace may not mount")
     done = subprocess.run(inside, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(data)
-    assert "data of train can be written to" in done.stderr
+    assert done.stdout.strip() == str(data.resolve())
+    assert "data can be written to" in done.stderr
     assert "(Linux 5.12 knows how)" in done.stderr
     assert (data / "x").read_text() == "changed"
