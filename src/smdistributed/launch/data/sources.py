@@ -328,14 +328,21 @@ def _of_manifest(channel: Mapping[str, Any], uri: str, home: Home) -> tuple[Path
     store, folder, beginning = begins.groups(default="")
     root = local_path(store + folder, home)
     objects = []
+    seen: dict[str, str] = {}
     for each in rest:
         key = (beginning + each).lstrip("/")
-        if ".." in key.split("/") or not (root / key).is_file():
+        if {"", ".", ".."} & set(key.split("/")) or not (root / key).is_file():
             raise ConfigurationError(
                 f"channel {channel['ChannelName']!r}: the manifest {uri} has {each!r:.200}, and"
-                f" {root / key} is no file that is there; expected the rest of a URI after"
-                f" {prefix!r}."
+                f" {root}/{key} is no file that is there, or not its plain path; expected the rest"
+                f" of a URI after {prefix!r}."
             )
+        if key in seen:
+            raise ConfigurationError(
+                f"channel {channel['ChannelName']!r}: the manifest {uri} has {seen[key]!r:.200} and"
+                f" {each!r:.200}, which are both {root / key}; expected each file once. Remove one."
+            )
+        seen[key] = each
         objects.append(DataObject(each.lstrip("/"), key))
     return root, objects
 
@@ -360,7 +367,7 @@ def _require_border(channel: Mapping[str, Any], data: Mapping[str, Any]) -> None
 def keys_below(folder: Path, beginning: str = "") -> Iterator[str]:
     """Keys of the files below a folder: their paths from there. Links are followed.
 
-    What is being copied into a bucket is left out, and so is what is no file.
+    What is being copied into a bucket is left out, and so is what is no file, such as a socket.
 
     Args:
         folder: to look in.
@@ -368,7 +375,7 @@ def keys_below(folder: Path, beginning: str = "") -> Iterator[str]:
 
     Raises:
         OSError: a folder cannot be read.
-        ConfigurationError: a link leads to a folder that it lies in.
+        ConfigurationError: a link leads to a folder that it lies in, or nowhere.
     """
     for each in _entries(folder):
         if each.name.startswith(beginning):
@@ -388,6 +395,12 @@ def _keys(entry: os.DirEntry[str], key: str, above: tuple[tuple[int, int], ...])
             )
         for each in _entries(Path(entry.path)):
             yield from _keys(each, f"{key}/{each.name}", (*above, number))
+    elif entry.is_symlink() and not os.path.exists(entry.path):
+        raise ConfigurationError(
+            f"{entry.path} is a link to {os.readlink(entry.path)}, which is not there; expected a"
+            " link to a file or a directory, as else a part of the data would be missing. Remove"
+            " the link, or bring back what it leads to."
+        )
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -186,13 +186,21 @@ def test_links_are_followed_and_circles_are_refused(home: Home, tmp_path: Path) 
     (tmp_path / "elsewhere" / "y").write_text("2")
     fill(home, {"p/x": "1"})
     (home.buckets / "b" / "p" / "more").symlink_to(tmp_path / "elsewhere")
-    (home.buckets / "b" / "p" / "nothing").symlink_to("nowhere")
     sharded = channel("s3://b/p", S3DataDistributionType="ShardedByS3Key")
     source = sources_of(sharded, "File", HOSTS[:1], home)["algo-1"]
     assert found_by_script(home, source) == {"x": "1", "more/y": "2"}
     (home.buckets / "b" / "p" / "round").symlink_to(home.buckets / "b" / "p")
     with pytest.raises(ConfigurationError, match="link to a directory that it lies in"):
         sources_of(sharded, "File", HOSTS, home)
+
+
+def test_a_link_that_leads_nowhere_is_no_file_less_but_an_error(home: Home) -> None:
+    fill(home, {"p/x": "1"})
+    (home.buckets / "b" / "p" / "y").symlink_to("nowhere")
+    for mode, distribution in (("File", "ShardedByS3Key"), ("Pipe", "FullyReplicated")):
+        given = channel("s3://b/p/", S3DataDistributionType=distribution)
+        with pytest.raises(ConfigurationError, match=r"/b/p/y is a link to nowhere, which is not"):
+            sources_of(given, mode, HOSTS, home)
 
 
 def test_groups_that_a_channel_is_for(home: Home) -> None:
@@ -277,6 +285,25 @@ def test_manifests_that_lead_nowhere(home: Home, manifest: list[Any], text: str)
         sources_of(channel("s3://b/m", S3DataType="ManifestFile"), "File", HOSTS, home)
     with pytest.raises(ConfigurationError, match="is not there"):
         sources_of(channel("s3://b/no", S3DataType="ManifestFile"), "File", HOSTS, home)
+
+
+@pytest.mark.parametrize(
+    ("again", "text"),
+    [
+        ("/y", r"has 'y' and '/y', which are both .*/b/p/y; expected each file once"),
+        ("./y", r"has './y', and .*/b/p/./y is no file"),
+        ("//y", r"has 'y' and '//y', which are both"),
+        ("z//w", r"has 'z//w', and .*/b/p/z//w is no file"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["File", "Pipe"])
+def test_a_manifest_that_has_a_file_twice_by_two_names(
+    home: Home, mode: str, again: str, text: str
+) -> None:
+    manifest = json.dumps([{"prefix": "s3://b/p/"}, "y", "z/w", again])
+    fill(home, {"p/y": "2", "p/z/w": "3", "m": manifest})
+    with pytest.raises(ConfigurationError, match=text):
+        sources_of(channel("s3://b/m", S3DataType="ManifestFile"), mode, HOSTS, home)
 
 
 @pytest.mark.parametrize(
