@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,7 +29,8 @@ def put(source: Path, uri: str, home: Home) -> None:
     """Copies a file, or what is in a folder, into a bucket, which is made if there is none.
 
     What a folder has is there when all of it has been copied; in a folder that exists already, one
-    file after the other appears then. Links are followed.
+    file after the other appears then. Links are followed. What is no file is left out, also a
+    folder without files, as it is no object.
 
     Args:
         source: of this machine.
@@ -36,18 +38,22 @@ def put(source: Path, uri: str, home: Home) -> None:
         home: has the bucket.
 
     Raises:
-        ConfigurationError: the disk is full; names it, and what is needed.
+        ConfigurationError: the disk is full; names it, and what is needed. Or a link leads nowhere,
+            or to a folder that it lies in; or an object is where another needs a folder.
         OSError: it cannot be read or written. Nothing of it is there then, unless files of a folder
             that exists had begun to appear.
     """
     target = local_path(uri, home)
+    keys = list(keys_below(source)) if source.is_dir() else None
     with _beside(uri, home, lambda: _size(source)) as folder:
         copy = folder / "copy"
-        if source.is_dir():
-            ignored = shutil.ignore_patterns(f"{TEMPORARY}*")
-            shutil.copytree(source, copy, ignore=ignored)
-        else:
+        if keys is None:
             shutil.copy2(source, copy)
+        else:
+            copy.mkdir()
+        for key in keys or ():
+            (copy / key).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / key, copy / key)
         _move(copy, target)
 
 
@@ -66,6 +72,11 @@ def put_bytes(body: bytes, uri: str, home: Home) -> None:
 @contextlib.contextmanager
 def _beside(uri: str, home: Home, size: Callable[[], int]) -> Iterator[Path]:
     """A folder in the bucket in which objects come to be. It is no object, and goes."""
+    if any(part.startswith(TEMPORARY) for part in uri.split("/")):
+        raise ConfigurationError(
+            f"{uri} has a part that begins with {TEMPORARY!r}, as what is being copied does, which"
+            " is no object; expected another key."
+        )
     home.make()
     bucket = home.buckets / uri.removeprefix("s3://").partition("/")[0]
     is_new = not bucket.exists()
@@ -88,8 +99,6 @@ def _beside(uri: str, home: Home, size: Callable[[], int]) -> Iterator[Path]:
 
 
 def _is_full(error: BaseException) -> bool:
-    if isinstance(error, shutil.Error):  # of copytree: texts of many errors
-        return os.strerror(errno.ENOSPC) in str(error)
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -100,17 +109,43 @@ def _size(source: Path) -> int:
 
 
 def _move(copy: Path, target: Path) -> None:
-    """Gives a copy its name; of a folder that is there already, each file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not copy.is_dir() or not target.exists():
+    """Gives a copy its name; of a folder that is there already, each file.
+
+    Raises:
+        ConfigurationError: one would be where there is a folder, or below a file. All are looked at
+            before the first one is moved.
+    """
+    if not copy.is_dir():
+        _require_room_for(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(copy, target)
         return
-    for root, folders, names in os.walk(copy):
-        place = target / os.path.relpath(root, copy)
-        for folder in folders:
-            (place / folder).mkdir(exist_ok=True)
-        for name in names:
-            os.replace(os.path.join(root, name), place / name)
+    keys = list(keys_below(copy))
+    for key in keys:
+        _require_room_for(target / key)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(copy, target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        for key in keys:
+            (target / key).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(copy / key, target / key)
+
+
+def _require_room_for(path: Path) -> None:
+    file = next((each for each in path.parents if each.exists() and not each.is_dir()), None)
+    if file is not None:
+        raise ConfigurationError(
+            f"{path} cannot be put there, as {file} is an object and no folder; expected a key that"
+            " does not go on after that of an object. Take another key, or remove that object."
+        )
+    if path.is_dir():
+        raise ConfigurationError(
+            f"{path} cannot be put there, as it is a folder, with the objects below it; expected"
+            " a key that no folder has. Take another key, or remove that folder."
+        )
 
 
 def objects_of(bucket: str, prefix: str, home: Home) -> list[DataObject]:
@@ -162,7 +197,7 @@ def fetch(bucket: str, prefix: str, target: Path, home: Home) -> list[Path]:
     for each in objects:
         path = target / each.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+        beside = path.with_name(TEMPORARY + secrets.token_hex(8))
         try:
             shutil.copyfile(home.buckets / bucket / each.key, beside)
             os.replace(beside, path)

@@ -90,6 +90,65 @@ def test_a_bucket_can_be_copied_into_itself(session: Session, folder: Path) -> N
     assert session.list_s3_files("b", "copy/p/a/") == ["copy/p/a/x", "copy/p/a/y"]
 
 
+def test_what_cannot_be_together_is_refused_before_anything_is_there(
+    session: Session, folder: Path
+) -> None:
+    session.upload_string_as_file_body("before", "b", "p/a-1/x")
+    session.upload_string_as_file_body("before", "b", "p/a/y/deep")
+    session.upload_string_as_file_body("before", "b", "q/a")
+    for prefix, text in (
+        ("p", "b/p/a/y cannot be put there, as it is a folder"),
+        ("q", "/b/q/a is"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            session.upload_data(str(folder), "b", prefix)
+    with pytest.raises(ConfigurationError, match="/b/p cannot be put there, as it is a folder"):
+        session.upload_string_as_file_body("x", "b", "p")
+    with pytest.raises(ConfigurationError, match="/b/q/a is an object and no folder"):
+        session.upload_string_as_file_body("x", "b", "q/a/x")
+    assert session.list_s3_files("b", "") == ["p/a-1/x", "p/a/y/deep", "q/a"]
+    assert session.read_s3_file("b", "p/a-1/x") == "before"
+
+
+def test_an_object_that_nobody_would_see(session: Session) -> None:
+    with pytest.raises(ConfigurationError, match=r"has a part that begins with '\.smd-'"):
+        session.upload_string_as_file_body("x", "b", "k/.smd-x/y")
+    assert not session.home.buckets.exists()
+
+
+def test_links_in_a_folder_that_have_no_end_or_lead_nowhere(session: Session, folder: Path) -> None:
+    for name in ("one", "two"):  # with one alone a copy ends after 40 links
+        (folder / "a" / name).symlink_to(".")
+    with pytest.raises(ConfigurationError, match="link to a directory that it lies in"):
+        session.upload_data(str(folder), "b")
+    for name in ("one", "two"):
+        (folder / "a" / name).unlink()
+    (folder / "a" / "gone").symlink_to("/nowhere")
+    with pytest.raises(ConfigurationError, match="a/gone is a link to /nowhere, which is not"):
+        session.upload_data(str(folder), "b")
+    assert not session.home.buckets.exists()
+
+
+def test_folders_that_may_not_be_written_to(session: Session, folder: Path) -> None:
+    (folder / "a").chmod(0o555)
+    folder.chmod(0o555)
+    try:
+        session.upload_data(str(folder), "b", "p")
+    finally:
+        folder.chmod(0o755)
+        (folder / "a").chmod(0o755)
+    for path in (session.home.buckets / "b" / "p", session.home.buckets / "b" / "p" / "a"):
+        assert path.stat().st_mode & 0o200, "an ordinary user could not rename or remove it"
+
+
+def test_a_name_as_long_as_a_disk_allows(session: Session, folder: Path, tmp_path: Path) -> None:
+    name = "n" * 255
+    (folder / name).write_text("long")
+    session.upload_data(str(folder), "b", "p")
+    session.download_data(str(tmp_path / "target"), "b", "p/")
+    assert (tmp_path / "target" / name).read_text() == "long"
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Of 1 MiB."""
