@@ -34,6 +34,17 @@ _2FA = "2FA_enabled"
 _SECRETS = ("username", "password", "token")
 _LAST_LINES = 5
 _REPO = re.compile(r"(https?|ssh|file)://.+|[\w.-]+@[\w.-]+:.+|/.+", re.DOTALL)
+# Variables that a hook of git has: they would lead to the repository that the hook is of.
+_OF_OTHERS = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+)
 # For services that take a token in the place of a password, with any name.
 _NAME_OF_TOKEN = "x-access-token"
 
@@ -155,7 +166,7 @@ def _git(config: Mapping[str, Any], words: Sequence[str]) -> str:
         ConfigurationError: it has failed; with its own last lines, without secrets.
     """
     environ = {
-        **os.environ,
+        **{key: value for key, value in os.environ.items() if key not in _OF_OTHERS},
         "GIT_TERMINAL_PROMPT": "0",  # nobody would answer
         "GIT_ASKPASS": "true",
         "SSH_ASKPASS": "true",

@@ -211,3 +211,24 @@ def test_secrets_are_for_https_alone(repo: Path, caplog: pytest.LogCaptureFixtur
             pass
     assert "are not used: its repo does not begin with https://" in caplog.text
     assert "secret" not in caplog.text.replace("password and token", "")
+
+
+def test_in_a_hook_of_git_the_repository_is_still_the_one_asked_for(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    git(mine, "init", "--quiet")
+    (mine / "work").write_text("mine")
+    git(mine, "add", ".")
+    git(mine, "commit", "--quiet", "-m", "mine")
+    git(mine, "tag", "at-first")
+    monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
+    for work_tree in ("", str(mine)):
+        if work_tree:
+            monkeypatch.setenv("GIT_WORK_TREE", work_tree)
+        config = {"repo": str(repo), "commit": "at-first"}
+        with checked_out(config, Code("src/train.py", None, [])) as code:
+            assert Path(code.entry_point).read_text() == "first"
+    monkeypatch.undo()
+    assert git(mine, "symbolic-ref", "HEAD") == "refs/heads/trunk", "which was checked out"
