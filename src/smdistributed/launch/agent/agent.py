@@ -79,7 +79,7 @@ class Agent:
         self._plan: Plan = directory.read_plan()
         self._is_mounted = bool(os.environ.get(MOUNTED))
         self._paths = Paths(OPT_ML if self._is_mounted else directory.ml)
-        self._pipes = ChannelPipes(self._plan.data(), self._paths.data)
+        self._pipes = ChannelPipes(self._plan.data(), self._paths.data, directory.views)
         self._failure = ""
         self._supervisor: Supervisor | None = None
         self._to_begin: list[CheckpointSync | Usage] = []

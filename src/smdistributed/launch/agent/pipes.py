@@ -48,6 +48,7 @@ class ChannelPipe:
         name: of the channel.
         source: of this host.
         path: of the channel; the number of an epoch is added to its name.
+        root: where this host sees the folder of the data; None: where the source says.
 
     Attributes:
         problem: why the data cannot be read to their end; empty if they can.
@@ -56,10 +57,11 @@ class ChannelPipe:
         OSError: a FIFO cannot be made.
     """
 
-    def __init__(self, name: str, source: Source, path: Path) -> None:
+    def __init__(self, name: str, source: Source, path: Path, root: Path | None = None) -> None:
         self._name = name
         self._source = source
         self._path = path
+        self._root = root or Path(source.root)
         self._epoch = 0
         self._woken, self._wake = os.pipe()
         self._is_over = False
@@ -120,21 +122,22 @@ class ChannelPipe:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _ROOM)
             for each in self._source.of_epoch(self._epoch):
-                if not self._feed(Path(self._source.root, each.key), target):
+                if not self._feed(each.key, target):
                     break
         finally:
             fifo.unlink(missing_ok=True)  # before it is closed: nobody may wait there for us
             os.close(target)
 
-    def _feed(self, path: Path, target: int) -> bool:
+    def _feed(self, key: str, target: int) -> bool:
         """Writes an object. Returns: whether the reader is still there."""
         try:
-            with self._opened(path) as file:
+            with self._opened(self._root / key) as file:
                 while content := file.read(_AT_ONCE):
                     if not self._write(memoryview(content), target):
                         return False
         except (OSError, EOFError, zlib.error) as error:
             # A reader must not take what it has got for all: it waits, and is ended with the job.
+            path = Path(self._source.root, key)
             self.problem = f"{path} of channel {self._name!r} cannot be read: {error}"
             self._wait_for_end()
         return True
@@ -174,13 +177,17 @@ class ChannelPipes:
     Args:
         sources: by name of the channel, in whatever mode.
         folder: of the channels.
+        views: where `placement.make_views` has made the data visible; None: sources say where.
     """
 
-    def __init__(self, sources: Mapping[str, Source], folder: Path) -> None:
+    def __init__(
+        self, sources: Mapping[str, Source], folder: Path, views: Path | None = None
+    ) -> None:
         self._sources = {
             name: source for name, source in sources.items() if source.mode == InputMode.PIPE
         }
         self._folder = folder
+        self._views = views
         self._pipes: list[ChannelPipe] = []
         self._has_begun = False
 
@@ -192,7 +199,8 @@ class ChannelPipes:
         """
         try:
             for name, source in self._sources.items():
-                self._pipes.append(ChannelPipe(name, source, self._folder / name))
+                root = self._views / name if self._views is not None else None
+                self._pipes.append(ChannelPipe(name, source, self._folder / name, root))
         except BaseException:
             self.__exit__()
             raise

@@ -69,6 +69,24 @@ def test_each_epoch_has_all_objects_one_after_the_other(folder: Path) -> None:
         assert not (folder / "train_0").exists(), "a reader that is late finds nothing"
 
 
+def test_data_are_read_where_the_host_sees_them(folder: Path) -> None:
+    """At /opt/ml a host has another folder than the machine, whose own it sees elsewhere."""
+    write(folder, {"a": b"the machine's"})
+    views = folder.parent / "views"
+    views.mkdir()
+    (views / "train").symlink_to(folder.parent / "data")
+    source = Source("/opt/ml/nowhere", [("a", "a"), ("b", "gone")], mode="Pipe")
+    with ChannelPipes({"train": source}, folder, views) as pipes:
+        pipes.begin()
+        descriptor = os.open(folder / "train_0", os.O_RDONLY)
+        assert os.read(descriptor, 100) == b"the machine's"
+        until = time.monotonic() + SOON_S
+        while not pipes.problem and time.monotonic() < until:
+            time.sleep(0.005)
+        os.close(descriptor)
+    assert pipes.problem.startswith("/opt/ml/nowhere/gone of channel 'train' cannot be read")
+
+
 def test_a_reader_may_close_early_or_never_come(folder: Path) -> None:
     write(folder, {"a": b"x" * 3_000_000})
     with feeding(folder, "a"):
