@@ -11,14 +11,23 @@ Source: launch specification, sections 5 and 6.1.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.contract.paths import OPT_ML
 from smdistributed.launch.home import Home
 
-__all__ = ["TEMPORARY", "default_bucket", "local_path", "new_file", "require_bucket"]
+__all__ = [
+    "TEMPORARY",
+    "default_bucket",
+    "local_path",
+    "new_file",
+    "require_bucket",
+    "require_seen_by_hosts",
+]
 
 TEMPORARY = ".smd-"
 """How files and folders are called that are being copied into a bucket: they are no objects yet."""
@@ -67,6 +76,27 @@ def require_bucket(uri: str, home: Home) -> None:
             f"{uri!r} is in bucket {bucket!r}, which this machine's store does not have"
             f" ({home.buckets}); expected a bucket that was filled here, by upload_data() or by a"
             " copy of its files into that folder. Amazon's S3 is not asked."
+        )
+
+
+def require_seen_by_hosts(what: str, uri: str, home: Home) -> None:
+    """Refuses a place that is another one for the hosts of a job: each has its own `/opt/ml`.
+
+    Args:
+        what: the argument that names it.
+        uri: the place, which hosts write to.
+
+    Raises:
+        ConfigurationError: as of `local_path`, or the place is below `/opt/ml`.
+    """
+    path = local_path(uri, home)
+    if not uri.startswith("file://"):
+        return  # with a home directory below /opt/ml hosts have no other /opt/ml
+    if any(each.is_relative_to(OPT_ML) for each in (path, Path(os.path.realpath(path)))):
+        raise ConfigurationError(
+            f"{what} is {uri!r}, which is {path} on this machine; expected a place that is not"
+            " below /opt/ml, as each host of the job has a folder of its own there, and would keep"
+            " nothing in this one."
         )
 
 

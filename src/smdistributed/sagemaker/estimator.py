@@ -34,7 +34,7 @@ from smdistributed.launch.jobs.names import (
 )
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import local_path, new_file
+from smdistributed.launch.storage import local_path, new_file, require_seen_by_hosts
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import (
     by_either_name,
@@ -314,9 +314,8 @@ class EstimatorBase:
                 " expected a script. Give entry_point, and source_dir if it needs other files."
             )
         local_path(self.output_path or "s3://any", session.home)
-        local_path(
-            str(self._hyperparameters.get("sagemaker_s3_output") or "s3://any"), session.home
-        )
+        if intermediate := self._hyperparameters.get("sagemaker_s3_output"):
+            require_seen_by_hosts("sagemaker_s3_output", str(intermediate), session.home)
         if self.checkpoint_s3_uri:
             check_checkpoints(self.checkpoint_s3_uri, self.checkpoint_local_path, session.home)
         check_channels(sources, self.input_mode, session.home)

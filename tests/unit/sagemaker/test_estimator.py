@@ -118,6 +118,22 @@ def test_checkpoints_have_a_folder_of_their_own(session: Session, path: str) -> 
         estimator.fit()
 
 
+@pytest.mark.parametrize("uri", ["file:///opt/ml/checkpoints", "file:///opt/../opt/ml", "LINK/x"])
+@pytest.mark.parametrize("argument", ["checkpoint_s3_uri", "sagemaker_s3_output"])
+def test_nothing_is_kept_where_each_host_has_its_own_folder(
+    session: Session, tmp_path: Path, argument: str, uri: str
+) -> None:
+    (tmp_path / "link").symlink_to("/opt/ml")
+    uri = uri.replace("LINK", f"file://{tmp_path}/link")
+    estimator = Estimator(entry_point=__file__, sagemaker_session=session, **SIZE)
+    if argument == "checkpoint_s3_uri":
+        estimator.checkpoint_s3_uri = uri
+    else:
+        estimator.set_hyperparameters(sagemaker_s3_output=uri)
+    with pytest.raises(ConfigurationError, match=f"{argument} is .*; expected a place that is not"):
+        estimator.fit()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "value"),
     [
