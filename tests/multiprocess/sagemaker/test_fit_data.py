@@ -323,3 +323,22 @@ def test_a_fit_that_is_refused_while_packing_leaves_nothing(
         fitted.fit()
     assert os.listdir(session.home.buckets) == []
     assert [each for each in os.listdir(session.home.jobs) if not each.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    "prints", ["print('x' * 5_000_000)", "for _ in range(90000): print('x' * 50)"]
+)
+def test_a_disk_that_the_log_fills_up_is_said_whatever_the_lines_are(
+    tmp_path: Path, prints: str
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
+    if subprocess.run(["mount", *options], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        fitted = estimator(tmp_path, Session(home=Home(disk / "home")), prints)
+        with pytest.raises(UnexpectedStatusException, match="the log of algo-1 could not be writt"):
+            fitted.fit(logs=False)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -13,6 +13,7 @@ lives. LOCK is the descriptor of its lock, which its parent took.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import importlib.metadata
 import importlib.util
@@ -391,6 +392,8 @@ class Agent:
     def _report(self, phase: Phase) -> None:
         ranks = self._ranks()
         self._num_reported = len(ranks)
+        # The failure says what is needed of these lines; a full disk has little room for a report.
+        ranks = tuple(dataclasses.replace(each, last_lines=[]) for each in ranks)
         self._directory.write_report(Report(phase, self._failure, ranks))
 
     def _fail(self, text: str) -> None:

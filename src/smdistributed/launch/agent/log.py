@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import json
 from pathlib import Path
 
@@ -55,7 +56,9 @@ class HostLog(Console):
         """Writes a line, without its end, in one piece."""
         now = dt.datetime.now(dt.UTC)
         time = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._file.write(time.encode() + b" " + line + b"\n")
+        whole = time.encode() + b" " + line + b"\n"
+        if self._file.write(whole) != len(whole):  # the disk is full, and the next one would say so
+            raise OSError(errno.ENOSPC, "a line was cut off", self._file.name)
         for name, value in self._scanner.found(line.decode(errors="replace")):
             point = {"time": now.timestamp(), "name": name, "value": value}
             with contextlib.suppress(OSError):  # a metric is worth less than the training

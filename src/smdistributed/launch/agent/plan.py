@@ -118,7 +118,7 @@ class RankEnd:
         rank: in the job.
         returncode: its exit status; -n if signal n ended it.
         failed_first: of this host.
-        last_lines: that it has printed; of ranks that failed.
+        last_lines: that it has printed; of ranks that failed. A report has none.
         ended_at: when; seconds of the machine's monotonic clock.
     """
 
