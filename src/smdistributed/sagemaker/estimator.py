@@ -13,7 +13,6 @@ import contextlib
 import datetime as dt
 import importlib.metadata
 import os
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +22,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.limits import check_limits
 from smdistributed.launch.backends.request import check_checkpoints, check_environment
 from smdistributed.launch.contract.archives import check_sources, pack_sources
-from smdistributed.launch.contract.hyperparameters import decode, encode, encode_plainly
+from smdistributed.launch.contract.hyperparameters import encode, encode_plainly
 from smdistributed.launch.data.sources import InputMode, check_channels
 from smdistributed.launch.jobs.directory import create_job
 from smdistributed.launch.jobs.names import (
@@ -44,6 +43,12 @@ from smdistributed.sagemaker.arguments import (
     require_whole,
     typed,
 )
+from smdistributed.sagemaker.described import (
+    arguments_of,
+    model_of,
+    require_model,
+    sources_with,
+)
 from smdistributed.sagemaker.distribution import distribution_hyperparameters
 from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.git import Code, checked_out
@@ -61,15 +66,6 @@ _log = get_logger()
 
 _OWN_NETWORK = object()
 
-# Hyperparameters that fit() sets. Others of such a name are the user's: the SDK's line 1.x had no
-# other word for a distribution than sagemaker_distributed_dataparallel_enabled.
-_OF_EVERY_JOB = (
-    "sagemaker_program",
-    "sagemaker_submit_directory",
-    "sagemaker_container_log_level",
-    "sagemaker_job_name",
-    "sagemaker_region",
-)
 
 _PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}
 
@@ -375,12 +371,7 @@ class EstimatorBase:
 
         With `disable_output_compression` it is a dict, `{"S3DataSource": {"S3Uri": ...}}`.
         """
-        described = self._latest("model_data").describe()
-        artifacts: dict[str, str] = described.get("ModelArtifacts", {})
-        uri = artifacts.get("S3ModelArtifacts")
-        if uri is None or described["OutputDataConfig"].get("CompressionType") != "NONE":
-            return uri
-        return {"S3DataSource": {"S3Uri": uri, "S3DataType": "S3Prefix", "CompressionType": "None"}}
+        return model_of(self._latest("model_data").describe())
 
     @property
     def training_job_analytics(self) -> TrainingJobAnalytics:
@@ -541,7 +532,7 @@ class EstimatorBase:
         described = session.describe_training_job(training_job_name)
         local = session.job(training_job_name).read().local
         arguments = {
-            **_arguments_of(described),
+            **arguments_of(described),
             **cls._own_arguments(training_job_name, described, local),
             "distribution": local.get("Distribution"),
             "cpu_shim": local.get("cpu_shim", True),
@@ -685,9 +676,10 @@ class EstimatorBase:
             source_dir: where that lies; None: in the sources of the job, or here.
             given: others, which come first.
         """
-        data = self._made_model()
+        described = self._latest("a model").describe()
+        data = require_model(described)
         if entry_point is not None and source_dir is None:
-            source_dir = self._sources_with(entry_point)
+            source_dir = sources_with(entry_point, described, self.sagemaker_session.home)
         arguments: dict[str, Any] = {
             "model_data": data,
             "role": self.role,
@@ -699,33 +691,6 @@ class EstimatorBase:
             "image_uri": self.image_uri,
         }
         return {**arguments, **{key: value for key, value in given.items() if value is not None}}
-
-    def _made_model(self) -> Any:
-        """What the latest job has made; it has to have ended well."""
-        job = self._latest("a model")
-        described = job.describe()
-        data = self.model_data
-        if data is not None:
-            return data
-        status = described["TrainingJobStatus"]
-        why = described.get("FailureReason") or (
-            "it has not ended yet"
-            if status in ("InProgress", "Stopping")
-            else "nothing was in SM_MODEL_DIR (/opt/ml/model) at its end"
-        )
-        raise ValueError(
-            f"training job {job.name} ({status}) has made no model: {why}; expected a job that"
-            " writes one. Deploy the model of another job, or call fit() again."
-        )
-
-    def _sources_with(self, entry_point: str) -> str | None:
-        """The archive of the job's sources if it has the file; None if the file lies here."""
-        job = self._latest("a model")
-        values = decode(job.describe()["HyperParameters"])
-        uri = str(values["sagemaker_submit_directory"])
-        with tarfile.open(local_path(uri, self.sagemaker_session.home)) as archive:
-            is_there = os.path.normpath(entry_point) in map(os.path.normpath, archive.getnames())
-        return uri if is_there else None
 
     def transformer(self, *args: Any, **kwargs: Any) -> Any:
         """Batch transform: not on this machine."""
@@ -882,48 +847,6 @@ class Framework(EstimatorBase):
             "framework_version": local.get("FrameworkVersion"),
             "py_version": local.get("PyVersion"),
         }
-
-
-def _arguments_of(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an estimator, by the description of its job."""
-    values = decode(described["HyperParameters"])
-    resources = described["ResourceConfig"]
-    algorithm = described["AlgorithmSpecification"]
-    kept = described.get("CheckpointConfig", {})
-    network = described.get("VpcConfig", {})
-    groups = [
-        InstanceGroup(each["InstanceGroupName"], each["InstanceType"], each["InstanceCount"])
-        for each in resources.get("InstanceGroups", ())
-    ]
-    return {
-        "entry_point": values["sagemaker_program"],
-        "source_dir": values["sagemaker_submit_directory"],
-        "container_log_level": values["sagemaker_container_log_level"],
-        "hyperparameters": {
-            key: value for key, value in values.items() if key not in _OF_EVERY_JOB
-        },
-        "role": described["RoleArn"],
-        "instance_count": resources.get("InstanceCount"),
-        "instance_type": resources.get("InstanceType"),
-        "instance_groups": groups or None,
-        "volume_size": resources["VolumeSizeInGB"],
-        "max_run": described["StoppingCondition"]["MaxRuntimeInSeconds"],
-        "max_wait": described["StoppingCondition"].get("MaxWaitTimeInSeconds"),
-        "use_spot_instances": described.get("EnableManagedSpotTraining", False),
-        "max_retry_attempts": described.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
-        "input_mode": algorithm["TrainingInputMode"],
-        "output_path": described["OutputDataConfig"]["S3OutputPath"],
-        "disable_output_compression": (
-            described["OutputDataConfig"].get("CompressionType") == "NONE"
-        ),
-        "metric_definitions": algorithm.get("MetricDefinitions"),
-        "checkpoint_s3_uri": kept.get("S3Uri"),
-        "checkpoint_local_path": kept.get("LocalPath"),
-        "environment": described.get("Environment"),
-        "image_uri": algorithm.get("TrainingImage"),
-        "subnets": network.get("Subnets"),
-        "security_group_ids": network.get("SecurityGroupIds"),
-    }
 
 
 def _is_enabled(distribution: Mapping[str, Any], strategy: str) -> bool:
