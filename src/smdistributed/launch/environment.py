@@ -30,6 +30,7 @@ __all__ = [
     "local_environments",
     "model_parallel_variables",
     "names_this_host",
+    "outside",
     "sharing_warning",
     "usable_cores",
     "visible_accelerators",
@@ -42,6 +43,15 @@ _SPAN = 12_000
 _LOWEST_PORT = 10_000
 _MOST_TRIES = 100
 
+# Of a job that this one was started in: they would make ranks take themselves for its ranks.
+_OF_ANOTHER_JOB = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+"
+    r"|MASTER_ADDR|MASTER_PORT|TF_CONFIG|TORCHELASTIC_\w+|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    r"|OMPI_\w+|PMIX?_\w+|PRTE_\w+|MV2_\w+|MPI_LOCAL\w+|SLURM_\w+|SM_\w.*|SMDATAPARALLEL_\w+"
+    r"|SMDDP_TOKEN|SMDDP_TOKEN_FILE|SMDDP_RUN_ID|SAGEMAKER_\w+|TRAINING_JOB_\w+|SMD_ML_IS_MOUNTED"
+    r"|CURRENT_HOST)"
+)
+
 # What --cpu sets. CUDA is hidden, so that libraries that ask for it get the answer that is true for
 # the job; ROCm's torch follows the same variable. Accelerate, and the Hugging Face Trainer through
 # it, take smddp for a sign of GPUs and divide by their number; this is its own switch against it.
@@ -52,6 +62,11 @@ CPU_ONLY = MappingProxyType(
         "ACCELERATE_TORCH_DEVICE": "cpu",
     }
 )
+
+
+def outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of who has started a job, without those of a job that it is in itself."""
+    return {name: value for name, value in environ.items() if not _OF_ANOTHER_JOB.fullmatch(name)}
 
 
 def local_environments(

@@ -19,7 +19,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -47,7 +46,7 @@ from smdistributed.launch.contract.resources import Resources
 from smdistributed.launch.contract.tf_config import tf_config
 from smdistributed.launch.contract.variables import Machine, Script, variables
 from smdistributed.launch.debugging import DebuggedRank, opened
-from smdistributed.launch.environment import usable_cores, visible_accelerators
+from smdistributed.launch.environment import outside, usable_cores, visible_accelerators
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.metrics import MetricDefinition, Scanner
 from smdistributed.launch.supervisor import CommandError, Supervisor
@@ -56,15 +55,6 @@ __all__ = ["Agent", "main"]
 
 _ORPHAN_GRACE_S = 5.0
 _MOST_OF_FAILURE = 4096
-
-# Of a job that this one was started in: they would make ranks take themselves for its ranks.
-_OF_ANOTHER_JOB = re.compile(
-    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_\w+"
-    r"|MASTER_ADDR|MASTER_PORT|TF_CONFIG|TORCHELASTIC_\w+|TORCH_NCCL_ASYNC_ERROR_HANDLING"
-    r"|OMPI_\w+|PMIX?_\w+|PRTE_\w+|MV2_\w+|MPI_LOCAL\w+|SLURM_\w+|SM_\w.*|SMDATAPARALLEL_\w+"
-    r"|SMDDP_TOKEN|SMDDP_TOKEN_FILE|SMDDP_RUN_ID|SAGEMAKER_\w+|TRAINING_JOB_\w+|SMD_ML_IS_MOUNTED"
-    r"|CURRENT_HOST)"
-)
 
 
 class Agent:
@@ -199,7 +189,7 @@ class Agent:
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
     ) -> list[dict[str, str]]:
         plan = self._plan
-        base = {**_outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
+        base = {**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
         attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
         base["SMDDP_RUN_ID"] = self._job.name + attempt
         gpus = _share_of(base, plan.index, plan.num_hosts)
@@ -412,11 +402,6 @@ class Agent:
             self._directory.log.open("a", encoding="utf-8", errors="replace") as file,
         ):
             file.write(f"{time} {self._plan.host}: {text}\n")
-
-
-def _outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of who has started the job, without those of a job that it is in itself."""
-    return {name: value for name, value in environ.items() if not _OF_ANOTHER_JOB.fullmatch(name)}
 
 
 def _share_of(environ: Mapping[str, str], index: int, num_hosts: int) -> str | None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 
 from smdistributed.launch.agent import agent
-from smdistributed.launch.agent.agent import _outside, _share_of
+from smdistributed.launch.agent.agent import _share_of
+from smdistributed.launch.environment import outside
 
 
-def test_variables_of_another_job_stay_outside() -> None:
+def test_variables_of_another_job_stayoutside() -> None:
     kept = {
         "PATH": "/bin",
         "HOME": "/home/u",
@@ -32,7 +33,7 @@ def test_variables_of_another_job_stay_outside() -> None:
         ],
         "1",
     )  # fmt: skip
-    assert _outside({**kept, **dropped}) == kept
+    assert outside({**kept, **dropped}) == kept
 
 
 @pytest.mark.parametrize(
