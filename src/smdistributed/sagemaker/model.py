@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,18 @@ _NOT_HERE = (
     "resources",
     "serverless_inference_config",
     "update_endpoint",
+)
+
+
+# Variables that this process may have for all endpoints. They stand in the record of each, where
+# predictors find them.
+_OF_THE_SERVER = (
+    "SAGEMAKER_BIND_TO_PORT",
+    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT",
+    "SAGEMAKER_MAX_PAYLOAD_IN_MB",
+    "SAGEMAKER_MODEL_SERVER_TIMEOUT",
+    "SAGEMAKER_MODEL_SERVER_WORKERS",
+    "SAGEMAKER_STARTUP_TIMEOUT",
 )
 
 
@@ -258,6 +271,7 @@ class Model:
             environment={
                 "SAGEMAKER_CONTAINER_LOG_LEVEL": str(self.container_log_level),
                 "SAGEMAKER_REGION": self.sagemaker_session.boto_region_name,
+                **{name: os.environ[name] for name in _OF_THE_SERVER if name in os.environ},
                 **self.env,
             },
         )

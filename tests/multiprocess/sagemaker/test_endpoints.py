@@ -294,6 +294,18 @@ def test_a_child_that_comes_back_answers_nobody(shared: Predictor, child, status
     assert list(map(shared.predict, told)) == [f"the model {each}" for each in range(6)]
 
 
+def test_variables_of_a_job_around_it_stay_outside(tmp_path, session, monkeypatch) -> None:
+    for name in ("RANK", "MASTER_ADDR", "SM_CHANNEL_TRAINING", "SMDDP_TOKEN", "SAGEMAKER_X"):
+        monkeypatch.setenv(name, "of a job")
+    monkeypatch.setenv("MINE", "x")
+    monkeypatch.setenv("SAGEMAKER_MODEL_SERVER_TIMEOUT", "7")
+    predictor = deployed(model(tmp_path, session))
+    told = "assert 'of a job' not in os.environ.values() and os.environ['MINE'] == 'x'"
+    assert predictor.predict(f"do {told}") == "done"
+    served = session.endpoint(predictor.endpoint_name).poll().model  # where predictors look
+    assert served.environment["SAGEMAKER_MODEL_SERVER_TIMEOUT"] == "7"
+
+
 # --- workers --------------------------------------------------------------------------------------
 
 

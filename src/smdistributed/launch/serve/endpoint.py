@@ -31,7 +31,7 @@ from smdistributed.launch.agent.preparation import install
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import OPT_ML
-from smdistributed.launch.environment import usable_cores
+from smdistributed.launch.environment import outside, usable_cores
 from smdistributed.launch.home import Home
 from smdistributed.launch.orphans import Guardian, adopt_orphans
 from smdistributed.launch.serve.endpoints import EndpointDirectory
@@ -118,7 +118,7 @@ class Endpoint:
         if served.code:
             unpack(local_path(served.code, self._home), code)
         environ = {
-            **os.environ,
+            **outside(os.environ),
             "SAGEMAKER_PROGRAM": served.program,
             "SAGEMAKER_SUBMIT_DIRECTORY": str(OPT_ML / "model" / "code"),
             **served.environment,
