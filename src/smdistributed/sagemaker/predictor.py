@@ -135,6 +135,13 @@ class Predictor:
         record = self.sagemaker_session.endpoint(self.endpoint_name).poll()
         if record.status in (EndpointStatus.FAILED, EndpointStatus.DELETING):
             raise self._not_in_service(record)
+        if not record.port:
+            raise ModelError(
+                f"endpoint {self.endpoint_name} is {record.status}, and does not listen yet;"
+                " expected InService. sagemaker_session.wait_for_endpoint() waits for that.",
+                503,
+                b"",
+            )
         server = record.model.environment.get("SAGEMAKER_MODEL_SERVER_TIMEOUT", "60")
         connection = http.client.HTTPConnection(
             record.host, record.port, timeout=float(server) + _MORE_S

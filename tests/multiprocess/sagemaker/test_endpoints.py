@@ -459,6 +459,26 @@ def test_an_archive_that_is_none(tmp_path: Path, session: Session, content: byte
         deployed(model(tmp_path, session, model_data=data))
 
 
+def test_a_folder_that_is_no_model(tmp_path: Path, session: Session) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "code").write_text("")
+    made = model(tmp_path, session, None, model_data=f"file://{folder}")
+    with pytest.raises(UnexpectedStatusException, match=r"code in .*made is a file; expected the"):
+        deployed(made)
+    (folder / "code").unlink()
+    (folder / "loop").symlink_to(".")
+    with pytest.raises(UnexpectedStatusException, match=r"made cannot be copied: .*levels of symb"):
+        deployed(made)
+
+
+def test_one_that_does_not_listen_yet_says_so(tmp_path: Path, session: Session) -> None:
+    predictor = deployed(model(tmp_path, session), wait=False)
+    with pytest.raises(ModelError, match="is Creating, and does not listen yet") as caught:
+        predictor.predict("say x")
+    assert caught.value.status_code == 503
+
+
 def test_a_port_that_is_taken_is_passed_over(tmp_path: Path, session: Session) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -110,10 +110,14 @@ class Endpoint:
         model.mkdir(mode=0o700, parents=True)
         data = local_path(served.data, self._home)
         if data.is_dir():
-            shutil.copytree(data, model, dirs_exist_ok=True)
+            _copy(data, model)
         else:
             unpack(data, model)
         code = model / "code"
+        if code.exists() and not code.is_dir():
+            raise ConfigurationError(
+                f"code in {data} is a file; expected the folder of the model's functions, or none."
+            )
         code.mkdir(exist_ok=True)
         if served.code:
             unpack(local_path(served.code, self._home), code)
@@ -198,6 +202,17 @@ class Endpoint:
         self._record = self._record.moved(EndpointStatus.IN_SERVICE)
         self._directory.write(self._record)
         self._say(f"in service at http://{_HOST}:{port}")
+
+
+def _copy(data: Path, model: Path) -> None:
+    try:
+        shutil.copytree(data, model, dirs_exist_ok=True)
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise ConfigurationError(
+            f"the model's folder {data} cannot be copied: {path[:200]}: {why[:200]}; expected files"
+            " that this user may read, and links that lead to such."
+        ) from None
 
 
 def _listener(first_port: int) -> socket.socket:
