@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from smdistributed.sagemaker.predictor import Predictor
 from smdistributed.sagemaker.pytorch import PyTorch, PyTorchModel
 from smdistributed.sagemaker.serializers import JSONSerializer
 from smdistributed.sagemaker.session import Session
+from tests.multiprocess.sagemaker.ordinary_user import NOBODY, command_of_nobody
 
 SOON_S = 20.0
 MOST = 6 << 20
@@ -596,6 +598,41 @@ def test_the_process_of_an_endpoint_may_be_ended(tmp_path, session, number) -> N
     with pytest.raises(UnexpectedStatusException, match=r"is gone|told to end, by SIGTERM"):
         predictor.predict("say x")
     predictor.delete_endpoint()
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from smdistributed.launch.home import Home
+from smdistributed.sagemaker.pytorch import PyTorchModel
+from smdistributed.sagemaker.session import Session
+
+FUNCTIONS = "import os\\ndef model_fn(model_dir): os.makedirs(model_dir + '/a/b')"
+FUNCTIONS += "; os.chmod(model_dir + '/a', 0o500)"
+here = Path(sys.argv[1])
+session = Session(home=Home(here / "home"))
+(here / "serve.py").write_text(FUNCTIONS)
+(here / "made" / "sub").mkdir(parents=True)
+(here / "made" / "sub" / "weights").write_text("x")
+(here / "made" / "sub").chmod(0o555)
+(here / "made").chmod(0o555)
+given = {"entry_point": str(here / "serve.py"), "sagemaker_session": session}
+given |= {"framework_version": "2.0", "py_version": "py310", "model_server_workers": 1}
+predictor = PyTorchModel(f"file://{here}/made", **given).deploy(1, "local")
+predictor.delete_endpoint()
+print(os.listdir(session.home.endpoints))
+"""
+
+
+def test_folders_that_are_read_only() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # that nobody may enter
+        if os.getuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        done = subprocess.run(
+            command_of_nobody(["-c", READ_ONLY, folder]), cwd="/", capture_output=True, text=True
+        )
+        assert done.stdout == "['.creating']\n", done.stderr
+        endpoints.make_writable(Path(folder))
 
 
 # --- of an estimator ------------------------------------------------------------------------------

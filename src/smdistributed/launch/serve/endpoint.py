@@ -34,7 +34,7 @@ from smdistributed.launch.contract.paths import OPT_ML
 from smdistributed.launch.environment import outside, usable_cores
 from smdistributed.launch.home import Home
 from smdistributed.launch.orphans import Guardian, adopt_orphans
-from smdistributed.launch.serve.endpoints import EndpointDirectory
+from smdistributed.launch.serve.endpoints import EndpointDirectory, make_writable
 from smdistributed.launch.serve.pool import Command, Pool
 from smdistributed.launch.serve.record import EndpointStatus, Framework
 from smdistributed.launch.serve.server import Server
@@ -213,6 +213,7 @@ def _copy(data: Path, model: Path) -> None:
             f"the model's folder {data} cannot be copied: {path[:200]}: {why[:200]}; expected files"
             " that this user may read, and links that lead to such."
         ) from None
+    make_writable(model)  # its code goes there, and all of it with the endpoint
 
 
 def _listener(first_port: int) -> socket.socket:

@@ -39,6 +39,7 @@ __all__ = [
     "delete_endpoint",
     "endpoint_names",
     "find_endpoint",
+    "make_writable",
     "missing_packages",
 ]
 
@@ -221,7 +222,11 @@ def delete_endpoint(directory: EndpointDirectory) -> None:
                 )
             time.sleep(_POLL_S)
         _reap()
-        shutil.rmtree(directory.path)
+        try:
+            shutil.rmtree(directory.path)
+        except PermissionError:
+            make_writable(directory.path)
+            shutil.rmtree(directory.path)
     except FileNotFoundError:
         if directory.path.is_dir():  # somebody else removes it too
             shutil.rmtree(directory.path, ignore_errors=True)
@@ -230,6 +235,15 @@ def delete_endpoint(directory: EndpointDirectory) -> None:
             f"endpoint {directory.name!r} cannot be deleted: {error}; expected the user who has"
             " deployed it."
         ) from None
+
+
+def make_writable(folder: Path) -> None:
+    """Lets its owner change what is in a folder, and in those below it; links are not followed."""
+    folder.chmod(0o700)
+    for above, names, _ in os.walk(folder):
+        for path in (Path(above, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
 
 
 def _start(directory: EndpointDirectory, environ: Mapping[str, str]) -> None:
