@@ -128,3 +128,17 @@ def test_of_a_list_the_first_known_type_is_taken(accept, kind) -> None:
 def test_no_known_type_is_an_error() -> None:
     with pytest.raises(InferenceError, match=r"image/png is not supported.*output_fn"):
         body_of([1], "image/png")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.zeros((2, 2, 2)), "no place for a list in a row"),
+        (([np.arange(2000), np.ones(3)],), "no place for a ndarray in a row"),
+        ({"a": 1}, "no place for a dict in a row"),
+        (None, "no place for a NoneType in a row"),
+    ],
+)
+def test_what_csv_has_no_place_for(values, text) -> None:
+    with pytest.raises(TypeError, match=text):
+        body_of(values, "text/csv")

@@ -120,11 +120,19 @@ def _write(values: Any, kind: str) -> bytes:
     lists = values.tolist() if isinstance(values, np.ndarray) else values
     if kind == JSON:
         return json.dumps(lists).encode()
-    rows = lists if isinstance(lists, list) else [lists]
+    rows = lists if isinstance(lists, (list, tuple)) else [lists]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
-        writer.writerow(row if isinstance(row, list) else [row])
+        cells = row if isinstance(row, (list, tuple)) else [row]
+        for each in cells:
+            if not isinstance(each, (int, float, complex, str, np.generic)):
+                raise TypeError(
+                    f"{CSV} has no place for a {type(each).__name__} in a row; expected rows of"
+                    f" numbers: an array of one or two dimensions. Ask for {JSON} or {NPY}, or"
+                    " write an output_fn."
+                )
+        writer.writerow(cells)
     return text.getvalue().encode()
 
 
