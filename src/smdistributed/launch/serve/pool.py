@@ -27,6 +27,7 @@ __all__ = ["Command", "LoadError", "Pool"]
 
 _END_S = 5.0
 _MOMENT_S = 1.0
+_BRIEF_S = 1.0
 _MOST_WAIT_S = 30.0
 
 
@@ -250,12 +251,16 @@ class Pool:
                     first.set_exception(LoadError(problem))
                     return
                 first.set_result(None)
+            next_s = min(_MOST_WAIT_S, 2 * wait_s or 1.0)
             if problem:
                 self._say(f"worker {number} could not be replaced: {problem}")
-                wait_s = min(_MOST_WAIT_S, 2 * wait_s or 1.0)
+                wait_s = next_s
                 continue
-            wait_s = 0.0
+            begin = asyncio.get_running_loop().time()
             how = await self._gone(number)
+            # One that has lived so shortly will again: no processor is to load it all the time.
+            is_brief = asyncio.get_running_loop().time() - begin < _BRIEF_S
+            wait_s = next_s if is_brief else 0.0
             self._ready.discard(number)
             self._say(f"worker {number} {how}; it is replaced")
 
