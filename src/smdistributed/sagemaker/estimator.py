@@ -470,7 +470,7 @@ class EstimatorBase:
             archive = local_path(uri, self.sagemaker_session.home)
             self._undone_if_refused.enter_context(new_file(archive))
             code = self._code or Code(self.entry_point, self.source_dir, self.dependencies)
-            pack_sources(archive, *code)
+            pack_sources(archive, *code, without=self.sagemaker_session.home.root)
         self.uploaded_code = uri
         program = self.entry_point if self.source_dir else Path(self.entry_point).name
         return encode(

@@ -298,7 +298,8 @@ class Model:
         uri = f"{self.code_location or bucket}/{key}"
         archive = local_path(uri, session.home)
         archive.parent.mkdir(parents=True, exist_ok=True)
-        pack_sources(archive, self.entry_point, self.source_dir, self.dependencies)
+        code = self.entry_point, self.source_dir, self.dependencies
+        pack_sources(archive, *code, without=session.home.root)
         if self.source_dir is None:  # the file went alone
             self.entry_point = self.entry_point.rpartition("/")[2]
         return uri

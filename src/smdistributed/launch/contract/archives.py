@@ -75,7 +75,12 @@ def check_sources(entry_point: str, source_dir: str | None) -> Path:
 
 
 def pack_sources(
-    archive: Path, entry_point: str, source_dir: str | None, dependencies: Sequence[str] = ()
+    archive: Path,
+    entry_point: str,
+    source_dir: str | None,
+    dependencies: Sequence[str] = (),
+    *,
+    without: Path | None = None,
 ) -> None:
     """Writes `sourcedir.tar.gz`.
 
@@ -83,6 +88,7 @@ def pack_sources(
         archive: the file to be written.
         entry_point, source_dir: as of `check_sources`. Without a directory the file goes alone.
         dependencies: files and directories, which go beside it under their last name.
+        without: a directory that is left out, such as that of all jobs, with their sources.
 
     Raises:
         ValueError: one of them is not there, or two have the same name.
@@ -106,7 +112,7 @@ def pack_sources(
                 " goes; expected another name. Rename one of them."
             )
         roots[each.name] = each
-    _write(archive, lambda: _of_roots(roots))
+    _write(archive, lambda: _of_roots(roots, without=without))
 
 
 def pack_directories(
@@ -257,9 +263,16 @@ def _why(error: OSError, archive: Path, members: Callable[[], Iterator[tuple[str
     )
 
 
-def _of_roots(roots: Mapping[str, Path], base: Path | None = None) -> Iterator[tuple[str, Path]]:
+def _of_roots(
+    roots: Mapping[str, Path], base: Path | None = None, without: Path | None = None
+) -> Iterator[tuple[str, Path]]:
+    left_out = _number(without.stat()) if without is not None and without.exists() else None
     for inside, path in roots.items():
-        yield from _members(inside, path, (), base)
+        yield from _members(inside, path, (), base, left_out)
+
+
+def _number(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _there(path: Path, base: Path | None) -> Path | None:
@@ -293,13 +306,18 @@ def _there(path: Path, base: Path | None) -> Path | None:
 
 
 def _members(
-    inside: str, given: Path, above: tuple[tuple[int, int], ...], base: Path | None = None
+    inside: str,
+    given: Path,
+    above: tuple[tuple[int, int], ...],
+    base: Path | None = None,
+    left_out: tuple[int, int] | None = None,
 ) -> Iterator[tuple[str, Path]]:
     """Files and directories below a path, by their name in the archive.
 
     Args:
         above: the directories that this one is in, by device and number: links may lead back.
         base: as of `pack_directories`; with it, links that lead nowhere are left out.
+        left_out: a directory that is not gone into, by device and number.
     """
     path = _there(given, base)
     if path is None:
@@ -308,7 +326,9 @@ def _members(
     if stat.S_ISREG(found.st_mode):
         yield inside, path
     elif stat.S_ISDIR(found.st_mode):
-        number = found.st_dev, found.st_ino
+        number = _number(found)
+        if number == left_out:
+            return
         if number in above:
             raise ValueError(
                 f'"{given}" is a link to a directory that it lies in; expected directories that'
@@ -316,5 +336,5 @@ def _members(
             )
         yield inside, path
         for each in sorted(path.iterdir()):
-            yield from _members(f"{inside}/{each.name}", each, (*above, number), base)
+            yield from _members(f"{inside}/{each.name}", each, (*above, number), base, left_out)
     # Sockets, FIFOs and devices mean nothing elsewhere.

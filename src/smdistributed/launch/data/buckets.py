@@ -39,11 +39,17 @@ def put(source: Path, uri: str, home: Home) -> None:
 
     Raises:
         ConfigurationError: the disk is full; names it, and what is needed. Or a link leads nowhere,
-            or to a folder that it lies in; or an object is where another needs a folder.
+            or to a folder that it lies in; or an object is where another needs a folder; or the
+            source has the home in it.
         OSError: it cannot be read or written. Nothing of it is there then, unless files of a folder
             that exists had begun to appear.
     """
     target = local_path(uri, home)
+    if home.root.resolve().is_relative_to(source.resolve()):
+        raise ConfigurationError(
+            f"{source} has the folder of jobs and buckets in it, {home.root}; expected a folder of"
+            " data alone. Give one, or set SMD_HOME to a folder that is not in this one."
+        )
     keys = list(keys_below(source)) if source.is_dir() else None
     with _beside(uri, home, lambda: _size(source)) as folder:
         copy = folder / "copy"

@@ -127,6 +127,14 @@ def test_a_link_that_leads_back_is_refused(sources: Path, tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["src"]
 
 
+def test_one_folder_can_be_left_out_by_whatever_path(sources: Path, tmp_path: Path) -> None:
+    """With the folder of all jobs in it each archive had all the earlier ones in it."""
+    archive = sources / "package" / "sourcedir.tar.gz"
+    (sources / "link").symlink_to("package")
+    pack_sources(archive, "train.py", str(sources), without=sources / "package")
+    assert names(archive) == ["empty", "run.sh", "train.py"]
+
+
 def test_what_is_no_file_stays_here(sources: Path, tmp_path: Path) -> None:
     os.mkfifo(sources / "fifo")
     pack_sources(tmp_path / "a.tar.gz", "train.py", str(sources))

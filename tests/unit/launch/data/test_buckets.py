@@ -129,6 +129,11 @@ def test_links_in_a_folder_that_have_no_end_or_lead_nowhere(session: Session, fo
     assert not session.home.buckets.exists()
 
 
+def test_a_folder_with_all_jobs_in_it_is_no_data(session: Session, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{tmp_path} has the folder of jobs and buckets"):
+        session.upload_data(str(tmp_path), "b")
+
+
 def test_folders_that_may_not_be_written_to(session: Session, folder: Path) -> None:
     (folder / "a").chmod(0o555)
     folder.chmod(0o555)
