@@ -27,6 +27,7 @@ __all__ = [
     "new_file",
     "require_bucket",
     "require_seen_by_hosts",
+    "require_writable",
 ]
 
 TEMPORARY = ".smd-"
@@ -76,6 +77,26 @@ def require_bucket(uri: str, home: Home) -> None:
             f"{uri!r} is in bucket {bucket!r}, which this machine's store does not have"
             f" ({home.buckets}); expected a bucket that was filled here, by upload_data() or by a"
             " copy of its files into that folder. Amazon's S3 is not asked."
+        )
+
+
+def require_writable(what: str, uri: str, home: Home) -> None:
+    """Refuses a place in which nothing can be made: a job would tell so at its end, and not before.
+
+    Args:
+        what: the argument that names it.
+        uri: of a folder; it need not be there.
+
+    Raises:
+        ConfigurationError: as of `local_path`, or the first folder on the way up that is there is a
+            file, or this user may not write to it.
+    """
+    path = local_path(uri, home)
+    there = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"{what} is {uri!r}, and {there} is no directory that this user may write to; expected"
+            " one, as the job's results are to go there."
         )
 
 

@@ -33,7 +33,12 @@ from smdistributed.launch.jobs.names import (
 )
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import local_path, new_file, require_seen_by_hosts
+from smdistributed.launch.storage import (
+    local_path,
+    new_file,
+    require_seen_by_hosts,
+    require_writable,
+)
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import (
     by_either_name,
@@ -309,7 +314,8 @@ class EstimatorBase:
                 "the estimator has no entry_point, and containers are not run on this machine;"
                 " expected a script. Give entry_point, and source_dir if it needs other files."
             )
-        local_path(self.output_path or "s3://any", session.home)
+        if self.output_path:
+            require_writable("output_path", self.output_path, session.home)
         if intermediate := self._hyperparameters.get("sagemaker_s3_output"):
             require_seen_by_hosts("sagemaker_s3_output", str(intermediate), session.home)
         if self.checkpoint_s3_uri:

@@ -118,6 +118,21 @@ def test_checkpoints_have_a_folder_of_their_own(session: Session, path: str) -> 
         estimator.fit()
 
 
+@pytest.mark.parametrize("argument", ["output_path", "checkpoint_s3_uri"])
+def test_a_place_in_which_nothing_can_be_made_is_refused_before_the_training(
+    session: Session, tmp_path: Path, argument: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    for place in ("file", "file/below/it", "link"):
+        uri = f"file://{tmp_path}/{place}"
+        estimator = Estimator(
+            entry_point=__file__, sagemaker_session=session, **{**SIZE, argument: uri}
+        )
+        with pytest.raises(ConfigurationError, match=f"{argument} is .* is no directory that this"):
+            estimator.fit()
+
+
 @pytest.mark.parametrize("uri", ["file:///opt/ml/checkpoints", "file:///opt/../opt/ml", "LINK/x"])
 @pytest.mark.parametrize("argument", ["checkpoint_s3_uri", "sagemaker_s3_output"])
 def test_nothing_is_kept_where_each_host_has_its_own_folder(

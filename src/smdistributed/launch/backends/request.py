@@ -20,7 +20,7 @@ from smdistributed.launch.contract.variables import MOST_BYTES
 from smdistributed.launch.data.sources import check_channels
 from smdistributed.launch.home import Home
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import local_path, require_seen_by_hosts
+from smdistributed.launch.storage import local_path, require_seen_by_hosts, require_writable
 
 __all__ = ["LOCAL", "check_checkpoints", "check_environment", "checked"]
 
@@ -150,6 +150,7 @@ def check_checkpoints(uri: str, here: str | None, home: Home) -> None:
         UnsupportedError: the folder is none of its own below `/opt/ml`.
     """
     require_seen_by_hosts("checkpoint_s3_uri", uri, home)
+    require_writable("checkpoint_s3_uri", uri, home)
     here = here or "/opt/ml/checkpoints"
     parts = Path(here).parts
     if parts[:3] != ("/", "opt", "ml") or ".." in parts or parts[3:4] in _NO_CHECKPOINTS:
