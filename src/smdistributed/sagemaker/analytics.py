@@ -61,7 +61,8 @@ class TrainingJobAnalytics:
         self._period = period or 60
         self._name = training_job_name
         self._job = session.job(training_job_name)
-        self._metric_names = list(metric_names or ()) or self._defined()
+        # Two definitions may have one name: its values are one series then.
+        self._metric_names = list(dict.fromkeys(metric_names or self._defined()))
         self.clear_cache()
 
     @property

@@ -53,6 +53,22 @@ def analytics(session: Session, **given: Any) -> TrainingJobAnalytics:
     return TrainingJobAnalytics("job-1", sagemaker_session=session, **given)
 
 
+def test_a_metric_that_is_named_twice_has_its_rows_once(session: Session) -> None:
+    REQUEST["AlgorithmSpecification"]["MetricDefinitions"].append({"Name": "loss", "Regex": "(x)"})
+    try:
+        job = create_job(
+            session.home, ["job-2"], lambda name: JobRecord.new(REQUEST, {}, "arn:x", NOW)
+        )
+    finally:
+        REQUEST["AlgorithmSpecification"]["MetricDefinitions"].pop()
+    show(session, (0, "loss", 1.0), (0, "acc", 3.0))
+    (job.path / "hosts").symlink_to(session.home.jobs / "job-1" / "hosts")
+    for name, names in (("job-2", None), ("job-1", ["loss", "acc", "loss"])):
+        table = TrainingJobAnalytics(name, names, session)
+        assert table.rows() == [(0.0, "loss", 1.0), (0.0, "acc", 3.0)]
+    job.lock.release()
+
+
 class _Frame:
     """What pandas is asked for."""
 
