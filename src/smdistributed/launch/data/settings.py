@@ -130,7 +130,13 @@ def _mounts_of(document: Any, file: Path) -> Mapping[tuple[str, str], Mapping[Pu
                         raise ConfigurationError(
                             f"{key} in {file} has {directory!r} = {mount!r}; {expected}."
                         )
-                found.setdefault((kind, identity), {})[PurePosixPath(directory)] = Path(mount)
+                of_system = found.setdefault((kind, identity), {})
+                if PurePosixPath(directory) in of_system:
+                    raise ConfigurationError(
+                        f"{key} in {file} has {directory!r} twice, once with a slash at its end;"
+                        " expected one line for each directory. Remove one."
+                    )
+                of_system[PurePosixPath(directory)] = Path(mount)
     return found
 
 

@@ -70,6 +70,7 @@ def test_what_is_not_mounted_names_the_id_the_file_and_the_line(home: Home) -> N
     ("text", "what"),
     [
         ("default_backend = 'local'\nx = \n", r"at line 2, column 5"),
+        ("[file_systems.EFS.fs-1]\n'/a/' = '/x'\n'/a' = '/y'", "has '/a' twice, once with a slash"),
         ("backend = 'local'", "has the key 'backend', which nobody knows"),
         ("default_backend = 'ray'", "is 'ray'; expected 'local'"),
         ("default_backend = 1", "is 1; expected 'local'"),
