@@ -77,7 +77,10 @@ def put_bytes(body: bytes, uri: str, home: Home) -> None:
 
 @contextlib.contextmanager
 def _beside(uri: str, home: Home, size: Callable[[], int]) -> Iterator[Path]:
-    """A folder in the bucket in which objects come to be. It is no object, and goes."""
+    """A folder in which objects come to be, on the disk of the bucket. It goes at the end.
+
+    It is beside the buckets: a channel may be a whole bucket, and is a link to its folder then.
+    """
     if any(part.startswith(TEMPORARY) for part in uri.split("/")):
         raise ConfigurationError(
             f"{uri} has a part that begins with {TEMPORARY!r}, as what is being copied does, which"
@@ -87,7 +90,9 @@ def _beside(uri: str, home: Home, size: Callable[[], int]) -> Iterator[Path]:
     bucket = home.buckets / uri.removeprefix("s3://").partition("/")[0]
     is_new = not bucket.exists()
     bucket.mkdir(mode=0o700, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}put-", dir=bucket))
+    is_elsewhere = bucket.is_symlink() or os.path.ismount(bucket)
+    place = bucket if is_elsewhere else home.buckets
+    folder = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}put-", dir=place))
     try:
         yield folder
     except BaseException as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,26 @@ def test_what_cannot_be_together_is_refused_before_anything_is_there(
         session.upload_string_as_file_body("x", "b", "q/a/x")
     assert session.list_s3_files("b", "") == ["p/a-1/x", "p/a/y/deep", "q/a"]
     assert session.read_s3_file("b", "p/a-1/x") == "before"
+
+
+def test_a_bucket_has_no_half_files_for_those_who_see_its_folder(
+    session: Session, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    copy2 = shutil.copy2
+
+    def looking(source: Path, target: Path) -> None:
+        seen.extend(os.listdir(session.home.buckets / "b"))
+        copy2(source, target)
+
+    monkeypatch.setattr(buckets.shutil, "copy2", looking)
+    session.upload_data(str(folder), "b", "p")
+    assert seen == []
+    assert os.listdir(session.home.buckets) == ["b"], "nothing is left beside"
+    (tmp_path / "disk").mkdir()  # it may be another one, to which nothing can be renamed
+    (session.home.buckets / "linked").symlink_to(tmp_path / "disk")
+    session.upload_data(str(folder), "linked", "p")
+    assert os.listdir(tmp_path / "disk") == ["p"]
 
 
 def test_an_object_that_nobody_would_see(session: Session) -> None:
