@@ -347,7 +347,9 @@ class EstimatorBase:
         assert self.entry_point is not None
         given = Code(self.entry_point, self.source_dir, self.dependencies)
         with checked_out(self.git_config, given) as code:
-            if not self._has_packed_sources:
+            if self._has_packed_sources:
+                self._require_packed_sources()
+            else:
                 check_sources(code.entry_point, code.source_dir)
             with contextlib.ExitStack() as self._undone_if_refused:
                 self._code = code
@@ -366,6 +368,14 @@ class EstimatorBase:
     def _has_packed_sources(self) -> bool:
         given = str(self.source_dir or "")
         return given.startswith(("s3://", "file://")) and given.endswith(".tar.gz")
+
+    def _require_packed_sources(self) -> None:
+        path = local_path(str(self.source_dir), self.sagemaker_session.home)
+        if not path.is_file():
+            raise ConfigurationError(
+                f"source_dir is {self.source_dir!r}, and {path} is not there; expected a .tar.gz of"
+                " sources, as jobs have them. Give the folder of the sources, or bring it back."
+            )
 
     def logs(self) -> None:
         """Prints what the latest job has logged, and goes on until it has ended."""

@@ -118,6 +118,13 @@ def test_checkpoints_have_a_folder_of_their_own(session: Session, path: str) -> 
         estimator.fit()
 
 
+@pytest.mark.parametrize("uri", ["s3://b/sourcedir.tar.gz", "file:///nowhere/sourcedir.tar.gz"])
+def test_packed_sources_that_are_not_there_are_refused(session: Session, uri: str) -> None:
+    estimator = Estimator(entry_point="train.py", source_dir=uri, sagemaker_session=session, **SIZE)
+    with pytest.raises(ConfigurationError, match=f"source_dir is '{uri}', and .* is not there"):
+        estimator.fit()
+
+
 @pytest.mark.parametrize("argument", ["output_path", "checkpoint_s3_uri"])
 def test_a_place_in_which_nothing_can_be_made_is_refused_before_the_training(
     session: Session, tmp_path: Path, argument: str
