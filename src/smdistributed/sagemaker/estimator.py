@@ -428,9 +428,7 @@ class EstimatorBase:
     ) -> dict[str, Any]:
         """The request `CreateTrainingJob`; puts the sources where it says that they are."""
         session = self.sagemaker_session
-        bucket = f"s3://{session.default_bucket()}"
-        if session.default_bucket_prefix:
-            bucket = f"{bucket}/{session.default_bucket_prefix.strip('/')}"
+        bucket = session.default_uri()
         request: dict[str, Any] = {
             "TrainingJobName": name,
             "HyperParameters": self._encoded(self._hyperparameters),

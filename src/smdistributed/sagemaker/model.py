@@ -12,13 +12,14 @@ import datetime as dt
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from smdistributed._common.errors import UnsupportedError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.jobs.names import check_name, made_name
-from smdistributed.launch.serve.endpoints import create_endpoint
+from smdistributed.launch.serve.endpoints import create_endpoint, require_free_name
 from smdistributed.launch.serve.record import EndpointRecord, Framework, ServedModel
 from smdistributed.launch.storage import local_path
 from smdistributed.sagemaker.arguments import require_whole
@@ -202,13 +203,14 @@ class Model:
                 "Must specify instance type and instance count unless using serverless inference"
             )
         require_whole("initial_instance_count", initial_instance_count)
+        require_whole(_STARTUP, container_startup_health_check_timeout)
         name = endpoint_name or made_name(self._base_name(), dt.datetime.now(dt.UTC))
-        served = self._served(check_name(name, "an endpoint"))
+        session = self.sagemaker_session
+        require_free_name(session.home, check_name(name, "an endpoint"))
+        served = self._served(name)
         if container_startup_health_check_timeout is not None:
-            require_whole("container_startup_health_check_timeout", given[_STARTUP])
             timeout = {"SAGEMAKER_STARTUP_TIMEOUT": str(container_startup_health_check_timeout)}
             served = dataclasses.replace(served, environment={**served.environment, **timeout})
-        session = self.sagemaker_session
         now = dt.datetime.now(dt.UTC)
         region = session.boto_region_name
         record = EndpointRecord(
@@ -262,12 +264,15 @@ class Model:
                 " Was the job that makes it successful?"
             )
         name = self.name = check_name(self.name or endpoint, "a model")
+        program = self.entry_point or ""
+        if self.source_dir is None:  # the file goes alone
+            program = Path(program).name
         return ServedModel(
             name=name,
             framework=self._framework,
             data=data,
             code=self._upload_code(name),
-            program=self.entry_point or "",
+            program=program,
             environment={
                 "SAGEMAKER_CONTAINER_LOG_LEVEL": str(self.container_log_level),
                 "SAGEMAKER_REGION": self.sagemaker_session.boto_region_name,
@@ -290,18 +295,13 @@ class Model:
             return given
         check_sources(self.entry_point, self.source_dir)
         session = self.sagemaker_session
-        bucket = f"s3://{session.default_bucket()}"
-        if session.default_bucket_prefix:
-            bucket = f"{bucket}/{session.default_bucket_prefix.strip('/')}"
         # Of this call alone: an endpoint unpacks it later, and another deploy() has other sources.
         key = f"{name}/{secrets.token_hex(4)}/sourcedir.tar.gz"
-        uri = f"{self.code_location or bucket}/{key}"
+        uri = f"{self.code_location or session.default_uri()}/{key}"
         archive = local_path(uri, session.home)
         archive.parent.mkdir(parents=True, exist_ok=True)
         code = self.entry_point, self.source_dir, self.dependencies
         pack_sources(archive, *code, without=session.home.root)
-        if self.source_dir is None:  # the file went alone
-            self.entry_point = self.entry_point.rpartition("/")[2]
         return uri
 
 

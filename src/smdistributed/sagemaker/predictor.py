@@ -142,9 +142,8 @@ class Predictor:
                 503,
                 b"",
             )
-        server = record.model.environment.get("SAGEMAKER_MODEL_SERVER_TIMEOUT", "60")
         connection = http.client.HTTPConnection(
-            record.host, record.port, timeout=float(server) + _MORE_S
+            record.host, record.port, timeout=record.timeout_s + _MORE_S
         )
         try:
             # It may answer before all was sent: the body is too long.

@@ -101,15 +101,19 @@ class Session:
         """The name of the bucket that is taken where none is given."""
         return self._default_bucket or default_bucket(self.boto_region_name)
 
+    def default_uri(self) -> str:
+        """Where things go for which no place is given: the default bucket, below its prefix."""
+        prefix = (self.default_bucket_prefix or "").strip("/")
+        return f"s3://{self.default_bucket()}" + (f"/{prefix}" if prefix else "")
+
     def account_id(self) -> str:
         """The number in the place of an account's."""
         return ACCOUNT
 
     def _uri(self, bucket: str | None, key: str) -> str:
         """Of a key; in the default bucket below its prefix, if none is given."""
-        if bucket is None and self.default_bucket_prefix:
-            key = f"{self.default_bucket_prefix.strip('/')}/{key}"
-        return f"s3://{bucket or self.default_bucket()}/{key.strip('/')}".rstrip("/")
+        base = self.default_uri() if bucket is None else f"s3://{bucket}"
+        return f"{base}/{key.strip('/')}".rstrip("/")
 
     def upload_data(
         self,
@@ -323,7 +327,7 @@ class Session:
         request.setdefault("RoleArn", f"arn:aws:iam::{ACCOUNT}:role/smdistributed")
         request["ResourceConfig"].setdefault("VolumeSizeInGB", 30)
         output = request.setdefault("OutputDataConfig", {})
-        output.setdefault("S3OutputPath", f"s3://{self.default_bucket()}/")
+        output.setdefault("S3OutputPath", f"{self.default_uri()}/")
 
         def record_of(name: str) -> JobRecord:
             texts = {

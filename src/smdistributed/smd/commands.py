@@ -17,6 +17,7 @@ from rich.table import Table
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import available_step
+from smdistributed.launch.agent.plan import HostDirectory
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed
 from smdistributed.launch.environment import usable_cores, visible_accelerators
@@ -107,6 +108,13 @@ def logs(
         raise ConfigurationError(
             f"job {job!r} has one process on each host, and no ranks; expected --host instead."
         )
+    if rank is not None and hosts:
+        plan = HostDirectory(directory.host(hosts[0])).read_plan()
+        count = plan.processes * plan.num_hosts
+        if not 0 <= rank < count:
+            raise ConfigurationError(
+                f"job {job!r} has no rank {rank}; expected one from 0 to {count - 1}."
+            )
     follower = LogFollower(session.backend.logs(directory, host, rank), as_json=json_)
     record = session.backend.poll(directory)
     follower.print_new()

@@ -665,6 +665,24 @@ if __name__ == "__main__":
 """
 
 
+def test_one_model_may_be_deployed_twice(tmp_path: Path, session: Session) -> None:
+    made = model(tmp_path, session)
+    for name in ("first", "second"):
+        assert deployed(made, endpoint_name=name).predict("say x") == "the model x"
+    with pytest.raises(ConfigurationError, match='already existing endpoint "first"'):
+        deployed(made, endpoint_name="first")
+    kept = list(session.home.buckets.rglob("sourcedir.tar.gz"))
+    assert len(kept) == 2, "one that is refused leaves no sources"
+
+
+def test_the_caller_waits_as_long_as_the_server(
+    tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGEMAKER_MODEL_SERVER_TIMEOUT", "77")
+    predictor = deployed(model(tmp_path, session))
+    assert session.endpoint(predictor.endpoint_name).poll().timeout_s == 77
+
+
 def test_the_script_that_has_trained_serves(tmp_path: Path, session: Session) -> None:
     estimator = trained(tmp_path, session, TRAINS)
     with pytest.raises(ValueError, match="Estimator is not associated with a training job"):

@@ -503,6 +503,20 @@ def test_the_scripts_own_words_are_the_reason(session: Session, source: Path) ->
         fitted.fit(logs="None")
 
 
+def test_a_script_that_speaks_as_we_do_is_not_tried_again(session: Session, source: Path) -> None:
+    script = """
+        import os, sys
+        open(os.environ["SM_OUTPUT_DIR"] + "/failure", "w").write("InternalServerError: mine")
+        sys.exit(1)
+    """
+    fitted = estimator(source, session, script, max_retry_attempts=3)
+    text = "AlgorithmError: ExecuteUserScriptError: InternalServerError: mine"
+    with pytest.raises(UnexpectedStatusException, match=text):
+        fitted.fit(logs="None")
+    moves = fitted.latest_training_job.describe()["SecondaryStatusTransitions"]
+    assert [each["Status"] for each in moves].count("Training") == 1
+
+
 def test_requirements_that_cannot_be_installed(session: Session, source: Path) -> None:
     (source / "requirements.txt").write_text("./nowhere-1.0-py3-none-any.whl\n")
     fitted = estimator(source, session, "print('never')")

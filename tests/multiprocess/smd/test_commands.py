@@ -369,6 +369,12 @@ def test_checkpoints_that_are_nowhere_else_can_be_kept(smd: Command, tmp_path: P
     assert (tmp_path / "home" / "buckets" / "kept" / "x" / "1").is_file()
 
 
+def test_a_rank_that_is_not_there(smd: Command) -> None:
+    smd("run", "train.py", "--name", "mine", "--processes-per-host", "2")
+    said = smd("logs", "mine", "--rank", "2", status=2).stderr
+    assert "job 'mine' has no rank 2; expected one from 0 to 1" in said
+
+
 def test_every_command_prints_json_for_programs(smd: Command) -> None:
     smd("run", "train.py", "--name", "mine")
     said = [json.loads(line) for line in smd("logs", "mine", "--json").stdout.splitlines()]

@@ -39,7 +39,12 @@ from smdistributed.launch.agent.preparation import PreparationError, command_of,
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.agent.usage import Usage
 from smdistributed.launch.agent.without_gpus import on_cpus
-from smdistributed.launch.contract.failures import failure_text, told_error, write_failure
+from smdistributed.launch.contract.failures import (
+    NOT_THE_SCRIPTS,
+    failure_text,
+    told_error,
+    write_failure,
+)
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
 from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
@@ -393,6 +398,8 @@ class Agent:
             if not write_failure(path, text) and path.is_file():  # the script's own words are there
                 with path.open(encoding="utf-8", errors="replace") as file:
                     text = file.read(_MOST_OF_FAILURE)
+                if text.startswith(NOT_THE_SCRIPTS):  # a job that failed so may be tried again
+                    text = f"ExecuteUserScriptError: {text}"
         self._failure = text
 
     def _say(self, text: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from smdistributed.launch.agent.plan import HostDirectory, Report
 from smdistributed.launch.contract.archives import copy_directories, pack_directories
-from smdistributed.launch.contract.failures import failure_reason
+from smdistributed.launch.contract.failures import NOT_THE_SCRIPTS, failure_reason
 from smdistributed.launch.contract.paths import Paths
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -34,7 +34,6 @@ __all__ = ["end_job", "end_orphaned_job", "host_directories", "now"]
 _OTHERS_S = 20.0
 _POLL_S = 0.1
 # How failures begin that are no script's: what was asked for was wrong, or we are.
-_NOT_THE_SCRIPTS = ("ClientError", "InternalServerError")
 
 
 def now() -> dt.datetime:
@@ -66,7 +65,7 @@ def end_job(
     record = job.read()
     problem = ""
     try:
-        is_ours = failure.startswith(_NOT_THE_SCRIPTS)
+        is_ours = failure.startswith(NOT_THE_SCRIPTS)
         model = _save(job, record, hosts, stopped is not None or not failure or is_ours)
     except Exception as error:  # whatever it is: a job that has ended must not look as if it ran
         model, problem = "", f"ClientError: artifacts could not be saved: {error}"
@@ -75,7 +74,7 @@ def end_job(
     if stopped is not None and not problem:
         last = stopped
     elif failure:
-        is_scripts = not failure.startswith(_NOT_THE_SCRIPTS)
+        is_scripts = not failure.startswith(NOT_THE_SCRIPTS)
         last = Secondary.FAILED
         reason = failure_reason(failure) if is_scripts else failure
         reason += f"\n({problem})" if problem else ""

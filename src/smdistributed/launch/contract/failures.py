@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["failure_reason", "failure_text", "told_error", "write_failure"]
+__all__ = ["NOT_THE_SCRIPTS", "failure_reason", "failure_text", "told_error", "write_failure"]
+
+NOT_THE_SCRIPTS = ("ClientError", "InternalServerError")
+"""Failures that begin so were not the script's: of the request, and of our processes."""
 
 _SCRIPT_ERROR = "ExecuteUserScriptError"
 _OUT_OF_MEMORY = 137

@@ -36,7 +36,7 @@ from smdistributed.launch.jobs.files import (
 from smdistributed.launch.jobs.names import check_name
 from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["JobDirectory", "create_job", "find_job", "job_names", "running_jobs"]
+__all__ = ["JobDirectory", "create_job", "find_job", "job_names", "require_own", "running_jobs"]
 
 _RESERVED = 64 << 10
 
@@ -229,7 +229,7 @@ def create_job(
     """
     try:
         home.make()
-        _require_own(home.jobs)
+        require_own(home.jobs)
         # What a record names, such as the packed sources, must not be replaced by another job's.
         with one_at_a_time(home.jobs / ".creating"):
             for name in names:
@@ -266,8 +266,12 @@ def _made(path: Path, record: JobRecord) -> JobDirectory:
     return job
 
 
-def _require_own(jobs: Path) -> None:
-    """What is in there is run: nobody else may write to it."""
+def require_own(jobs: Path) -> None:
+    """Refuses a directory that others may write to, as what is in it is run.
+
+    Raises:
+        ConfigurationError: it is another user's, or others may write to it.
+    """
     found = jobs.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise ConfigurationError(

@@ -172,7 +172,7 @@ class Endpoint:
             server = Server(pool, listener, most, timeout_s)
             serving = asyncio.create_task(server.run_until_told())
             try:
-                await self._begin(pool, listener.getsockname()[1])
+                await self._begin(pool, listener.getsockname()[1], timeout_s)
                 while not self._is_over() and not serving.done():
                     pool.reap()
                     await asyncio.sleep(_POLL_S)
@@ -188,9 +188,9 @@ class Endpoint:
         elif self._directory.path.is_dir():
             self._directory.write(self._record.moved(EndpointStatus.DELETING))
 
-    async def _begin(self, pool: Pool, port: int) -> None:
+    async def _begin(self, pool: Pool, port: int, timeout_s: float) -> None:
         """Waits until the workers have loaded the model, or nobody wants them any more."""
-        self._record = self._record.moved(EndpointStatus.CREATING, port=port)
+        self._record = self._record.moved(EndpointStatus.CREATING, port=port, timeout_s=timeout_s)
         self._directory.write(self._record)
         starting = asyncio.create_task(pool.start())
         while not starting.done() and not self._is_over():

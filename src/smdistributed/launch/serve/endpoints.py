@@ -24,11 +24,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import require_own
 from smdistributed.launch.jobs.files import Lock, one_at_a_time, write_or_make, write_whole
 from smdistributed.launch.jobs.names import check_name
 from smdistributed.launch.serve.record import EndpointRecord, EndpointStatus
@@ -41,6 +42,7 @@ __all__ = [
     "find_endpoint",
     "make_writable",
     "missing_packages",
+    "require_free_name",
 ]
 
 _POLL_S = 0.05
@@ -126,15 +128,12 @@ class EndpointDirectory:
         return self._stop.exists() or not self.path.is_dir()
 
 
-def create_endpoint(
-    home: Home, record: EndpointRecord, environ: Mapping[str, str] | None = None
-) -> EndpointDirectory:
+def create_endpoint(home: Home, record: EndpointRecord) -> EndpointDirectory:
     """Starts an endpoint; its process goes on without this one. Returns at once.
 
     Args:
         home: where endpoints lie.
         record: of the new one.
-        environ: variables of its process; None: those of this one.
 
     Raises:
         ConfigurationError: the name is taken or not valid, or the directory cannot be written.
@@ -142,29 +141,51 @@ def create_endpoint(
         OSError: the process could not be started.
     """
     _require_packages()
-    path = home.endpoints / check_name(record.name, "an endpoint")
     try:
         home.make()
         home.endpoints.mkdir(mode=0o700, exist_ok=True)
+        require_own(home.endpoints)
         with one_at_a_time(home.endpoints / ".creating"):
-            if path.exists():
-                raise ConfigurationError(
-                    f'Cannot create already existing endpoint "{record.name}" ({path}); expected a'
-                    " new name. Delete that endpoint, or give endpoint_name."
-                )
-            path.mkdir(mode=0o700)
-            directory = EndpointDirectory(path)
-            with _removed_unless_done(directory):
-                directory.lock.acquire()
-                directory.write(record)
+            require_free_name(home, record.name)
+            directory = _made(home.endpoints / record.name, record)
     except OSError as error:
         raise ConfigurationError(
             f"the directory of a new endpoint cannot be made in {home.endpoints}: {error}; expected"
             " a directory of this user, on a disk that is not full."
         ) from None
     with _removed_unless_done(directory):
-        _start(directory, os.environ if environ is None else environ)
+        _start(directory)
     directory.lock.hand_over()
+    return directory
+
+
+def require_free_name(home: Home, name: str) -> None:
+    """Refuses the name of an endpoint that there is.
+
+    Raises:
+        ConfigurationError: it is taken, or not valid.
+    """
+    path = home.endpoints / check_name(name, "an endpoint")
+    if path.exists():
+        raise ConfigurationError(
+            f'Cannot create already existing endpoint "{name}" ({path}); expected a new name.'
+            " Delete that endpoint, or give endpoint_name."
+        )
+
+
+def _made(path: Path, record: EndpointRecord) -> EndpointDirectory:
+    """The directory of a new one: made beside, so that it is never there without its record.
+
+    This process holds its lock.
+    """
+    beside = EndpointDirectory(path.parent / f".new-{path.name}-{os.urandom(4).hex()}")
+    beside.path.mkdir(mode=0o700)
+    directory = EndpointDirectory(path)
+    with _removed_unless_done(beside):
+        beside.write(record)
+        beside.lock.acquire()
+        os.rename(beside.path, path)
+    directory.lock.take_over(beside.lock)
     return directory
 
 
@@ -246,7 +267,7 @@ def make_writable(folder: Path) -> None:
                 path.chmod(0o700)
 
 
-def _start(directory: EndpointDirectory, environ: Mapping[str, str]) -> None:
+def _start(directory: EndpointDirectory) -> None:
     lock = directory.lock.descriptor
     with (directory.path / "endpoint.log").open("ab") as output:
         process = subprocess.Popen(
@@ -259,7 +280,6 @@ def _start(directory: EndpointDirectory, environ: Mapping[str, str]) -> None:
             stderr=output,
             start_new_session=True,
             pass_fds=(lock,),
-            env=dict(environ),
         )
     _started.append(process)
     _reap()

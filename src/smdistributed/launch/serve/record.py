@@ -69,6 +69,7 @@ class EndpointRecord:
         created, modified: when, in UTC.
         status: how it stands.
         host, port: where it listens; 0 before it does.
+        timeout_s: for an answer.
         failure_reason: why it failed; empty if it has not.
     """
 
@@ -82,6 +83,7 @@ class EndpointRecord:
     status: EndpointStatus = EndpointStatus.CREATING
     host: str = "127.0.0.1"
     port: int = 0
+    timeout_s: float = 60.0
     failure_reason: str = ""
 
     def moved(self, status: EndpointStatus, **changes: Any) -> EndpointRecord:
