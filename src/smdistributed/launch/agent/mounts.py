@@ -34,9 +34,10 @@ _PROBE_S = 10.0
 _READ_ONLY = Path(__file__).with_name("read_only.py")
 
 # Arguments: the folder, and the command. What is in /opt stays: environments are installed there.
+# If this is killed, what it has made lies beside the folder, and goes when that goes.
 _SCRIPT = """
 set -e
-keep=$(mktemp -d)
+keep=$(mktemp -d -p "${1%/*}" .opt.XXXXXX)
 trap 'umount -l "$keep" 2>/dev/null; rmdir "$keep" 2>/dev/null' EXIT
 mount --rbind /opt "$keep"
 mount -t tmpfs -o size=1m,mode=755 none /opt

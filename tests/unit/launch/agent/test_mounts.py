@@ -85,3 +85,19 @@ def test_a_machine_that_forbids_it_says_why(
     (tmp_path / "unshare").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert available_step(tmp_path) == (Step.NONE, "unshare failed: Operation not permitted")
+
+
+def test_a_host_that_is_killed_at_its_start_leaves_nothing_elsewhere(tmp_path: Path) -> None:
+    folder, programs, elsewhere = (tmp_path / each for each in ("job/ml", "programs", "tmp"))
+    for each in (folder, programs, elsewhere):
+        each.mkdir(parents=True)
+    step, why = available_step(folder)
+    if not step.is_mount:
+        pytest.skip(f"/opt/ml cannot be mounted here: {why}")
+    (programs / "mount").write_text("#!/bin/sh\nkill -9 $PPID\n")
+    (programs / "mount").chmod(0o755)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(elsewhere)}
+    done = subprocess.run(wrapped(step, folder, ["true"]), env=environ, check=False)
+    assert done.returncode == -9
+    assert list(elsewhere.iterdir()) == []
+    assert len(list(folder.parent.iterdir())) == 2  # it goes with the job
