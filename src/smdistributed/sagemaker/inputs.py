@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from smdistributed._common.log import get_logger
+
 __all__ = [
     "DEFAULT_CHANNEL",
     "MAX_CHANNELS",
@@ -22,6 +24,8 @@ __all__ = [
     "TrainingInput",
     "channels",
 ]
+
+_log = get_logger()
 
 DEFAULT_CHANNEL = "training"
 MAX_CHANNELS = 20
@@ -184,7 +188,8 @@ def channels(
         is_remote: the job runs on real SageMaker, which cannot read the files of this machine.
 
     Returns:
-        Entries of `InputDataConfig`, in the order of `inputs`.
+        Entries of `InputDataConfig`, in the order of `inputs`. Two whose names differ in capitals
+        alone, and so have one variable, are a warning.
 
     Raises:
         ValueError: a URI, a name or a type of a source is wrong, or there are too many channels.
@@ -197,7 +202,19 @@ def channels(
             f"inputs has {len(sources)} channels; a job has at most {MAX_CHANNELS}. Put data that "
             "are used together into one channel."
         )
-    return [_channel(name, source, is_remote) for name, source in sources.items()]
+    found = [_channel(name, source, is_remote) for name, source in sources.items()]
+    of_variable: dict[str, str] = {}
+    for name in sources:
+        other = of_variable.setdefault(name.upper(), name)
+        if other != name:
+            _log.warning(
+                "the channels %r and %r have one variable, SM_CHANNEL_%s: a script that uses it"
+                " finds the data of one of them; rename one",
+                other,
+                name,
+                name.upper(),
+            )
+    return found
 
 
 def _channel(name: object, source: Source, is_remote: bool) -> dict[str, Any]:

@@ -232,3 +232,12 @@ def test_lists_of_the_caller_are_copied() -> None:
     names.append("y")
     source = made.config["DataSource"]["S3DataSource"]
     assert (source["AttributeNames"], source["InstanceGroupNames"]) == (["x"], ["x"])
+
+
+def test_names_that_have_one_variable_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="smdistributed"):
+        channels({"Train": "s3://b/x", "train": "s3://b/y", "test": "s3://b/z"})
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "the channels 'Train' and 'train' have one variable, SM_CHANNEL_TRAIN:"
+    )
