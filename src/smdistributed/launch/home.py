@@ -23,7 +23,7 @@ class Home:
         root: the directory.
 
     Attributes:
-        jobs, buckets, endpoints, logs: a folder for each job, bucket and endpoint; logs.
+        jobs, buckets, endpoints: a folder for each job, bucket and endpoint.
         config: settings, `config.toml`.
     """
 
@@ -32,7 +32,6 @@ class Home:
         self.jobs = root / "jobs"
         self.buckets = root / "buckets"
         self.endpoints = root / "endpoints"
-        self.logs = root / "logs"
         self.config = root / "config.toml"
 
     def make(self) -> None:

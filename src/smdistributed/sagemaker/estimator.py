@@ -59,7 +59,7 @@ from smdistributed.sagemaker.fw_utils import validate_distribution
 from smdistributed.sagemaker.git import Code, checked_out
 from smdistributed.sagemaker.inputs import TrainingInput, channels
 from smdistributed.sagemaker.instance_group import InstanceGroup
-from smdistributed.sagemaker.job import TrainingJob, log_level_of
+from smdistributed.sagemaker.job import TrainingJob, prints_logs
 from smdistributed.sagemaker.kept import add_kept, role_arn
 from smdistributed.sagemaker.model import Model
 from smdistributed.sagemaker.service_model import check_request
@@ -302,7 +302,7 @@ class EstimatorBase:
             ValueError: arguments that cannot work; nothing has been made then.
             UnexpectedStatusException: the job has failed; says why.
         """
-        log_level_of(logs)
+        prints_logs(logs)
         check_limits(self.max_retry_attempts, self.max_run, self.max_wait, self.use_spot_instances)
         self._refuse_what_is_not_there_yet()
         session = self.sagemaker_session

@@ -21,7 +21,7 @@ from smdistributed.launch.jobs.states import Status
 from smdistributed.sagemaker.exceptions import CapacityError, UnexpectedStatusException
 from smdistributed.sagemaker.session import Session
 
-__all__ = ["LogFollower", "TrainingJob", "log_level_of"]
+__all__ = ["LogFollower", "TrainingJob", "prints_logs"]
 
 _log = get_logger()
 _POLL_S = 0.1
@@ -30,7 +30,7 @@ _COLOURS = (34, 35, 32, 36, 33)
 _LOGS = ("All", "Training", "Rules", "None")
 
 
-def log_level_of(logs: str | bool | Sequence[str]) -> bool:
+def prints_logs(logs: str | bool | Sequence[str]) -> bool:
     """Whether `logs` of fit() asks for what the script prints.
 
     Raises:
@@ -114,7 +114,7 @@ class TrainingJob:
 
     def follow(self, logs: str | bool | Sequence[str] = "All") -> None:
         """Waits as `wait()` does; Ctrl-C stops the job."""
-        if log_level_of(logs):
+        if prints_logs(logs):
             print(f"Training job {self.name}, in {self._session.job(self.name).path}", flush=True)
         try:
             self.wait(logs)
@@ -135,7 +135,7 @@ class TrainingJob:
         Raises:
             UnexpectedStatusException: the job has failed; says why.
         """
-        prints = log_level_of(logs)
+        prints = prints_logs(logs)
         job = self._session.job(self.name)
         follower = LogFollower(self._session.backend.logs(job))
         while True:

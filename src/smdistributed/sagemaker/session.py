@@ -240,56 +240,6 @@ class Session:
         """
         self.backend.stop(self.job(job_name), "stop() was called")
 
-    # --- endpoints -------------------------------------------------------------------------------
-
-    def endpoint(self, name: str) -> EndpointDirectory:
-        """The directory of an endpoint.
-
-        Raises:
-            ConfigurationError: (a ValueError) there is no such endpoint.
-        """
-        return find_endpoint(self.home, name)
-
-    def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
-        """The response of `DescribeEndpoint`.
-
-        Raises:
-            ConfigurationError: (a ValueError) there is no such endpoint.
-        """
-        return self.endpoint(endpoint_name).poll().describe()
-
-    def wait_for_endpoint(self, endpoint: str, poll: float = _POLL_S) -> dict[str, Any]:
-        """Waits until an endpoint serves.
-
-        Args:
-            endpoint: its name.
-            poll: seconds between two looks.
-
-        Returns: as `describe_endpoint`.
-
-        Raises:
-            UnexpectedStatusException: it never will; says why.
-        """
-        directory = self.endpoint(endpoint)
-        while (record := directory.poll()).status is EndpointStatus.CREATING:
-            time.sleep(poll)
-        if record.status is not EndpointStatus.IN_SERVICE:
-            raise UnexpectedStatusException(
-                f"Error hosting endpoint {endpoint}: {record.status}. Reason:"
-                f" {record.failure_reason or 'it was deleted.'} Its log is {directory.log}.",
-                allowed_statuses=["InService"],
-                actual_status=str(record.status),
-            )
-        return record.describe()
-
-    def delete_endpoint(self, endpoint_name: str) -> None:
-        """Ends an endpoint; returns when none of its processes is left.
-
-        Raises:
-            ConfigurationError: (a ValueError) there is no such endpoint, or it is another user's.
-        """
-        delete_endpoint(self.endpoint(endpoint_name))
-
     def interrupt_training_job(self, job_name: str, reason: str = "") -> None:
         """Takes the hosts of a job on spot instances away, as Amazon may: to test its checkpoints.
 
@@ -311,7 +261,7 @@ class Session:
         Args:
             document: the request. The sources are a .tar.gz at `sagemaker_submit_directory`, the
                 script in it `sagemaker_program`, both among its HyperParameters. It may have
-                `Local` beside: `cpu_shim`, `emulate_gpus`, `Framework`.
+                `Local` beside: `cpu_shim`, `emulate_gpus`, `Framework`, `BaseFramework`.
             job_name: in the place of its TrainingJobName; one is made if neither is there.
 
         Returns: the name of the job.
@@ -378,6 +328,56 @@ class Session:
             )
         self.backend.submit(job)
         return job.name
+
+    # --- endpoints -------------------------------------------------------------------------------
+
+    def endpoint(self, name: str) -> EndpointDirectory:
+        """The directory of an endpoint.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint.
+        """
+        return find_endpoint(self.home, name)
+
+    def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
+        """The response of `DescribeEndpoint`.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint.
+        """
+        return self.endpoint(endpoint_name).poll().describe()
+
+    def wait_for_endpoint(self, endpoint: str, poll: float = _POLL_S) -> dict[str, Any]:
+        """Waits until an endpoint serves.
+
+        Args:
+            endpoint: its name.
+            poll: seconds between two looks.
+
+        Returns: as `describe_endpoint`.
+
+        Raises:
+            UnexpectedStatusException: it never will; says why.
+        """
+        directory = self.endpoint(endpoint)
+        while (record := directory.poll()).status is EndpointStatus.CREATING:
+            time.sleep(poll)
+        if record.status is not EndpointStatus.IN_SERVICE:
+            raise UnexpectedStatusException(
+                f"Error hosting endpoint {endpoint}: {record.status}. Reason:"
+                f" {record.failure_reason or 'it was deleted.'} Its log is {directory.log}.",
+                allowed_statuses=["InService"],
+                actual_status=str(record.status),
+            )
+        return record.describe()
+
+    def delete_endpoint(self, endpoint_name: str) -> None:
+        """Ends an endpoint; returns when none of its processes is left.
+
+        Raises:
+            ConfigurationError: (a ValueError) there is no such endpoint, or it is another user's.
+        """
+        delete_endpoint(self.endpoint(endpoint_name))
 
 
 def get_execution_role(sagemaker_session: Session | None = None, use_default: bool = False) -> str:

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `smd`. Each is one call of an estimator, a session or a job, and prints."""
+"""The commands of `smd`. Each is one call of a session or a job, and prints."""
 
 from __future__ import annotations
 

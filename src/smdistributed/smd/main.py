@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry of `smd`: errors become one line and an exit status.
 
-0    done; of `run`, `logs -f` and `wait`: the job has ended well, or was stopped
-1    the job has failed
+0    done; of `run` and `logs -f`: the job has ended well, or was stopped
+1    the job has failed, or the endpoint of `deploy`
 2    the command is wrong, or names a job that is not there
 3    the job could not be started on this machine, or a disk is full
 130  Ctrl-C

@@ -39,7 +39,7 @@ def deploy(
     ] = None,
     source_dir: Annotated[Path | None, typer.Option(help="Directory that it lies in.")] = None,
     framework: Annotated[
-        str, typer.Option(help="pytorch or tensorflow; of a job it is known.")
+        str, typer.Option(help="pytorch or tensorflow; of a framework's job it is known.")
     ] = "pytorch",
     instances: Annotated[int, typer.Option(help="Each has the number of workers below.")] = 1,
     workers: Annotated[

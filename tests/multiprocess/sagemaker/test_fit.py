@@ -276,7 +276,7 @@ def test_opt_ml_is_each_hosts_own(session: Session, source: Path, tmp_path: Path
 
 
 def test_names_of_hosts_are_known(session: Session, source: Path, tmp_path: Path) -> None:
-    """Launch specification, section 11: all names resolve before scripts start."""
+    """All names resolve before scripts start (launch specification, section 11)."""
     step, why = available_step(tmp_path)
     if not step.is_mount:
         pytest.skip(f"there are no mount namespaces here: {why}")

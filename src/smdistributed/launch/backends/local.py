@@ -22,6 +22,7 @@ from smdistributed.launch.backends.signals import held_back
 from smdistributed.launch.environment import usable_cores
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory, running_jobs
+from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 
@@ -118,6 +119,7 @@ class LocalBackend:
                 " removed. Stop it first."
             )
         try:
+            make_writable(job.path)
             shutil.rmtree(job.path)
         except OSError as error:
             raise ConfigurationError(

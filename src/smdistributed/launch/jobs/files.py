@@ -10,10 +10,19 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Lock", "append_line", "copy_whole", "one_at_a_time", "write_or_make", "write_whole"]
+__all__ = [
+    "Lock",
+    "append_line",
+    "copy_whole",
+    "make_writable",
+    "one_at_a_time",
+    "write_or_make",
+    "write_whole",
+]
 
 # Who only looks whether a lock is held has it for a moment.
 _LOOK_S = 0.5
@@ -100,6 +109,15 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
+def make_writable(folder: Path) -> None:
+    """Lets its owner change what is in a folder, and in those below it; links are not followed."""
+    folder.chmod(0o700)
+    for above, names, _ in os.walk(folder):
+        for path in (Path(above, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
+
+
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
     """In this block no other process is in a block of the same file; waits for it.
@@ -113,6 +131,19 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+# Held by this process.
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    """What is forked, such as a worker of a DataLoader, does not hold what its parent holds."""
+    for lock in _held:
+        lock.hand_over()
+
+
+os.register_at_fork(after_in_child=_drop_all)
 
 
 class Lock:
@@ -155,7 +186,7 @@ class Lock:
                         return False
                     time.sleep(_LOOK_S / 50)
                 else:
-                    self._descriptor = descriptor
+                    self._hold(descriptor)
                     return True
         except BaseException:
             os.close(descriptor)
@@ -164,11 +195,16 @@ class Lock:
     def adopt(self, descriptor: int) -> None:
         """Takes it over from the process that has started this one."""
         os.set_inheritable(descriptor, False)
-        self._descriptor = descriptor
+        self._hold(descriptor)
 
     def take_over(self, other: Lock) -> None:
         """Holds it in the place of another object, whose file was renamed to this one's."""
-        self._descriptor, other._descriptor = other._descriptor, None
+        self._hold(other.descriptor)
+        other._descriptor = None
+
+    def _hold(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _held.add(self)
 
     def hand_over(self) -> None:
         """Another process holds it now, by the descriptor that it was given."""

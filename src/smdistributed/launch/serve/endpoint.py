@@ -33,8 +33,9 @@ from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import OPT_ML
 from smdistributed.launch.environment import outside, usable_cores
 from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.orphans import Guardian, adopt_orphans
-from smdistributed.launch.serve.endpoints import EndpointDirectory, make_writable
+from smdistributed.launch.serve.endpoints import EndpointDirectory
 from smdistributed.launch.serve.pool import Command, Pool
 from smdistributed.launch.serve.record import EndpointStatus, Framework
 from smdistributed.launch.serve.server import Server

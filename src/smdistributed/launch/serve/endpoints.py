@@ -30,7 +30,13 @@ from pathlib import Path
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import require_own
-from smdistributed.launch.jobs.files import Lock, one_at_a_time, write_or_make, write_whole
+from smdistributed.launch.jobs.files import (
+    Lock,
+    make_writable,
+    one_at_a_time,
+    write_or_make,
+    write_whole,
+)
 from smdistributed.launch.jobs.names import check_name
 from smdistributed.launch.serve.record import EndpointRecord, EndpointStatus
 
@@ -40,7 +46,6 @@ __all__ = [
     "delete_endpoint",
     "endpoint_names",
     "find_endpoint",
-    "make_writable",
     "missing_packages",
     "require_free_name",
 ]
@@ -256,15 +261,6 @@ def delete_endpoint(directory: EndpointDirectory) -> None:
             f"endpoint {directory.name!r} cannot be deleted: {error}; expected the user who has"
             " deployed it."
         ) from None
-
-
-def make_writable(folder: Path) -> None:
-    """Lets its owner change what is in a folder, and in those below it; links are not followed."""
-    folder.chmod(0o700)
-    for above, names, _ in os.walk(folder):
-        for path in (Path(above, name) for name in names):
-            if not path.is_symlink():
-                path.chmod(0o700)
 
 
 def _start(directory: EndpointDirectory) -> None:

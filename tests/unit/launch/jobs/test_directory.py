@@ -336,3 +336,19 @@ def test_a_thousand_jobs_are_listed(home: Home) -> None:
     names = job_names(home)
     assert len(names) == 1000
     assert {find_job(home, name).read().status for name in names} == {Status.IN_PROGRESS}
+
+
+def test_a_child_that_is_forked_does_not_hold_what_its_parent_holds(tmp_path: Path) -> None:
+    """A worker of a DataLoader may outlive the job that its notebook has started."""
+    lock = Lock(tmp_path / "lock")
+    assert lock.acquire()
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        lock.hand_over()  # the descriptor is closed, and nothing is unlocked
+        assert Lock(tmp_path / "lock").acquire()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
