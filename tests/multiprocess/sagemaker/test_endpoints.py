@@ -355,6 +355,14 @@ def test_a_worker_that_dies_loses_its_own_call_alone(shared: Predictor, told, ho
     wait_until(lambda: len(worker_pids(shared)) == 2)
 
 
+def test_calls_wait_while_the_only_worker_is_replaced(tmp_path: Path, session: Session) -> None:
+    predictor = deployed(model(tmp_path, session))
+    with pytest.raises(ModelError, match="status 500"):
+        predictor.predict(f"die {signal.SIGKILL.value}")
+    assert predictor.predict("say hello") == "the model hello"
+    assert post(predictor, None, "/ping", "GET")[0] == 200
+
+
 def test_an_idle_worker_that_is_killed_is_replaced(shared: Predictor) -> None:
     before = worker_pids(shared)
     for pid in before:
@@ -426,8 +434,8 @@ def test_one_that_loads_for_too_long_has_failed(tmp_path: Path, session: Session
         ("def model_fn(): pass", r"model_fn takes 0 arguments but 1 were given\."),
         ("import no_such_module", "No module named 'no_such_module'"),
         (
-            "import os; os._exit(3)",
-            "the process that was to load the model has ended with status 3",
+            "import os; print('the last word', flush=True); os._exit(3)",
+            "was to load the model has ended with status 3; its last lines: the last word",
         ),
         ("exit(4)", "SystemExit: 4"),
         (None, r"Exactly one \.pth or \.pt file is required for PyTorch models: \[\]"),

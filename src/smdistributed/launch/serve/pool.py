@@ -26,6 +26,7 @@ from smdistributed.launch.serve.messages import Answer, Call, Loaded, frame, rea
 __all__ = ["Command", "LoadError", "Pool"]
 
 _END_S = 5.0
+_MOST_LAST, _NUM_LAST = 2000, 3
 _MOMENT_S = 1.0
 _BRIEF_S = 1.0
 _MOST_WAIT_S = 30.0
@@ -153,6 +154,7 @@ class Pool:
         self._workers: dict[int, _Worker] = {}
         self._num_starting = 0
         self._ready: set[int] = set()
+        self._has_been_ready = False
         self._tasks: list[asyncio.Task[None]] = []
         self._answering: set[asyncio.Task[Answer]] = set()
 
@@ -176,7 +178,7 @@ class Pool:
 
     async def ask(self, call: Call) -> Answer:
         """Has a worker answer a call. Never raises: what goes wrong is an answer too."""
-        if not self.is_ready:
+        if not self._has_been_ready:
             return Answer.problem(503, "No worker has loaded the model yet; try again.")
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -187,7 +189,9 @@ class Pool:
                 answering.add_done_callback(self._answering.discard)
                 return await asyncio.shield(answering)
         except TimeoutError:
-            return self._too_late()
+            if self.is_ready:
+                return self._too_late()
+            return Answer.problem(503, "No worker has the model: all are being replaced.")
 
     def reap(self) -> None:
         """Reaps what functions have left behind and has ended, which this process has adopted."""
@@ -286,16 +290,26 @@ class Pool:
             )
         except (asyncio.IncompleteReadError, ConnectionError):
             assert worker is not None
-            problem = f"the process that was to load the model {await worker.lost()}"
+            how = await worker.lost()
+            problem = f"the process that was to load the model {how}{self._last_lines()}"
         except OSError as error:
             problem = f"no process could be started: {error}"
         if not problem and worker is not None:
             self._ready.add(number)
+            self._has_been_ready = True
             self._idle.put_nowait(worker)
         elif worker is not None:
             worker.kill()
             await self._gone(number)
         return problem
+
+    def _last_lines(self) -> str:
+        """What workers have printed last, for a reason."""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_LAST))
+            lines = file.read().decode(errors="replace").strip().splitlines()[-_NUM_LAST:]
+            return "; its last lines: " + " / ".join(lines) if lines else ""
+        return ""
 
     async def _gone(self, number: int) -> str:
         worker = self._workers[number]
