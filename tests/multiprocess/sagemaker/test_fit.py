@@ -31,6 +31,7 @@ from smdistributed.sagemaker.inputs import FileSystemInput, TrainingInput
 from smdistributed.sagemaker.pytorch import PyTorch
 from smdistributed.sagemaker.session import Session
 from smdistributed.sagemaker.tensorflow import TensorFlow
+from tests.small_disks import mounted_disk
 
 # From the end of a rank to the end of the job, on a machine with other work.
 SOON_S = 15.0
@@ -945,15 +946,8 @@ def test_a_process_that_cannot_be_started_fails_the_job(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Of 3 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(path)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with mounted_disk(tmp_path / "small", "size=3m") as path:
+        yield path
 
 
 def test_a_script_that_fills_the_disk_has_an_end(source: Path, small_disk: Path) -> None:

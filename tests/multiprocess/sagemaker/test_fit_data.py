@@ -25,6 +25,7 @@ from smdistributed.sagemaker.estimator import Estimator
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.inputs import FileSystemInput, TrainingInput
 from smdistributed.sagemaker.session import Session
+from tests.small_disks import mounted_disk
 
 
 @pytest.fixture
@@ -331,14 +332,7 @@ def test_a_fit_that_is_refused_while_packing_leaves_nothing(
 def test_a_disk_that_the_log_fills_up_is_said_whatever_the_lines_are(
     tmp_path: Path, prints: str
 ) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
-    if subprocess.run(["mount", *options], capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
+    with mounted_disk(tmp_path / "disk", "size=3m") as disk:
         fitted = estimator(tmp_path, Session(home=Home(disk / "home")), prints)
         with pytest.raises(UnexpectedStatusException, match="the log of algo-1 could not be writt"):
             fitted.fit(logs=False)
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)

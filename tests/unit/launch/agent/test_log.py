@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +12,14 @@ import pytest
 from smdistributed.launch.agent.log import HostLog
 from smdistributed.launch.metrics import Scanner
 from smdistributed.launch.tensorboard import EventFile
+from tests.small_disks import mounted_disk
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Of 64 KiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(path)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with mounted_disk(tmp_path / "small", "size=64k") as path:
+        yield path
 
 
 def test_a_line_that_is_cut_off_is_an_error_also_if_it_is_the_last_one(small_disk: Path) -> None:

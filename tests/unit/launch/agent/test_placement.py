@@ -20,6 +20,7 @@ from smdistributed.launch.agent.mounts import Step, available_step, wrapped
 from smdistributed.launch.agent.placement import make_views, notes_on, place
 from smdistributed.launch.contract.archives import VIEW, copy_directories
 from smdistributed.launch.data.sources import Source
+from tests.small_disks import mounted_disk
 
 NOBODY = 65534
 
@@ -68,16 +69,8 @@ def test_data_that_have_gone_since(tmp_path: Path) -> None:
 @pytest.fixture
 def few_files(tmp_path: Path) -> Iterator[Path]:
     """A disk that has room for ten."""
-    path = tmp_path / "few"
-    path.mkdir()
-    options = "size=1m,nr_inodes=10"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "none", str(path)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with mounted_disk(tmp_path / "few", "size=1m,nr_inodes=10") as path:
+        yield path
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_left(data: Path, few_files: Path) -> None:
@@ -119,7 +112,7 @@ def as_seen(step: Step, views: Path, data: Path, **run: int) -> dict[str, object
         pytest.skip(f"user namespaces are forbidden here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
     if "Linux 5.12" in done.stderr:
-        pytest.skip(done.stderr)
+        pytest.skip(f"this system cannot make mounts read-only: {done.stderr.strip()}")
     seen: dict[str, object] = json.loads(done.stdout)
     return seen
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from smdistributed.launch.data import buckets
 from smdistributed.launch.home import Home
 from smdistributed.launch.storage import new_file
 from smdistributed.sagemaker.session import Session
+from tests.small_disks import mounted_disk
 
 
 @pytest.fixture
@@ -178,15 +178,8 @@ def test_a_name_as_long_as_a_disk_allows(session: Session, folder: Path, tmp_pat
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Of 1 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with mounted_disk(tmp_path / "small", "size=1m") as path:
+        yield path
 
 
 def test_what_does_not_fit_is_not_there_at_all(folder: Path, small_disk: Path) -> None:
