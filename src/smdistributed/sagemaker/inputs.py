@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smdistributed._common.log import get_logger
+from smdistributed.launch.data.settings import FILE_SYSTEM_TYPES
 
 __all__ = [
     "DEFAULT_CHANNEL",
@@ -30,7 +31,6 @@ _log = get_logger()
 DEFAULT_CHANNEL = "training"
 MAX_CHANNELS = 20
 
-_FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
 _ACCESS_MODES = ("ro", "rw")
 _S3 = "s3://"
 _FILE = "file://"
@@ -150,10 +150,10 @@ class FileSystemInput:
         file_system_access_mode: str = "ro",
         content_type: str | None = None,
     ) -> None:
-        if file_system_type not in _FILE_SYSTEM_TYPES:
+        if file_system_type not in FILE_SYSTEM_TYPES:
             raise ValueError(
                 f"Unrecognized file system type: {file_system_type}. "
-                f"Valid values: {', '.join(_FILE_SYSTEM_TYPES)}."
+                f"Valid values: {', '.join(FILE_SYSTEM_TYPES)}."
             )
         if file_system_access_mode not in _ACCESS_MODES:
             raise ValueError(

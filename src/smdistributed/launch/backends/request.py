@@ -22,7 +22,7 @@ from smdistributed.launch.home import Home
 from smdistributed.launch.metrics import MetricDefinition
 from smdistributed.launch.storage import local_path, require_seen_by_hosts, require_writable
 
-__all__ = ["LOCAL", "check_checkpoints", "check_environment", "checked"]
+__all__ = ["check_checkpoints", "check_environment", "checked"]
 
 # Of the request, by type; and those of them that mean nothing on this machine, and are kept.
 _FIELDS: dict[str, type] = {
@@ -53,7 +53,7 @@ _FIELDS: dict[str, type] = {
     "SessionChainingConfig": dict,
     "Local": dict,
 }
-LOCAL: dict[str, type] = {
+_LOCAL: dict[str, type] = {
     "cpu_shim": bool,
     "emulate_gpus": bool,
     "Framework": str,
@@ -83,7 +83,7 @@ def checked(document: Any, home: Home) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     _require_fields("the document", document, _FIELDS)
     local = dict(document.get("Local", {}))
-    _require_fields("Local", local, LOCAL)
+    _require_fields("Local", local, _LOCAL)
     try:
         return _checked(document, home), local
     except (LookupError, TypeError, AttributeError) as error:  # something below has another form
