@@ -50,9 +50,9 @@ class Calls:
         self.keys: list[str] = []
         self._original = operations.all_reduce
 
-        def count(tensors: Any, op: Any, key: str, label: int) -> Any:
+        def count(tensors: Any, op: Any, key: str, label: int, *, group: int) -> Any:
             self.keys.append(key)
-            return self._original(tensors, op, key, label)
+            return self._original(tensors, op, key, label, group=group)
 
         operations.all_reduce = count
         return self

@@ -17,6 +17,7 @@ from smdistributed.collectives import ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow import operations
 from smdistributed.dataparallel.tensorflow.gradient_reduction import reduce_gradients
+from smdistributed.dataparallel.tensorflow.groups import WORLD
 
 keras = tf.keras
 
@@ -38,7 +39,7 @@ def check_traces_are_forgotten_with_their_functions(rank: int, size: int) -> Non
                 x = sdp.oob_allreduce(x)
             if tf.reduce_sum(x) > -1e9:
                 x = sdp.broadcast(x, 0)
-            return x + operations.all_gather(x, "rows")[: tf.shape(x)[0]]
+            return x + operations.all_gather(x, "rows", group=WORLD)[: tf.shape(x)[0]]
 
         @tf.function
         def step(x: Any) -> Any:
@@ -173,9 +174,9 @@ def train(model: Any, optimizer: Any, x: Any) -> None:
 
 def collectives(x: Any) -> Any:
     """Of three values by rank; of each collective, rows that are picked: sparse from above."""
-    (total,) = operations.all_reduce([x], ReduceOp.SUM, "sum")
-    (received,) = operations.broadcast([x * x], 0, "received")
-    gathered = operations.all_gather(x, "rows")
+    (total,) = operations.all_reduce([x], ReduceOp.SUM, "sum", group=WORLD)
+    (received,) = operations.broadcast([x * x], 0, "received", group=WORLD)
+    gathered = operations.all_gather(x, "rows", group=WORLD)
     return [tf.gather(each, [0, 2]) for each in (total * total, received, gathered)]
 
 
@@ -225,7 +226,7 @@ def check_gradients_of_gradients(rank: int, size: int) -> None:
             outer.watch(x)
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                (total,) = operations.all_reduce([x], ReduceOp.SUM, "sum")
+                (total,) = operations.all_reduce([x], ReduceOp.SUM, "sum", group=WORLD)
                 cubes = total**3
             first = inner.gradient(cubes, x)
         return outer.gradient(first, x)

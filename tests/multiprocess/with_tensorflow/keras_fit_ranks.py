@@ -95,7 +95,9 @@ def of_ranks(value: float, size: int) -> list[float]:
     from smdistributed.dataparallel.tensorflow import job
 
     gathered = np.empty(size)
-    job.communicator("a test").all_gather(gathered, np.array([float(value)]))
+    job.resolve_group(None, "a test").communicator("a test").all_gather(
+        gathered, np.array([float(value)])
+    )
     return gathered.tolist()
 
 

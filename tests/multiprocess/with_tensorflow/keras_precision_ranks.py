@@ -130,9 +130,9 @@ def check_halves_travel_as_halves(rank: int, size: int) -> None:
     sent: list[Any] = []
     original = operations.all_reduce
 
-    def spy(tensors: Any, *args: Any) -> Any:
+    def spy(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         sent.extend(each.dtype for each in tensors if each.dtype.is_floating)
-        return original(tensors, *args)
+        return original(tensors, *args, **kwargs)
 
     variable = tf.Variable(np.zeros(3, "float16"))
     optimizer = sdp.DistributedOptimizer(K.optimizers.SGD(1.0))

@@ -73,7 +73,7 @@ def on_rank_0(rank: int, compute: Any) -> list[Any]:
 
     payload = pickle.dumps(compute()) if rank == 0 else b""
     length = np.array([len(payload)])
-    group = job.communicator("a test")
+    group = job.resolve_group(None, "a test").communicator("a test")
     group.broadcast(length, 0)
     content = np.frombuffer(payload or bytes(length[0]), np.uint8).copy()
     group.broadcast(content, 0)

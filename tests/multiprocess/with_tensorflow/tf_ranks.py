@@ -154,7 +154,7 @@ def require_same_bits(*tensors: Any) -> None:
     mine = b"".join(np.ascontiguousarray(each).tobytes() for each in tensors)
     least = np.frombuffer(mine, np.uint8).copy()
     greatest = least.copy()
-    group = this_job.communicator("a test")
+    group = this_job.resolve_group(None, "a test").communicator("a test")
     group.all_reduce(least, ReduceOp.MIN)
     group.all_reduce(greatest, ReduceOp.MAX)
     assert (least == greatest).all(), "the ranks have different bits"

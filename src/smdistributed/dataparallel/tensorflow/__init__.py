@@ -61,10 +61,13 @@ from smdistributed.dataparallel.tensorflow.broadcasts import (
     overlap,
 )
 from smdistributed.dataparallel.tensorflow.gradient_tape import DistributedGradientTape
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import (
+    close_group,
     init,
     local_rank,
     local_size,
+    new_group,
     rank,
     shutdown,
     size,
@@ -73,7 +76,7 @@ from smdistributed.dataparallel.tensorflow.optimizers import DistributedOptimize
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
 from smdistributed.dataparallel.tensorflow.reductions import allreduce, oob_allreduce
 
-__all__ = [  # noqa: RUF022 - in the order of the specification
+__all__ = [  # noqa: RUF022 - in the order of the specification; then ours
     "init",
     "size",
     "local_size",
@@ -92,6 +95,10 @@ __all__ = [  # noqa: RUF022 - in the order of the specification
     "Compression",
     "ReduceOp",
     "keras",
+    # Ours.
+    "Group",
+    "close_group",
+    "new_group",
 ]
 
 remedies.install()

@@ -19,7 +19,8 @@ from smdistributed.dataparallel.tensorflow import operations
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable, to_tensor
 from smdistributed.dataparallel.tensorflow.fused import broadcast_fused, chunks_of, num_bytes
-from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of, label_of_variables
 from smdistributed.dataparallel.tensorflow.teaching import teaching
 
@@ -34,14 +35,17 @@ __all__ = [
 
 @not_converted
 @teaching("expected broadcast(tensor, root_rank, name=): the tensor, and whose value all ranks get")
-def broadcast(tensor: Any, root_rank: int, *, name: str | None = None) -> Any:
+def broadcast(
+    tensor: Any, root_rank: int, *, name: str | None = None, group: Group | None = None
+) -> Any:
     """The tensor of one rank, on all of them. Starts when all ranks have come.
 
     Args:
         tensor: as for `allreduce`, of the same shape and dtype on all ranks; of the other ranks
             only these matter.
-        root_rank: whose; 0 to `size() - 1`.
+        root_rank: whose; 0 to `size() - 1`; with a group, a rank in the group.
         name: of this call, the same on all ranks; as for `allreduce`.
+        group: as for `allreduce`.
 
     Returns:
         A new tensor; for a list, a list.
@@ -55,20 +59,21 @@ def broadcast(tensor: Any, root_rank: int, *, name: str | None = None) -> Any:
     Source: specification, section 7.5.
     """
     caller = "broadcast()"
-    world_size = communicator(caller).world_size
-    root = _require_rank(root_rank, world_size, caller)
+    among = resolve_group(group, caller)
+    root = _require_rank(root_rank, among, caller)
     tensors = [to_tensor(leaf, caller) for leaf in tf.nest.flatten(tensor)]
     for each in tensors:
         require_transportable(each.dtype, caller)
-    if world_size > 1 and tensors:
+    if among.size() > 1 and tensors:
         what = f"tensors '{name}'" if name else "tensors"
-        tensors = broadcast_fused(tensors, root, what, label_of("broadcast", name or ""))
+        label = label_of("broadcast", name or "")
+        tensors = broadcast_fused(tensors, root, what, label, group=among)
     return tf.nest.pack_sequence_as(tensor, tensors)
 
 
 @not_converted
 @teaching("expected broadcast_variables(variables, root_rank)")
-def broadcast_variables(variables: Any, root_rank: int) -> Any:
+def broadcast_variables(variables: Any, root_rank: int, *, group: Group | None = None) -> Any:
     """Sets variables to what they are on one rank, so that all ranks begin alike.
 
     In the first step, after the optimizer has made its own variables:
@@ -85,7 +90,8 @@ def broadcast_variables(variables: Any, root_rank: int) -> Any:
     Args:
         variables: any iterable of `tf.Variable` or variables of Keras, nested or not, in the same
             order on all ranks; empty: nothing happens.
-        root_rank: whose; 0 to `size() - 1`.
+        root_rank: whose; 0 to `size() - 1`; with a group, a rank in the group.
+        group: as for `allreduce`.
 
     Returns:
         None. In a graph of TensorFlow 1, the operation to run.
@@ -100,26 +106,27 @@ def broadcast_variables(variables: Any, root_rank: int) -> Any:
     Source: specification, section 7.5.
     """
     caller = "broadcast_variables()"
-    world_size = communicator(caller).world_size
-    root = _require_rank(root_rank, world_size, caller)
+    among = resolve_group(group, caller)
+    root = _require_rank(root_rank, among, caller)
     targets = list(_flatten(variables, caller))
     for variable in targets:
         _require_value(variable, caller)
-    assignments = _broadcast_in_chunks(targets, root) if world_size > 1 else []
+    assignments = _broadcast_in_chunks(targets, root, among) if among.size() > 1 else []
     if _in_tf1_graph():
         return tf.group(*assignments, name="broadcast_variables")
     return None
 
 
 @not_converted
-def broadcast_global_variables(root_rank: int) -> Any:
+def broadcast_global_variables(root_rank: int, *, group: Group | None = None) -> Any:
     """An operation that sets all global variables of the graph to what they are on one rank.
 
     For graphs of TensorFlow 1 alone: `tf.compat.v1.Graph` and sessions. Make it after the
     variables, run it on all ranks after they have been initialised.
 
     Args:
-        root_rank: whose; 0 to `size() - 1`.
+        root_rank: whose; 0 to `size() - 1`; with a group, a rank in the group.
+        group: as for `allreduce`.
 
     Raises:
         SMDDPError: with eager execution, which has no such collection.
@@ -133,7 +140,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             " no list of global variables; expected a graph of TensorFlow 1. Use"
             " broadcast_variables(model.variables, root_rank), and the same for the optimizer's."
         )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank, group=group)
 
 
 @not_converted
@@ -163,19 +170,21 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     For sessions of `tf.compat.v1`. TensorFlow has had no `tf.estimator` since 2.16.
 
     Args:
-        root_rank: whose; 0 to `size() - 1`.
+        root_rank: whose; 0 to `size() - 1`; with a group, a rank in the group.
+        group: as for `allreduce`.
 
     Source: specification, section 7.8.
     """
 
-    def __init__(self, root_rank: int) -> None:
+    def __init__(self, root_rank: int, *, group: Group | None = None) -> None:
         super().__init__()
         self._root_rank = root_rank
+        self._group = group
         self._operation: Any = None
 
     def begin(self) -> None:
         """Makes the operation: afterwards the graph is final. Called by the session."""
-        self._operation = broadcast_global_variables(self._root_rank)
+        self._operation = broadcast_global_variables(self._root_rank, group=self._group)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Runs it. Called by the session, which has initialised or restored the variables."""
@@ -187,15 +196,15 @@ def _in_tf1_graph() -> bool:
         return not tf.executing_eagerly()
 
 
-def _require_rank(root_rank: Any, world_size: int, caller: str) -> int:
+def _require_rank(root_rank: Any, group: Group, caller: str) -> int:
     try:
         root = operator.index(root_rank)
     except TypeError:
         root = -1
-    if not 0 <= root < world_size:
+    if not 0 <= root < group.size():
         raise SMDDPConfigInvalid(
-            f"{caller} got root_rank={root_rank!r}; expected a rank of this job, 0 to"
-            f" {world_size - 1}. Pass 0 unless another rank holds the values."
+            f"{caller} got root_rank={root_rank!r}; expected a rank in {group}, 0 to"
+            f" {group.size() - 1}. Pass 0 unless another rank holds the values."
         )
     return root
 
@@ -221,7 +230,7 @@ def _is_variable(value: Any) -> bool:
     return isinstance(value, tf.Variable) or (hasattr(value, "assign") and hasattr(value, "value"))
 
 
-def _broadcast_in_chunks(variables: list[Any], root: int) -> list[Any]:
+def _broadcast_in_chunks(variables: list[Any], root: int, group: Group) -> list[Any]:
     """Sets variables, chunk by chunk; returns the assignments.
 
     Nothing of a chunk is kept when the next one begins: its values are read, sent and assigned, and
@@ -246,6 +255,7 @@ def _broadcast_in_chunks(variables: list[Any], root: int) -> list[Any]:
                         f"broadcast of {len(indices)} {dtypes[indices[0]].name} variables, {number}"
                         f" of {len(chunks)}",
                         label_of(label, number, len(chunks)),
+                        group=group.number,
                         is_alone=True,
                     ),
                     strict=True,

@@ -17,6 +17,7 @@ from smdistributed import collectives
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.fusion import TensorSpec, plan_buckets
 from smdistributed.dataparallel.tensorflow import operations
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["InSequence", "all_reduce_fused", "broadcast_fused", "chunks_of", "num_bytes"]
@@ -62,12 +63,12 @@ def all_reduce_fused(
     key: Callable[[int, int], str],
     label: int,
     *,
+    group: Group,
     sizes: Sequence[int],
-    num_shares: int,
     bucket_cap_bytes: int | None = None,
     sequence: InSequence | None = None,
 ) -> list[Any]:
-    """Reduces tensors of any dtypes over all ranks, in buckets.
+    """Reduces tensors of any dtypes over the ranks of a group, in buckets.
 
     A bucket is one collective. In a graph it depends on its own tensors alone, and on the bucket
     before it, so it starts while later ones are still computed.
@@ -77,8 +78,8 @@ def all_reduce_fused(
         op: what the engine is to do.
         key: for messages: what to call a bucket, by its number, from 1, and their count.
         label: what for, as the ranks compare it; with the bucket's number.
+        group: whose ranks.
         sizes: bytes of each, to plan with; the same on all ranks.
-        num_shares: number of ranks.
         bucket_cap_bytes: default: `SMDDP_BUCKET_CAP_MB`.
         sequence: of the collectives that are to come before and after; default: one for this call.
 
@@ -90,7 +91,7 @@ def all_reduce_fused(
         TensorSpec(name=str(index), num_bytes=size, dtype=tensor.dtype.name)
         for index, (tensor, size) in enumerate(zip(tensors, sizes, strict=True))
     ]
-    buckets = plan_buckets(specs, cap, num_shares)
+    buckets = plan_buckets(specs, cap, group.size())
     results: list[Any] = [None] * len(tensors)
     sequence = sequence or InSequence()
     for number, bucket in enumerate(buckets, start=1):
@@ -101,6 +102,7 @@ def all_reduce_fused(
                 op,
                 key(number, len(buckets)),
                 label_of(label, number, len(buckets)),
+                group=group.number,
             )
         sequence.last = reduced
         for index, result in zip(indices, reduced, strict=True):
@@ -126,14 +128,17 @@ def chunks_of(dtypes: Sequence[Any], sizes: Sequence[int], cap: int) -> list[lis
     return chunks
 
 
-def broadcast_fused(tensors: Sequence[Any], root: int, what: str, label: int) -> list[Any]:
-    """Gives all ranks the tensors of one of them, by one collective for each bucket of one dtype.
+def broadcast_fused(
+    tensors: Sequence[Any], root: int, what: str, label: int, *, group: Group
+) -> list[Any]:
+    """Gives all ranks of a group the tensors of one, by a collective for each bucket of a dtype.
 
     Args:
         tensors: of any dtypes; the same on all ranks but for their values.
-        root: whose.
+        root: whose, by its rank in the group.
         what: for messages: "tensors" makes "broadcast of 12 float32 tensors".
         label: what for, as the ranks compare it.
+        group: whose ranks.
 
     Returns:
         New tensors, in the order given.
@@ -150,6 +155,7 @@ def broadcast_fused(tensors: Sequence[Any], root: int, what: str, label: int) ->
                 root,
                 f"broadcast of {len(indices)} {tensors[indices[0]].dtype.name} {what}",
                 label_of(label, number, len(chunks)),
+                group=group.number,
             )
         sequence.last = received
         for index, result in zip(indices, received, strict=True):

@@ -24,7 +24,8 @@ from smdistributed.dataparallel.tensorflow import (
 )
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.fused import InSequence, all_reduce_fused, num_bytes
-from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of, label_of_variables
 from smdistributed.dataparallel.tensorflow.presence import Kind, Pattern, agree
 from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, ReduceOp, resolve_op
@@ -45,8 +46,11 @@ def reduce_gradients(
     sparse_as_dense: bool = True,
     bucket_cap_bytes: int | None = None,
     what: str = "gradients",
+    group: Group | None = None,
 ) -> list[Any]:
-    """Reduces gradients over all ranks; eagerly, in `tf.function`, in graphs of TensorFlow 1.
+    """Reduces gradients over all ranks, or those of a group.
+
+    Eagerly, in `tf.function`, in graphs of TensorFlow 1.
 
     All ranks call it for the same variables. A gradient that is None on all of them stays None;
     one that is None on some is zero there, and these too get the result. (In graphs of TensorFlow 1
@@ -63,6 +67,7 @@ def reduce_gradients(
         sparse_as_dense: make `tf.IndexedSlices` dense; False: gather the rows of all ranks.
         bucket_cap_bytes: default: `SMDDP_BUCKET_CAP_MB`.
         what: for messages: "gradients" makes "gradients 1 of 3".
+        group: of `new_group`; None: all ranks.
 
     Returns:
         A new list in the order of the variables, of the gradients' shapes and dtypes. With one
@@ -78,9 +83,9 @@ def reduce_gradients(
     """
     reduce_op = resolve_op(op, f"reduction of {what}", GRADIENT_OPS)
     compressor = resolve_compression(compression)
-    group = communicator(f"reduction of {what}")
+    among = resolve_group(group, f"reduction of {what}")
     owners = _Owners(gradients, variables, names)
-    if group.world_size == 1 or not gradients:
+    if among.size() == 1 or not gradients:
         return list(gradients)
     mine = tuple(
         _kind(gradient, sparse_as_dense, owners.name(index))
@@ -88,7 +93,7 @@ def reduce_gradients(
     )
     pattern = agree(
         mine,
-        group=group,
+        group=among,
         book_key=(what, owners.key),
         names=owners.names,
         what=what,
@@ -107,7 +112,7 @@ def reduce_gradients(
         bucket_cap_bytes=bucket_cap_bytes,
         what=what,
         label=label,
-        num_ranks=group.world_size,
+        group=among,
         sequence=sequence,
     )
     for index in reversed(range(len(gradients))):
@@ -119,9 +124,10 @@ def reduce_gradients(
                 f"{what}, {owners.name(index)}",
                 label_of(label, index),
                 sequence,
+                among,
             )
             results[index] = (
-                _divided(total, group.world_size) if reduce_op is ReduceOp.AVERAGE else total
+                _divided(total, among.size()) if reduce_op is ReduceOp.AVERAGE else total
             )
     for result in results:
         _mark_reduced(result)
@@ -247,7 +253,7 @@ def _reduce_dense(
     bucket_cap_bytes: int | None,
     what: str,
     label: int,
-    num_ranks: int,
+    group: Group,
     sequence: InSequence,
 ) -> None:
     """Fills in the results that are dense."""
@@ -271,7 +277,7 @@ def _reduce_dense(
         lambda number, count: f"{what} {number} of {count}",
         label,
         sizes=sizes,
-        num_shares=num_ranks,
+        group=group,
         bucket_cap_bytes=bucket_cap_bytes,
         sequence=sequence,
     )
@@ -282,18 +288,28 @@ def _reduce_dense(
 
 
 def _gather_slices(
-    slices: Any, compressor: Compressor, key: str, label: int, sequence: InSequence
+    slices: Any,
+    compressor: Compressor,
+    key: str,
+    label: int,
+    sequence: InSequence,
+    group: Group,
 ) -> Any:
     """The rows of all ranks, one after the other."""
     sent, context = compressor.compress(slices.values)
     # Ranks may count rows in different widths.
     with sequence:
         indices = operations.all_gather(
-            tf.cast(slices.indices, tf.int64), f"{key}: rows", label_of(label, "rows")
+            tf.cast(slices.indices, tf.int64),
+            f"{key}: rows",
+            label_of(label, "rows"),
+            group=group.number,
         )
     sequence.last = [indices]
     with sequence:
-        values = operations.all_gather(sent, f"{key}: values", label_of(label, "values"))
+        values = operations.all_gather(
+            sent, f"{key}: values", label_of(label, "values"), group=group.number
+        )
     sequence.last = [values]
     return tf.IndexedSlices(
         compressor.decompress(values, context),

@@ -20,6 +20,7 @@ from smdistributed.dataparallel.tensorflow.gradient_reduction import (
     reduce_gradients,
     require_no_devices,
 )
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, ReduceOp, resolve_op
 
 __all__ = ["DistributedGradientTape"]
@@ -30,6 +31,7 @@ class _Options:
     op: Any
     compression: Compressor
     sparse_as_dense: bool
+    group: Group | None
 
 
 @not_converted
@@ -40,6 +42,8 @@ def DistributedGradientTape(  # noqa: N802 - the documented name
     compression: Any = Compression.none,
     sparse_as_dense: bool = True,
     op: Any = ReduceOp.AVERAGE,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """Wraps a tape: `gradient()` then returns the gradients averaged over all ranks.
 
@@ -60,6 +64,7 @@ def DistributedGradientTape(  # noqa: N802 - the documented name
         sparse_as_dense: make gradients that are `tf.IndexedSlices` (of embeddings) dense; False:
             gather their rows from all ranks.
         op: `ReduceOp.AVERAGE`, which None stands for, or `ReduceOp.SUM`.
+        group: of `new_group`, whose ranks' gradients are averaged; None: all ranks.
 
     Returns:
         A tape, of a class derived from that of `gradtape`.
@@ -80,6 +85,7 @@ def DistributedGradientTape(  # noqa: N802 - the documented name
         op=resolve_op(op, "DistributedGradientTape", GRADIENT_OPS),
         compression=resolve_compression(compression),
         sparse_as_dense=bool(sparse_as_dense),
+        group=group,
     )
     if isinstance(gradtape, _Averaging):
         gradtape = gradtape._twin(type(gradtape)._smddp_base)
@@ -116,6 +122,7 @@ class _Averaging:
             op=self._smddp_options.op,
             compression=self._smddp_options.compression,
             sparse_as_dense=self._smddp_options.sparse_as_dense,
+            group=self._smddp_options.group,
         )
         return tf.nest.pack_sequence_as(local, reduced)
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""This process's place in the job: who it is, and the group of all ranks.
+"""This process's place in the job: who it is, the group of all ranks, and groups of some.
 
 One state for the whole process: `init` through `smdistributed.dataparallel.tensorflow` and through
 its `keras` module count as one.
@@ -11,26 +11,37 @@ Source: dataparallel specification, sections 3 and 7.2.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
+import operator
 import os
 import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from smdistributed import collectives
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS, documented_errors
 from smdistributed.dataparallel.exceptions import (
     SMDDPAlreadyInitialized,
+    SMDDPConfigInvalid,
     SMDDPMismatch,
     SMDDPNotInitialized,
 )
+from smdistributed.dataparallel.tensorflow.groups import WORLD, Group
 from smdistributed.dataparallel.trace.session import session as trace_session
 
 __all__ = [
-    "communicator",
+    "close_group",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
+    "new_group",
     "rank",
+    "resolve_group",
     "shutdown",
     "size",
 ]
@@ -40,11 +51,15 @@ _GROUP_NAME = "default"
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    communicator: collectives.Communicator
+    world: Group
     local_rank: int
     local_size: int
+    # Those of some ranks, by number: which of them are open.
+    groups: dict[int, Group] = dataclasses.field(default_factory=dict)
 
 
+# A graph may outlive the group that it was made for, so no number is given twice.
+_numbers = itertools.count(WORLD + 1)
 _lock = threading.Lock()
 _job: _Job | None = None
 
@@ -70,23 +85,24 @@ def init() -> None:
                 "init() called more than once. smdistributed.dataparallel is already initialized."
             )
         with documented_errors():
-            group = collectives.init(name=_GROUP_NAME, errors=ENGINE_ERRORS)
+            communicator = collectives.init(name=_GROUP_NAME, errors=ENGINE_ERRORS)
+        world = Group(tuple(range(communicator.world_size)), WORLD, communicator)
         try:
-            operations.open_group(group)
+            operations.begin(communicator)
         except BaseException:
-            group.close()
+            communicator.close()
             raise
         show_documented_errors()
-        alone = group.world_size == 1
+        alone = world.size() == 1
         _job = _Job(
-            group,
+            world,
             local_rank=0 if alone else int(os.environ["LOCAL_RANK"]),
             local_size=1 if alone else int(os.environ["LOCAL_WORLD_SIZE"]),
         )
-        trace_session.note_job(group.rank, group.world_size)
-        trace_session.note_group(_GROUP_NAME, range(group.world_size))
-        if group.rank == 0:
-            get_logger().info("smddp for TensorFlow: %d ranks", group.world_size)
+        trace_session.note_job(world.rank(), world.size())
+        trace_session.note_group(_GROUP_NAME, range(world.size()))
+        if world.rank() == 0:
+            get_logger().info("smddp for TensorFlow: %d ranks", world.size())
 
 
 def is_initialized() -> bool:
@@ -95,7 +111,7 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Waits for all ranks, then leaves the group; `init()` may be called again.
+    """Waits for all ranks, then leaves all groups; `init()` may be called again.
 
     Optional: a process may end without it. Without a group this does nothing. After a mismatch,
     which has been raised where it was found, it leaves without waiting and without an error.
@@ -111,24 +127,132 @@ def shutdown() -> None:
             for record in collectives.flight_record()
         )
         try:
-            _job.communicator.barrier()
+            _job.world.communicator("shutdown()").barrier()
         except SMDDPMismatch:
             if not has_failed:  # else it has been told
                 raise
         finally:
-            operations.close_group()
-            _job.communicator.close()
+            operations.end()
+            for group in [*_job.groups.values(), _job.world]:
+                if group.included():
+                    group.communicator("shutdown()").close()
             _job = None
+
+
+def new_group(ranks: Iterable[int]) -> Group:
+    """Makes a group of some ranks of the job. All ranks call it, blocking until all have come.
+
+        pairs = [new_group([0, 1]), new_group([2, 3])]     # on all ranks
+        mine = new_group([0, 1] if rank() < 2 else [2, 3])  # the same in one call
+        allreduce(tensor, group=mine)
+
+    Every function that communicates takes `group=`; the others are not waited for. Groups may have
+    ranks in common. In `tf.function` the operations of each group keep the order of the program;
+    those of different groups wait for each other only where one needs the other's result. (Where
+    Python functions stand in for the kernels, all operations keep one order.)
+
+    Args:
+        ranks: in the job, at least one, each once, in any order. Ranks may ask for different groups
+            in one call, as long as no rank is in two of them; all members of a group pass the same
+            ranks. A rank that is in none passes any of the groups, and gets it as one that it does
+            not belong to.
+
+    Returns:
+        The group; `group.included()` says whether this process is in it.
+
+    Raises:
+        SMDDPNotInitialized: before `init()`.
+        SMDDPConfigInvalid: (a ValueError) on all ranks: no rank, one twice, or one that there is
+            not, on some rank.
+        SMDDPMismatch: on all ranks: members of a group have passed different ranks.
+
+    Source: our choice.
+    """
+    job = _require("new_group()")
+    communicator = job.world.communicator("new_group()")
+    problem = ""
+    chosen: tuple[int, ...] = ()
+    try:
+        chosen = _checked(ranks, job.world.size())
+    except SMDDPConfigInvalid as error:
+        problem = str(error)
+    _require_agreement(communicator, chosen, problem)
+    is_member = communicator.rank in chosen
+    made = communicator.split(chosen[0] if is_member else None)
+    group = Group(chosen, next(_numbers), made)
+    with _lock:
+        job.groups[group.number] = group
+    if made is not None:
+        _open(group, made)
+    return group
+
+
+def close_group(group: Any) -> None:
+    """Leaves a group that `new_group` made, after all of its members have come.
+
+    Optional: `shutdown()` leaves all. Operations on it fail from now on. On a rank that is no
+    member, and for a group that has been left, this does nothing.
+
+    Raises:
+        SMDDPConfigInvalid: (a ValueError) it is no group, or that of all ranks.
+
+    Source: our choice.
+    """
+    from smdistributed.dataparallel.tensorflow import operations
+
+    if not isinstance(group, Group) or group.number == WORLD:
+        raise SMDDPConfigInvalid(
+            f"close_group() got {group!r}; expected what new_group() has returned. To leave the"
+            " group of all ranks, call shutdown()."
+        )
+    with _lock:
+        job = _job
+        if job is None or job.groups.pop(group.number, None) is None or not group.included():
+            return
+    communicator = group.communicator("close_group()")
+    try:
+        communicator.barrier()
+    finally:
+        operations.close_group(group.number)
+        communicator.close()
+
+
+def resolve_group(group: Any, caller: str) -> Group:
+    """The group that a function is to use, which this process is a member of.
+
+    Args:
+        group: as it was given to it; None: all ranks.
+        caller: for messages.
+
+    Raises:
+        SMDDPNotInitialized: (a RuntimeError) before `init()`.
+        SMDDPConfigInvalid: (a ValueError) it is no group; has been left; has not this process.
+    """
+    job = _require(caller)
+    if group is None or group is job.world:
+        return job.world
+    if not isinstance(group, Group):
+        raise SMDDPConfigInvalid(
+            f"{caller} got group={group!r}; expected what new_group() has returned, or None for all"
+            " ranks. Pass one of these."
+        )
+    if job.groups.get(group.number) is not group:
+        raise SMDDPConfigInvalid(
+            f"{caller} got {group}, which has been left; expected one that is open. Make another"
+            " one: new_group(ranks)."
+        )
+    group.communicator(caller)
+    return group
 
 
 def size() -> int:
     """Number of processes of the job."""
-    return communicator("size()").world_size
+    return _require("size()").world.size()
 
 
 def rank() -> int:
     """Rank of this process among all of the job, 0 to `size() - 1`."""
-    return communicator("rank()").rank
+    return _require("rank()").world.rank()
 
 
 def local_size() -> int:
@@ -141,15 +265,6 @@ def local_rank() -> int:
     return _require("local_rank()").local_rank
 
 
-def communicator(caller: str) -> collectives.Communicator:
-    """The group of all ranks.
-
-    Raises:
-        SMDDPNotInitialized: (a RuntimeError) there is none yet; the text names the caller.
-    """
-    return _require(caller).communicator
-
-
 def _require(caller: str) -> _Job:
     job = _job
     if job is None:
@@ -158,3 +273,61 @@ def _require(caller: str) -> _Job:
             " smdistributed.dataparallel.tensorflow.init() first, once per process."
         )
     return job
+
+
+def _checked(ranks: Any, world_size: int) -> tuple[int, ...]:
+    """In ascending order."""
+    try:
+        given = sorted(operator.index(each) for each in ranks)
+    except TypeError:
+        given = []
+    is_each_once = len(set(given)) == len(given)
+    if given and is_each_once and all(0 <= each < world_size for each in given):
+        return tuple(given)
+    raise SMDDPConfigInvalid(
+        f"new_group() got {ranks!r}; expected ranks of this job, 0 to {world_size - 1}, each once,"
+        " and at least one. Pass them as a list."
+    )
+
+
+def _require_agreement(
+    communicator: collectives.Communicator, chosen: tuple[int, ...], problem: str
+) -> None:
+    """Raises on all ranks what is wrong on any of them."""
+    mine = 0 if problem else int.from_bytes(hashlib.sha256(repr(chosen).encode()).digest()[:7]) + 1
+    passed = np.empty(communicator.world_size, np.int64)
+    communicator.all_gather(passed, np.array([mine], np.int64))
+    if problem:
+        raise SMDDPConfigInvalid(problem)
+    unusable = np.flatnonzero(passed == 0)
+    if unusable.size:
+        raise SMDDPConfigInvalid(
+            f"new_group(): rank {unusable[0]} has passed what is no list of ranks, as its own error"
+            " says; expected a group on every rank. Correct it there."
+        )
+    others = [rank for rank in chosen if passed[rank] != mine]
+    first = np.array([min(others, default=communicator.world_size)], np.int64)
+    communicator.all_reduce(first, collectives.ReduceOp.MIN)
+    if others:
+        raise SMDDPMismatch(
+            f"new_group(): this rank, {communicator.rank}, has passed the ranks {list(chosen)}, and"
+            f" rank {others[0]} of these others; expected the same on all members of a group. Let"
+            " all ranks pass one list, or each the list that it is in."
+        )
+    if first[0] < communicator.world_size:
+        raise SMDDPMismatch(
+            f"new_group(): rank {first[0]} has passed other ranks than one that counts it as a"
+            " member, as the error of that one says; expected the same on all members of a group."
+            " Let all ranks pass one list, or each the list that it is in."
+        )
+
+
+def _open(group: Group, communicator: collectives.Communicator) -> None:
+    from smdistributed.dataparallel.tensorflow import operations
+
+    try:
+        operations.open_group(group.number, communicator)
+    except BaseException:
+        communicator.close()
+        raise
+    trace_session.note_group(communicator.name, group.ranks)

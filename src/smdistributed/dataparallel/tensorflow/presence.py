@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from smdistributed import collectives
 from smdistributed.dataparallel.tensorflow import operations
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["Kind", "Pattern", "PatternBook", "agree", "look_up_or_ask"]
@@ -80,15 +81,13 @@ class PatternBook:
 
 
 # By group, so that a job that begins anew begins without memories.
-_books: weakref.WeakKeyDictionary[collectives.Communicator, dict[Hashable, PatternBook]] = (
-    weakref.WeakKeyDictionary()
-)
+_books: weakref.WeakKeyDictionary[Group, dict[Hashable, PatternBook]] = weakref.WeakKeyDictionary()
 
 
 def agree(
     mine: Pattern,
     *,
-    group: collectives.Communicator,
+    group: Group,
     book_key: Hashable,
     names: Sequence[str],
     what: str,
@@ -98,7 +97,7 @@ def agree(
 
     Args:
         mine: this rank's.
-        group: all ranks.
+        group: whose ranks.
         book_key: what stands for the list of variables in this process.
         names: of the gradients, for messages.
         what: "gradients", for messages.
@@ -113,7 +112,7 @@ def agree(
             return mine
 
     def ask() -> tuple[Pattern, Pattern]:
-        return _ask(mine, names, what, label)
+        return _ask(mine, names, what, label, group)
 
     if tf.executing_eagerly():
         return ask()[1]
@@ -134,7 +133,9 @@ def look_up_or_ask(
     return answer
 
 
-def _ask(mine: Pattern, names: Sequence[str], what: str, label: int) -> tuple[Pattern, Pattern]:
+def _ask(
+    mine: Pattern, names: Sequence[str], what: str, label: int, group: Group
+) -> tuple[Pattern, Pattern]:
     absent = [name for name, kind in zip(names, mine, strict=True) if kind is Kind.ABSENT]
     key = f"agreement on which of {len(mine)} {what} there are"
     if absent:
@@ -148,6 +149,7 @@ def _ask(mine: Pattern, names: Sequence[str], what: str, label: int) -> tuple[Pa
             collectives.ReduceOp.MAX,
             key,
             label_of("agreement", what, label),
+            group=group.number,
         )
         values: list[Any] = answer.numpy().tolist()
     greatest = tuple(Kind(value) for value in values[: len(mine)])

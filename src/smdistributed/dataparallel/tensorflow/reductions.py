@@ -21,7 +21,8 @@ from smdistributed.dataparallel.tensorflow import (
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable, to_tensor
 from smdistributed.dataparallel.tensorflow.fused import all_reduce_fused, num_bytes
-from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp, resolve_op
 from smdistributed.dataparallel.tensorflow.teaching import teaching
@@ -42,8 +43,9 @@ def allreduce(
     op: Any = ReduceOp.AVERAGE,
     *,
     name: str | None = None,
+    group: Group | None = None,
 ) -> Any:
-    """Reduces a tensor, or a list of them, over all ranks.
+    """Reduces a tensor, or a list of them, over all ranks, or those of a group.
 
     Made for gradients, good for any tensor. Prefer `DistributedGradientTape`, which knows all
     gradients of a step and reduces them together; this reduces what one call brings. Works eagerly
@@ -59,6 +61,7 @@ def allreduce(
         op: `ReduceOp.AVERAGE`, which None stands for, `SUM`, `MIN` or `MAX`.
         name: of this call, the same on all ranks; they compare it before they reduce. Calls of one
             shape in another order on one rank are found out by their names, and by nothing else.
+        group: of `new_group`, whose ranks alone make the call; None: all ranks.
 
     Returns:
         A new tensor of the same shape and dtype; for a list, a list. The same bits on all ranks.
@@ -74,9 +77,8 @@ def allreduce(
     Source: specification, section 7.3.
     """
     which = f"allreduce of parameter {param_index}" if isinstance(param_index, int) else "allreduce"
-    return _reduce(
-        tensor, compression, op, "allreduce()", which, label_of("allreduce", name or ""), name
-    )
+    label = label_of("allreduce", name or "")
+    return _reduce(tensor, compression, op, "allreduce()", which, label, name, group)
 
 
 @not_converted
@@ -87,6 +89,7 @@ def oob_allreduce(
     op: Any = ReduceOp.AVERAGE,
     *,
     name: str | None = None,
+    group: Group | None = None,
 ) -> Any:
     """Reduces what is no gradient, out of band: losses, metrics, counters.
 
@@ -100,7 +103,7 @@ def oob_allreduce(
             TensorFlow.
         compression: as for `allreduce`.
         op: as for `allreduce`.
-        name: as for `allreduce`.
+        name, group: as for `allreduce`.
 
     Returns:
         As `allreduce`.
@@ -111,20 +114,27 @@ def oob_allreduce(
     Source: specification, section 7.4.
     """
     label = label_of("oob_allreduce", name or "")
-    return _reduce(tensor, compression, op, "oob_allreduce()", "oob_allreduce", label, name)
+    return _reduce(tensor, compression, op, "oob_allreduce()", "oob_allreduce", label, name, group)
 
 
 def _reduce(
-    value: Any, compression: Any, op: Any, caller: str, what: str, label: int, name: str | None
+    value: Any,
+    compression: Any,
+    op: Any,
+    caller: str,
+    what: str,
+    label: int,
+    name: str | None,
+    chosen: Group | None,
 ) -> Any:
     reduce_op = resolve_op(op, caller)
     compressor = resolve_compression(compression)
-    group = communicator(caller)
+    group = resolve_group(chosen, caller)
     tensors = [to_tensor(leaf, caller) for leaf in tf.nest.flatten(value)]
     for tensor in tensors:
         require_transportable(tensor.dtype, caller)
         _require_defined(tensor.dtype, reduce_op, caller)
-    if group.world_size == 1 or not tensors:
+    if group.size() == 1 or not tensors:
         return tf.nest.pack_sequence_as(value, tensors)
     compressed = [compressor.compress(tensor) for tensor in tensors]
     is_average = reduce_op is ReduceOp.AVERAGE
@@ -139,8 +149,8 @@ def _reduce(
         reduce_op,
         lambda number, count: key if count == 1 else f"{key}, {number} of {count}",
         label,
+        group=group,
         sizes=[num_bytes(tensor.shape, tensor.dtype) for tensor in sent],
-        num_shares=group.world_size,
     )
     results = []
     for result, (before, context), tensor in zip(reduced, compressed, tensors, strict=True):

@@ -15,7 +15,7 @@ from smdistributed.dataparallel.tensorflow.operations import kernels
 from smdistributed.dataparallel.tensorflow.operations.order import in_order
 
 group = collectives.init()
-kernels.set_group(group)
+kernels.set_group(0, group)
 
 
 @tf.function(autograph=False)

@@ -21,6 +21,7 @@ import pytest
 from engine_ranks import meet_by_files, wait_for_files
 
 SUM, AVG, MIN, MAX = 0, 1, 2, 3
+WORLD = 0
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = (*FLOATS, *INTEGERS, "complex64", "complex128")
@@ -33,7 +34,7 @@ def around_checks(rank: int, size: int) -> Iterator[tuple[Rank]]:
     kernels, group = _start()
     yield (Rank(kernels, group),)
     group.barrier()
-    kernels.clear_group()
+    kernels.clear_group(WORLD)
     group.close()
 
 
@@ -43,7 +44,7 @@ def _start() -> tuple[Any, Any]:
 
     assert kernels.is_available() == (True, "")
     group = collectives.init()
-    kernels.set_group(group)
+    kernels.set_group(WORLD, group)
     return kernels, group
 
 
@@ -325,13 +326,13 @@ def check_without_a_group(at: Rank) -> None:
     tf = at.tf
     step = tf.function(lambda: at.all_reduce(tf.constant(1.0))[0], autograph=False)
     assert float(step()) == at.size
-    at.kernels.clear_group()
-    at.kernels.clear_group()
+    at.kernels.clear_group(WORLD)
+    at.kernels.clear_group(WORLD)
     for call in (step, lambda: at.all_gather(tf.zeros([1]))):
         text = at.error(call, "FailedPreconditionError")
         assert "SMDDPNotInitialized: " in text, text
         assert "; in a check" in text, text
-    at.kernels.set_group(at.group)
+    at.kernels.set_group(WORLD, at.group)
     assert float(step()) == at.size
 
 
@@ -348,7 +349,7 @@ def check_a_library_of_another_build(at: Rank) -> None:
         native = Native()
 
     with pytest.raises(SMDDPUnsupported, match="of another build"):
-        at.kernels.set_group(Group())
+        at.kernels.set_group(WORLD, Group())
 
 
 def check_a_build_that_is_not_known(at: Rank) -> None:

@@ -35,10 +35,16 @@ NAMES = {
     "Compression",
     "ReduceOp",
     "keras",
+    "Group",
+    "close_group",
+    "new_group",
 }
 KERAS_NAMES = {
     "Compression",
     "DistributedOptimizer",
+    "Group",
+    "close_group",
+    "new_group",
     "ReduceOp",
     "callbacks",
     "init",

@@ -48,13 +48,15 @@ def check_signatures(rank: int, size: int) -> None:
         "op": ReduceOp.AVERAGE,
         "bucket_cap_mb": 25,
     }
+    ours = {"group": None}
     parameters = inspect.signature(DistributedOptimizer).parameters
-    assert {name: each.default for name, each in parameters.items()} == both
-    assert list(parameters) == list(both)
+    assert {name: each.default for name, each in parameters.items()} == {**both, **ours}
+    assert list(parameters) == [*both, *ours]
     del both["use_locking"]
     both["op"] = None
     parameters = inspect.signature(sdp_keras.DistributedOptimizer).parameters
-    assert {name: each.default for name, each in parameters.items()} == both
+    assert {name: each.default for name, each in parameters.items()} == {**both, **ours}
+    assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in ours)
 
 
 def check_bucket_sizes(rank: int, size: int) -> None:

@@ -28,10 +28,13 @@ from typing import Any
 
 from smdistributed.dataparallel.compression import Compression
 from smdistributed.dataparallel.tensorflow import optimizers
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import (
+    close_group,
     init,
     local_rank,
     local_size,
+    new_group,
     rank,
     shutdown,
     size,
@@ -42,11 +45,14 @@ from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
 __all__ = [
     "Compression",
     "DistributedOptimizer",
+    "Group",
     "ReduceOp",
     "callbacks",
+    "close_group",
     "init",
     "local_rank",
     "local_size",
+    "new_group",
     "rank",
     "shutdown",
     "size",
@@ -62,6 +68,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     sparse_as_dense: bool = True,
     op: Any = None,
     bucket_cap_mb: Any = optimizers.DEFAULT_BUCKET_CAP_MB,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """As `smdistributed.dataparallel.tensorflow.DistributedOptimizer`, without `use_locking`.
 
@@ -76,4 +84,5 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         sparse_as_dense=sparse_as_dense,
         op=op,
         bucket_cap_mb=bucket_cap_mb,
+        group=group,
     )

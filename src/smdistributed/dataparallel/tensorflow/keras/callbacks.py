@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.broadcasts import broadcast_variables
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.keras.logs import average_logs
 
 if TYPE_CHECKING:  # they are made on demand, see __getattr__
@@ -38,8 +39,9 @@ class _Broadcast:
     that it accumulates for a later step.
 
     Args:
-        root_rank: whose variables; 0 <= root_rank < size().
+        root_rank: whose variables; 0 <= root_rank < size(); with a group, a rank in the group.
         device: must be empty.
+        group: of `new_group`, whose ranks train together; None: all ranks.
 
     Raises:
         SMDDPUnsupported: `device` is set.
@@ -47,11 +49,12 @@ class _Broadcast:
     Source: specification, section 8.
     """
 
-    def __init__(self, root_rank: int, device: str = "") -> None:
+    def __init__(self, root_rank: int, device: str = "", *, group: Group | None = None) -> None:
         super().__init__()
         _require_no_device(device)
         self.root_rank = root_rank
         self.device = device
+        self.group = group
         self._done_for: Any = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -59,7 +62,7 @@ class _Broadcast:
         model = self.model  # type: ignore[attr-defined]
         if self._done_for is model:
             return
-        broadcast_variables(_variables(model), self.root_rank)
+        broadcast_variables(_variables(model), self.root_rank, group=self.group)
         self._done_for = model
 
 
@@ -76,6 +79,7 @@ class _MetricAverage:
 
     Args:
         device: must be empty.
+        group: of `new_group`, whose ranks train together; None: all ranks.
 
     Raises:
         SMDDPUnsupported: `device` is set.
@@ -84,14 +88,15 @@ class _MetricAverage:
     Source: specification, section 8.
     """
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", *, group: Group | None = None) -> None:
         super().__init__()
         _require_no_device(device)
         self.device = device
+        self.group = group
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Averages `logs` in place."""
-        average_logs({} if logs is None else logs)
+        average_logs({} if logs is None else logs, self.group)
 
 
 _BODIES: dict[str, type] = {

@@ -17,7 +17,8 @@ import tensorflow as tf
 from smdistributed import collectives
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.dataparallel.tensorflow import operations
-from smdistributed.dataparallel.tensorflow.job import communicator
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
 __all__ = ["average_logs"]
@@ -25,23 +26,24 @@ __all__ = ["average_logs"]
 _NUMBER_KINDS = "iuf"
 
 
-def average_logs(logs: MutableMapping[str, Any]) -> None:
-    """Replaces the numbers of a mapping by their averages over all ranks.
+def average_logs(logs: MutableMapping[str, Any], group: Group | None = None) -> None:
+    """Replaces the numbers of a mapping by their averages over all ranks, or those of a group.
 
     Args:
         logs: numbers, arrays and scalar tensors by name, which become floats and arrays of float64;
             booleans, texts and other objects stay as they are. The same names, with values of the
             same shapes, on all ranks.
+        group: of `new_group`; None: all ranks.
 
     Raises:
         SMDDPMismatch: on all ranks: they have different names or shapes.
     """
-    group = communicator("MetricAverageCallback")
-    if group.world_size == 1:
+    among = resolve_group(group, "MetricAverageCallback")
+    if among.size() == 1:
         return
     arrays = {key: _as_numbers(logs[key]) for key in sorted(logs)}
     numbers = {key: array for key, array in arrays.items() if array is not None}
-    _require_same_on_all_ranks([_describe(key, array) for key, array in numbers.items()])
+    _require_same_on_all_ranks([_describe(key, array) for key, array in numbers.items()], among)
     if not numbers:
         return
     averages = operations.all_reduce(
@@ -49,6 +51,7 @@ def average_logs(logs: MutableMapping[str, Any]) -> None:
         collectives.ReduceOp.AVG,
         f"average of {len(numbers)} logged metrics",
         label_of("logged metrics"),
+        group=among.number,
     )
     for key, average in zip(numbers, averages, strict=True):
         value = average.numpy()
@@ -71,7 +74,7 @@ def _describe(key: str, array: Any) -> str:
     return f"{key} {list(array.shape)}" if array.ndim else key
 
 
-def _require_same_on_all_ranks(names: list[str]) -> None:
+def _require_same_on_all_ranks(names: list[str], group: Group) -> None:
     """Compares a hash, so that this costs a few bytes while all is well."""
     digest = hashlib.sha256("\n".join(names).encode()).digest()
     code = int.from_bytes(digest[:8], "little", signed=True) // 2  # so that -code is one, too
@@ -80,13 +83,14 @@ def _require_same_on_all_ranks(names: list[str]) -> None:
         collectives.ReduceOp.MAX,
         "names of logged metrics",
         label_of("names of logged metrics"),
+        group=group.number,
     )
     greatest, minus_least = extremes.numpy().tolist()
     if greatest == -minus_least:
         return
     text = np.frombuffer("\n".join(names).encode() + b"\0", np.uint8)
     key = "names of logged metrics of all ranks"
-    gathered = operations.all_gather(tf.constant(text), key, label_of(key))
+    gathered = operations.all_gather(tf.constant(text), key, label_of(key), group=group.number)
     by_rank = [
         set(part.decode().split("\n")) - {""}
         for part in gathered.numpy().tobytes().split(b"\0")[:-1]
@@ -94,7 +98,7 @@ def _require_same_on_all_ranks(names: list[str]) -> None:
     common = set.intersection(*by_rank)
     differences = "; ".join(
         f"rank {rank} also has {', '.join(sorted(found - common))}"
-        for rank, found in enumerate(by_rank)
+        for rank, found in zip(group.ranks, by_rank, strict=True)
         if found - common
     )
     raise SMDDPMismatch(

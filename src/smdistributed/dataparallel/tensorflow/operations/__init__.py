@@ -5,7 +5,7 @@
 Two ways to carry them out, one interface:
 
     calls              the interface
-    backend            which of the two ways, for which group
+    backend            which of the two ways, and the groups that are open
     kernels            asynchronous kernels through TensorFlow's C API; they hold no thread
     python_functions   `tf.numpy_function`, where this TensorFlow does not take the kernels
     gradients          of all of them
@@ -25,11 +25,16 @@ Source: our choice; see docs/tensorflow.md.
 from smdistributed.dataparallel.tensorflow.operations import (
     gradients,  # noqa: F401  (for its effect)
 )
-from smdistributed.dataparallel.tensorflow.operations.backend import close_group, open_group
+from smdistributed.dataparallel.tensorflow.operations.backend import (
+    begin,
+    close_group,
+    end,
+    open_group,
+)
 from smdistributed.dataparallel.tensorflow.operations.calls import (
     all_gather,
     all_reduce,
     broadcast,
 )
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "close_group", "open_group"]
+__all__ = ["all_gather", "all_reduce", "begin", "broadcast", "close_group", "end", "open_group"]

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which way collectives are carried out, and for which group: chosen once, when a job begins.
+"""Which way collectives are carried out, chosen once, when a job begins; and its open groups.
 
 Source: our choice; see docs/tensorflow.md.
 """
@@ -15,36 +15,45 @@ from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.collectives import Communicator, ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
+from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations import failed_steps, interrupts
 
-__all__ = ["close_group", "current", "open_group", "own_rank"]
+__all__ = ["begin", "close_group", "current", "end", "lane_of", "open_group", "own_rank"]
 
 _backend: Any = None
-_group: Communicator | None = None
+# By number: the engines of the groups that this process is in.
+_open: dict[int, Communicator] = {}
 
 
-def open_group(group: Communicator) -> None:
-    """Makes a group the one whose ranks take part, and chooses the way.
+def begin(world: Communicator) -> None:
+    """A job begins, with the group of all ranks: chooses the way.
 
     Raises:
         SMDDPConfigInvalid: `SMDDP_TF_OPERATIONS=kernels`, and they do not load.
     """
-    global _backend, _group
-    backend = _agreed(_choose(), group)
-    backend.set_group(group)
-    _backend, _group = backend, group
-    interrupts.watch(group)
-    failed_steps.watch(group)
+    global _backend
+    _backend = _agreed(_choose(), world)
+    open_group(WORLD, world)
 
 
-def close_group() -> None:
-    """Operations fail from now on, wherever they were built."""
-    global _group
-    if _group is not None:
-        interrupts.end_watch()
-        failed_steps.end_watch()
-        _backend.clear_group()
-        _group = None
+def end() -> None:
+    """The job ends: operations fail from now on, wherever they were built."""
+    for number in list(_open):
+        close_group(number)
+
+
+def open_group(number: int, group: Communicator) -> None:
+    """Operations that are given this number run in this group from now on."""
+    _backend.set_group(number, group)
+    _open[number] = group
+    interrupts.watch(_open)
+    failed_steps.watch(_open)
+
+
+def close_group(number: int) -> None:
+    """Operations that are given this number fail from now on, wherever they were built."""
+    if _open.pop(number, None) is not None:
+        _backend.clear_group(number)
 
 
 def current() -> Any:
@@ -52,9 +61,19 @@ def current() -> Any:
     return _backend
 
 
-def own_rank() -> int | None:
-    """This process's rank in the group; None: there is no group."""
-    return None if _group is None else _group.rank
+def lane_of(number: int) -> int:
+    """Operations of one lane are kept in the order of the program: those of a group, by its number.
+
+    Of all groups where an operation that waits holds a thread: TensorFlow has a few only, and would
+    give the last one to another group's operation on each rank.
+    """
+    return number if _backend.HOLDS_NO_THREAD else WORLD
+
+
+def own_rank(number: int) -> int | None:
+    """This process's rank in a group; None: the group has been closed."""
+    group = _open.get(number)
+    return None if group is None else group.rank
 
 
 def _agreed(backend: Any, group: Communicator) -> Any:

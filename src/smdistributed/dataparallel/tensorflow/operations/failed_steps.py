@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that fail where TensorFlow leaves collectives out: the group ends, on all ranks.
+"""Steps that fail where TensorFlow leaves collectives out: their groups end, on all ranks.
 
 In a step that has failed TensorFlow still runs what is ready, so collectives of straight code are
 carried out on all ranks, and a script that catches the error may go on. It goes round no loop again
@@ -27,43 +27,42 @@ from tensorflow.python.eager import context  # the definitions of functions are 
 from smdistributed._common.log import get_logger
 from smdistributed.collectives import Communicator
 
-__all__ = ["end_watch", "watch"]
+__all__ = ["watch"]
 
 _LOOPS = ("While", "StatelessWhile", "For")
-# Attributes of operations of TensorFlow's own that carry out collectives of ours.
-_BORROWED = "_smddp_key"
+# The attribute of operations of TensorFlow's own that carry out collectives of ours: the group.
+_BORROWED = "_smddp_group"
 _CALLED = re.compile(r"\[Op:(__[^\]]+)\]")  # with "<lambda>" in it, where it is one
 _SHOWN = 300
 
-_group: Communicator | None = None
+# By their numbers: those that are open.
+_groups: Mapping[int, Communicator] = {}
 _is_installed = False
 
 
-def watch(group: Communicator) -> None:
-    """From now on such a step ends this group."""
-    global _group, _is_installed
-    _group = group
+def watch(groups: Mapping[int, Communicator]) -> None:
+    """From now on such a step ends those of these groups whose collectives were left out.
+
+    Args:
+        groups: by number; what it holds when a step fails.
+    """
+    global _groups, _is_installed
+    _groups = groups
     if not _is_installed:
         _is_installed = True
         tf.errors.OpError.__init__ = _watched(tf.errors.OpError.__init__)
-
-
-def end_watch() -> None:
-    """There is no group any more."""
-    global _group
-    _group = None
 
 
 def _watched(make: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(make)
     def watched(self: Any, node_def: Any, op: Any, message: str, *args: Any, **kwargs: Any) -> None:
         make(self, node_def, op, message, *args, **kwargs)
-        group = _group
-        if group is None or isinstance(self, tf.errors.OutOfRangeError) or "SMDDP" in str(message):
+        if not _groups or isinstance(self, tf.errors.OutOfRangeError) or "SMDDP" in str(message):
             return
         try:
-            if _has_left_out(op, str(message)):
-                group.native.abort(_reason(self, str(message)))
+            for number in _left_out(op, str(message)):
+                if (group := _groups.get(number)) is not None:
+                    group.native.abort(_reason(self, str(message)))
         except Exception as error:
             get_logger().debug("it is not known whether a step that failed communicates: %s", error)
 
@@ -79,34 +78,35 @@ def _reason(error: Any, message: str) -> str:
     )
 
 
-def _has_left_out(op: Any, message: str) -> bool:
+def _left_out(op: Any, message: str) -> set[int]:
+    """The groups of collectives that TensorFlow may have left out, by number."""
     if op is not None:
-        return _is_any_left_out(op.graph.as_graph_def()) or _is_any_in_a_loop(op.graph)
+        return _left_out_of(op.graph.as_graph_def()) | _in_loops_of(op.graph)
     known = context.context()
+    found = set()
     for name in _CALLED.findall(message):
         if known.has_function(name):
             functions = _Functions(known)
-            if _is_left_out(functions[name].node_def, functions, is_loop=False):
-                return True
-    return False
+            found |= _left_out_among(functions[name].node_def, functions, is_loop=False)
+    return found
 
 
-def _is_any_left_out(graph: Any) -> bool:
+def _left_out_of(graph: Any) -> set[int]:
     functions = {each.signature.name: each for each in graph.library.function}
-    return _is_left_out(graph.node, functions, is_loop=False)
+    return _left_out_among(graph.node, functions, is_loop=False)
 
 
-def _is_any_in_a_loop(graph: tf.Graph) -> bool:
+def _in_loops_of(graph: tf.Graph) -> set[int]:
     """Of TensorFlow 1's control flow, which is no function."""
+    found = set()
     for operation in graph.get_operations():
-        if not _is_collective(operation.node_def):
-            continue
-        around = operation._get_control_flow_context()
-        while around is not None:
+        group = _group_of(operation.node_def)
+        around = None if group is None else operation._get_control_flow_context()
+        while around is not None and group is not None:
             if around.IsWhileContext():
-                return True
+                found.add(group)
             around = around.outer_context
-    return False
+    return found
 
 
 class _Functions(Mapping[str, Any]):
@@ -125,20 +125,22 @@ class _Functions(Mapping[str, Any]):
         raise NotImplementedError
 
 
-def _is_left_out(nodes: Iterable[Any], functions: Mapping[str, Any], *, is_loop: bool) -> bool:
-    """Whether there is a collective that TensorFlow may leave out when the step fails."""
+def _left_out_among(
+    nodes: Iterable[Any], functions: Mapping[str, Any], *, is_loop: bool
+) -> set[int]:
     is_risky = is_loop or len(tf.config.list_logical_devices()) > 1
+    found = set()
     for node in nodes:
-        if is_risky and _is_collective(node):
-            return True
+        group = _group_of(node)
+        if group is not None and is_risky:
+            found.add(group)
         if node.op.startswith("Smddp"):
             continue
         for name in _called_by(node):
             function = functions[name]
             is_called = is_loop or node.op in _LOOPS or function.attr["_noinline"].b
-            if _is_left_out(function.node_def, functions, is_loop=is_called):
-                return True
-    return False
+            found |= _left_out_among(function.node_def, functions, is_loop=is_called)
+    return found
 
 
 def _called_by(node: Any) -> list[str]:
@@ -150,6 +152,10 @@ def _called_by(node: Any) -> list[str]:
     return found
 
 
-def _is_collective(node: Any) -> bool:
-    is_ours = node.op.startswith("Smddp") and node.op not in ("SmddpWait", "SmddpSettle")
-    return is_ours or _BORROWED in node.attr
+def _group_of(node: Any) -> int | None:
+    """The number of a collective's group; None: it is none."""
+    for name in ("group", _BORROWED):
+        is_ours = node.op.startswith("Smddp") or name == _BORROWED
+        if is_ours and name in node.attr:
+            return int(node.attr[name].i)
+    return None

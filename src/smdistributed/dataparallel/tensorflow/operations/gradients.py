@@ -36,25 +36,29 @@ def _of_all_reduce(operation: Any, *upstream: Any) -> list[Any]:
             f"{key}: {op.name} over the ranks has no gradient, and one is to flow through it;"
             " expected AVERAGE or SUM. Use one of these, or tf.stop_gradient() of the result."
         )
-    return all_reduce(_dense(upstream), op, f"gradient of {key}", _label(operation))
+    return all_reduce(
+        _dense(upstream), op, f"gradient of {key}", _label(operation), group=_group(operation)
+    )
 
 
 def _of_broadcast(operation: Any, *upstream: Any) -> list[Any]:
-    key = f"gradient of {_key(operation)}"
-    sums = all_reduce(_dense(upstream), ReduceOp.SUM, key, _label(operation))
-    if backend.own_rank() == _attribute(operation, "root"):
+    key, group = f"gradient of {_key(operation)}", _group(operation)
+    sums = all_reduce(_dense(upstream), ReduceOp.SUM, key, _label(operation), group=group)
+    if backend.own_rank(group) == _attribute(operation, "root"):
         return sums
     with tf.control_dependencies(sums):  # or sessions of TensorFlow 1 leave out the collective
         return [tf.zeros_like(each) for each in sums]
 
 
 def _of_all_gather(operation: Any, upstream: Any) -> list[Any]:
-    key = _key(operation)
-    label = _label(operation)
-    (total,) = all_reduce(_dense([upstream]), ReduceOp.SUM, f"gradient of {key}", label)
+    key, label, group = _key(operation), _label(operation), _group(operation)
+    (total,) = all_reduce(
+        _dense([upstream]), ReduceOp.SUM, f"gradient of {key}", label, group=group
+    )
     with tf.control_dependencies([total]):  # nor do they keep the order
-        counts = all_gather(tf.shape(operation.inputs[-1], tf.int64)[:1], f"rows of {key}", label)
-    rank = backend.own_rank() or 0
+        rows = tf.shape(operation.inputs[-1], tf.int64)[:1]
+        counts = all_gather(rows, f"rows of {key}", label, group=group)
+    rank = backend.own_rank(group) or 0
     begin = tf.reduce_sum(counts[:rank])
     return [total[begin : begin + counts[rank]]]
 
@@ -96,6 +100,11 @@ def _attribute(operation: Any, name: str) -> Any:
 
 def _key(operation: Any) -> str:
     return str(tf.compat.as_str(_attribute(operation, "key")))  # graphs have bytes
+
+
+def _group(operation: Any) -> int:
+    """Its number."""
+    return int(_attribute(operation, "group"))
 
 
 def _label(operation: Any) -> int:

@@ -5,7 +5,7 @@
 Python handles signals on its main thread, between two of its instructions. In a collective that
 thread waits inside TensorFlow, and would learn of a Ctrl-C only when the other ranks have come or
 the timeout has passed. So a thread of ours listens for it: where the main thread stays where it is,
-the group is aborted. That ends the operation, TensorFlow returns, and Python raises
+all groups are aborted. That ends the operation, TensorFlow returns, and Python raises
 `KeyboardInterrupt`, within a second or so. TensorFlow is just making its own error then, and turns
 it into a `RuntimeError` that says so. The other ranks hear that this one was interrupted.
 
@@ -24,26 +24,30 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Mapping
 
 from smdistributed.collectives import Communicator
 
-__all__ = ["end_watch", "watch"]
+__all__ = ["watch"]
 
 # What the main thread gets to handle the signal by itself, as it does outside of TensorFlow.
 _PATIENCE_S = 0.5
 _LOOK_S = 0.05
 
-# Whose ranks may be waited for; None: there is no job.
-_group: Communicator | None = None
+# Whose ranks may be waited for.
+_groups: Mapping[int, Communicator] = {}
 # Python writes the number of each signal here; None: nobody listens. Once there, it stays: Python
 # lets go of it on its main thread only, and whatever got its number would be written to.
 _wakeup: socket.socket | None = None
 
 
-def watch(group: Communicator) -> None:
-    """Begins to listen, for this group. Not where something else does, such as an event loop."""
-    global _group, _wakeup
-    _group = group
+def watch(groups: Mapping[int, Communicator]) -> None:
+    """Begins to listen, for the groups that this mapping holds when a signal comes.
+
+    Not where something else does, such as an event loop.
+    """
+    global _groups, _wakeup
+    _groups = groups
     if _wakeup is not None or threading.current_thread() is not threading.main_thread():
         return  # Python allows it to no other thread
     reading, writing = socket.socketpair()
@@ -58,19 +62,12 @@ def watch(group: Communicator) -> None:
     threading.Thread(target=_listen, args=(reading,), name="smddp-interrupts", daemon=True).start()
 
 
-def end_watch() -> None:
-    """What comes from now on is for Python alone."""
-    global _group
-    _group = None
-
-
 def _listen(reading: socket.socket) -> None:
     with reading:
         while numbers := reading.recv(64):
             is_ctrl_c = signal.SIGINT in numbers
             if is_ctrl_c and _raises_interrupt() and _is_stuck_in_tensorflow():
-                group = _group
-                if group is not None:
+                for group in list(_groups.values()):
                     group.native.abort("interrupted by its user")
 
 
@@ -101,8 +98,8 @@ def _place() -> tuple[int, int, types.CodeType] | None:
 
 def _forget_in_child() -> None:
     """A forked child must not write into what its parent listens to."""
-    global _group, _wakeup
-    _group = None
+    global _groups, _wakeup
+    _groups = {}
     if _wakeup is None:
         return
     with contextlib.suppress(ValueError):

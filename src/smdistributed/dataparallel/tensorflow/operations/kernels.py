@@ -27,14 +27,24 @@ import tensorflow as tf
 
 from smdistributed.collectives import Communicator
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations import builds
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "is_available", "set_group"]
+__all__ = [
+    "HOLDS_NO_THREAD",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "clear_group",
+    "is_available",
+    "set_group",
+]
+
+# While an operation waits.
+HOLDS_NO_THREAD = True
 
 _LIBRARY = "_tensorflow_operations.so"
 _PROBE_SECONDS = 120.0
-# The attribute `group` of the operations: the group of all ranks.
-_WORLD = 0
 # In a graph: for so long a kernel waits for other ranks before TensorFlow gets the chance to end a
 # step of which another operation has failed.
 _PATIENCE_MS = 1000
@@ -81,33 +91,37 @@ def is_available() -> tuple[bool, str]:
     return builds.judge(library.path, _try_in_child)
 
 
-def set_group(group: Communicator) -> None:
-    """Makes a group the one whose ranks take part."""
-    if not _library().set_group(_WORLD, group.native.plugin_handle()):
+def set_group(number: int, group: Communicator) -> None:
+    """Operations of this number run in this group from now on."""
+    if not _library().set_group(number, group.native.plugin_handle()):
         raise SMDDPUnsupported(
             f"{_LIBRARY} is of another build than the engine; expected both from one installation."
             " Install the package again."
         )
 
 
-def clear_group() -> None:
-    """Operations that run from now on fail."""
-    _library().clear_group(_WORLD)
+def clear_group(number: int) -> None:
+    """Operations of this number that run from now on fail."""
+    _library().clear_group(number)
 
 
-def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0) -> list[Any]:
-    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
-    return _made("smddp_all_reduce", token, tensors, op=op, key=key, label=label)
+def all_reduce(
+    tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0, group: int = WORLD
+) -> list[Any]:
+    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `group` a number."""
+    return _made("smddp_all_reduce", token, tensors, op=op, key=key, label=label, group=group)
 
 
-def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0) -> list[Any]:
-    """As `operations.broadcast`."""
-    return _made("smddp_broadcast", token, tensors, root=root, key=key, label=label)
+def broadcast(
+    tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0, group: int = WORLD
+) -> list[Any]:
+    """As `operations.broadcast`; `group` is a number."""
+    return _made("smddp_broadcast", token, tensors, root=root, key=key, label=label, group=group)
 
 
-def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
-    """As `operations.all_gather`."""
-    return _made("smddp_all_gather", token, tensor, key=key, label=label)[0]
+def all_gather(tensor: Any, token: Any, key: str, label: int = 0, group: int = WORLD) -> Any:
+    """As `operations.all_gather`; `group` is a number."""
+    return _made("smddp_all_gather", token, tensor, key=key, label=label, group=group)[0]
 
 
 def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
@@ -119,9 +133,9 @@ def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
     """
     operations = _operations()
     if tf.executing_eagerly():  # there is no step that could fail
-        return _list(getattr(operations, name)(token, tensors, group=_WORLD, **attributes))
+        return _list(getattr(operations, name)(token, tensors, **attributes))
     make = getattr(operations, f"{name}_or_ticket")
-    results, ticket = make(token, tensors, group=_WORLD, patience_ms=_PATIENCE_MS, **attributes)
+    results, ticket = make(token, tensors, patience_ms=_PATIENCE_MS, **attributes)
     with tf.device("/CPU:0"):
         left = _waited_for(token, ticket)
         with tf.control_dependencies([left]):
@@ -191,7 +205,7 @@ def probe() -> None:
         RuntimeError: they did not do what they should.
     """
     library = _library()
-    library.set_probe_group(_WORLD)
+    library.set_probe_group(WORLD)
     with tf.device("/CPU:0"):
         token = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name="smddp_probe")
 
@@ -206,7 +220,7 @@ def probe() -> None:
             for result, expected in zip(run(small, large), (small, large), strict=True):
                 if not bool(tf.reduce_all(result == expected)):
                     raise RuntimeError(f"expected {expected}, got {result}")
-        library.clear_group(_WORLD)
+        library.clear_group(WORLD)
         try:
             step(small, large)
         except tf.errors.FailedPreconditionError:

@@ -24,30 +24,34 @@ import tensorflow as tf
 
 from smdistributed.collectives import Communicator, _native
 from smdistributed.dataparallel.exceptions import SMDDPError, SMDDPNotInitialized
+from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations.gradients import GRADIENTS, PREFIX
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "clear_group", "set_group"]
+__all__ = ["HOLDS_NO_THREAD", "all_gather", "all_reduce", "broadcast", "clear_group", "set_group"]
+
+# While an operation waits.
+HOLDS_NO_THREAD = False
 
 _SHAPES_IN_MESSAGES = 3
 
-_group: Communicator | None = None
+_groups: dict[int, Communicator] = {}
 
 
-def set_group(group: Communicator) -> None:
-    """Makes a group the one whose ranks take part."""
-    global _group
-    _group = group
+def set_group(number: int, group: Communicator) -> None:
+    """Operations of this number run in this group from now on."""
+    _groups[number] = group
 
 
-def clear_group() -> None:
-    """Operations fail from now on."""
-    global _group
-    _group = None
+def clear_group(number: int) -> None:
+    """Operations of this number fail from now on."""
+    _groups.pop(number, None)
 
 
-def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0) -> list[Any]:
-    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`."""
+def all_reduce(
+    tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0, group: int = WORLD
+) -> list[Any]:
+    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `group` a number."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         results = [np.empty_like(array) for array in arrays]
@@ -63,12 +67,15 @@ def all_reduce(tensors: Sequence[Any], op: int, token: Any, key: str, label: int
         )
         return results
 
-    what = _Operation("SmddpAllReduce", tensors, {"op": op, "key": key, "label": label})
+    common = {"key": key, "label": label, "group": group}
+    what = _Operation("SmddpAllReduce", tensors, {"op": op, **common})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
-def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0) -> list[Any]:
-    """As `operations.broadcast`."""
+def broadcast(
+    tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0, group: int = WORLD
+) -> list[Any]:
+    """As `operations.broadcast`; `group` is a number."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         fused = np.concatenate([array.reshape(-1) for array in arrays])
@@ -76,12 +83,13 @@ def broadcast(tensors: Sequence[Any], root: int, token: Any, key: str, label: in
         group.native.broadcast_ptr(fused.ctypes.data, fused.size, _code(fused), root, **agreement)
         return _like(fused, arrays)
 
-    what = _Operation("SmddpBroadcast", tensors, {"root": root, "key": key, "label": label})
+    common = {"key": key, "label": label, "group": group}
+    what = _Operation("SmddpBroadcast", tensors, {"root": root, **common})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
-def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
-    """As `operations.all_gather`."""
+def all_gather(tensor: Any, token: Any, key: str, label: int = 0, group: int = WORLD) -> Any:
+    """As `operations.all_gather`; `group` is a number."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         (array,) = arrays
@@ -98,7 +106,8 @@ def all_gather(tensor: Any, token: Any, key: str, label: int = 0) -> Any:
         return [np.concatenate(parts)]
 
     shape = tf.TensorShape([None, *tensor.shape[1:]])
-    what = _Operation("SmddpAllGather", [tensor], {"key": key, "label": label})
+    common = {"key": key, "label": label, "group": group}
+    what = _Operation("SmddpAllGather", [tensor], common)
     return _call(what, run, [shape], token)[0]
 
 
@@ -142,11 +151,12 @@ def _call(
     shapes: Sequence[Any],
     token: Any,
 ) -> list[Any]:
-    key = operation.get_attr("key")
+    # Not the operation itself: TensorFlow keeps the function, and it would keep the graph.
+    key, number = operation.get_attr("key"), operation.get_attr("group")
     tensors = list(operation.inputs)
 
     def function(*arrays: Any) -> list[Any]:
-        group = _group
+        group = _groups.get(number)
         if group is None:
             raise SMDDPNotInitialized(
                 f"{key} ran outside of a job; expected one that has begun. Call init() before, and"

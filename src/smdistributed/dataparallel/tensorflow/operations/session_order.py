@@ -3,13 +3,14 @@
 """The order of collectives in graphs of TensorFlow 1, where TensorFlow itself keeps none.
 
 What one `session.run` asks for runs in the order in which it was made: each collective waits for
-the one before it, by a control dependency. A control dependency also brings along what it points
-to: who fetches the later collective alone gets the earlier one as well. That must do no harm. So
-the earlier one may need nothing that the later one does not need anyway of what has to be fed, or
-is used up by being read (`_sources`): else the metric of an evaluation would take a batch from the
-training data. Two collectives that are not ordered for that reason, and are fetched together, run
-in any order. Should that be another one on another rank, all ranks are told: the number of a
-collective in its graph is a part of its label.
+the one of its lane (`backend.lane_of`) before it, by a control dependency. A control dependency
+also brings along what it points to: who fetches the later collective alone gets the earlier one as
+well. That must do no harm. So the earlier one may need nothing that the later one does not need
+anyway of what has to be fed, or is used up by being read (`_sources`): else the metric of an
+evaluation would take a batch from the training data. Two collectives that are not ordered for that
+reason, and are fetched together, run in any order. Should that be another one on another rank, all
+ranks are told: the number of a collective among those of its group in the graph is a part of its
+label.
 
 Operations in the branches and loops of TensorFlow 1's control flow are ordered within theirs. So
 are the gradients of those in a branch: TensorFlow makes them outside of it, but they are dead if
@@ -42,6 +43,8 @@ _branch: contextvars.ContextVar[Any] = contextvars.ContextVar("smddp_branch", de
 class _Collective:
     """One that was made: its results, what it needs, and the branch or loop that it is in."""
 
+    group: int
+    lane: int
     results: list[Any]
     sources: frozenset[str]
     context: Any
@@ -50,14 +53,18 @@ class _Collective:
 class Place:
     """Where an operation that is about to be made stands among the others of its graph."""
 
-    def __init__(self, graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> None:
+    def __init__(
+        self, graph: Any, tensors: Sequence[Any], *, group: int, lane: int, is_alone: bool
+    ) -> None:
+        self._group, self._lane = group, lane
         self._made: list[_Collective] = graph.get_collection_ref(_MADE)
         self._context = graph._get_control_flow_context(), _branch.get()
         self._is_alone = is_alone
         self._sources = _sources(tensors, self._made)
         self.waits_for: list[Any] = []
         for before in reversed([] if is_alone else self._made):
-            if before.context == self._context and before.sources <= self._sources:
+            is_in_line = before.lane == lane and before.context == self._context
+            if is_in_line and before.sources <= self._sources:
                 self.waits_for = before.results[:1]
                 self._sources |= before.sources
                 break
@@ -71,7 +78,9 @@ class Place:
         made = {_collective_of(result.op) for result in results}
         for before in {each for operation in made for each in operation.control_inputs}:
             self._sources |= known.get(before.name, frozenset())
-        self._made.append(_Collective(list(results), self._sources, self._context))
+        self._made.append(
+            _Collective(self._group, self._lane, list(results), self._sources, self._context)
+        )
 
 
 @contextlib.contextmanager
@@ -86,15 +95,17 @@ def as_gradient_of(operation: Any) -> Iterator[None]:
         _branch.reset(before)
 
 
-def place_in(graph: Any, tensors: Sequence[Any], *, is_alone: bool) -> Place:
+def place_in(graph: Any, tensors: Sequence[Any], *, group: int, lane: int, is_alone: bool) -> Place:
     """The place of an operation on these tensors.
 
     Args:
         graph: of TensorFlow 1, which is the one that is being built.
+        group: the number of its group.
+        lane: what it is to be in order with.
         is_alone: it is run by itself, before all others, and brings nothing along: the
             broadcast of variables.
     """
-    return Place(graph, tensors, is_alone=is_alone)
+    return Place(graph, tensors, group=group, lane=lane, is_alone=is_alone)
 
 
 def _collective_of(operation: Any) -> Any:
@@ -102,9 +113,9 @@ def _collective_of(operation: Any) -> Any:
     return operation.inputs[0].op if operation.type == "SmddpSettle" else operation
 
 
-def number_in(graph: Any) -> int:
-    """How many have been made in the graph: the same on ranks that build the same graph."""
-    return len(graph.get_collection_ref(_MADE))
+def number_in(graph: Any, group: int) -> int:
+    """How many of a group have been made in the graph: the same on ranks that build the same."""
+    return sum(each.group == group for each in graph.get_collection_ref(_MADE))
 
 
 def _sources(tensors: Sequence[Any], made: Sequence[_Collective]) -> frozenset[str]:

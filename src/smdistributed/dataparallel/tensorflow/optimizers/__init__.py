@@ -25,6 +25,7 @@ from smdistributed.dataparallel.engine_errors import documented_errors
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 from smdistributed.dataparallel.fusion import parse_bucket_cap
 from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.optimizers.reducer import (
     GradientReducer,
     make_distributed,
@@ -53,6 +54,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     sparse_as_dense: bool = True,
     op: Any = ReduceOp.AVERAGE,
     bucket_cap_mb: Any = DEFAULT_BUCKET_CAP_MB,
+    *,
+    group: Group | None = None,
 ) -> Any:
     """Makes an optimizer reduce gradients over all ranks before it uses them.
 
@@ -72,6 +75,7 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         op: `ReduceOp.AVERAGE`, which None stands for, or `ReduceOp.SUM`.
         bucket_cap_mb: size of the fusion buffers in MiB, of which 128 bytes must be a part;
             default: `SMDDP_BUCKET_CAP_MB`.
+        group: of `new_group`, whose ranks' gradients are averaged; None: all ranks.
 
     Returns:
         The optimizer: the object that was given, if it is one of Keras. What `get_config` says and
@@ -95,6 +99,7 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         "bucket_cap_bytes": parse_bucket_cap(
             None if bucket_cap_mb is DEFAULT_BUCKET_CAP_MB else bucket_cap_mb, default_cap
         ),
+        "group": group,
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from smdistributed.dataparallel.tensorflow.optimizers import session

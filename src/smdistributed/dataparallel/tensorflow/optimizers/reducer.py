@@ -26,6 +26,7 @@ import tensorflow as tf
 from smdistributed.dataparallel.compression import Compressor
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.gradient_reduction import is_reduced, reduce_gradients
+from smdistributed.dataparallel.tensorflow.groups import Group
 
 __all__ = ["GradientReducer", "make_distributed", "reducer_of"]
 
@@ -41,6 +42,7 @@ class GradientReducer:
         compression, sparse_as_dense: as in `reduce_gradients`.
         bucket_cap_bytes: size of the fusion buffers.
         optimizer_name: for messages.
+        group: whose ranks; None: all.
         is_suspended: the gradients that the optimizer gets now have been reduced by its caller.
         built_for: variables that a tf-keras optimizer last got all of.
     """
@@ -50,6 +52,7 @@ class GradientReducer:
     sparse_as_dense: bool
     bucket_cap_bytes: int
     optimizer_name: str
+    group: Group | None = None
     is_suspended: bool = False
     built_for: list[Any] = dataclasses.field(default_factory=list)
 
@@ -79,6 +82,7 @@ class GradientReducer:
                 compression=self.compression,
                 sparse_as_dense=self.sparse_as_dense,
                 bucket_cap_bytes=self.bucket_cap_bytes,
+                group=self.group,
             )
             for index, gradient in zip(open_ones, reduced, strict=True):
                 results[index] = gradient

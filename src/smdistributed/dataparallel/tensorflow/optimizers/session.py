@@ -20,6 +20,7 @@ from typing import Any
 from smdistributed.dataparallel.compression import Compressor
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.tensorflow.gradient_reduction import reduce_gradients
+from smdistributed.dataparallel.tensorflow.groups import Group
 
 __all__ = ["distributed"]
 
@@ -31,6 +32,7 @@ class _Options:
     compression: Compressor
     sparse_as_dense: bool
     bucket_cap_bytes: int
+    group: Group | None
 
 
 class _SessionDistributed:
@@ -50,6 +52,7 @@ class _SessionDistributed:
             compression=options.compression,
             sparse_as_dense=options.sparse_as_dense,
             bucket_cap_bytes=options.bucket_cap_bytes,
+            group=options.group,
         )
         return [
             (gradient, variable) for gradient, (_, variable) in zip(reduced, pairs, strict=True)
@@ -70,6 +73,7 @@ def distributed(
     compression: Compressor,
     sparse_as_dense: bool,
     bucket_cap_bytes: int,
+    group: Group | None,
 ) -> Any:
     """Turns a `tf.compat.v1.train.Optimizer` into one that reduces its gradients.
 
@@ -77,7 +81,7 @@ def distributed(
         optimizer: changed in place; stays an instance of its class.
         name: of its operations; default: `smdistributed.dataparallel` and the name of its type.
         use_locking: True: variables are locked while they are updated; False: as `optimizer` says.
-        op, compression, sparse_as_dense, bucket_cap_bytes: as for `reduce_gradients`.
+        op, compression, sparse_as_dense, bucket_cap_bytes, group: as for `reduce_gradients`.
 
     Raises:
         SMDDPConfigInvalid: (a ValueError) it is one already.
@@ -94,6 +98,7 @@ def distributed(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         bucket_cap_bytes=bucket_cap_bytes,
+        group=group,
     )
     if use_locking:
         optimizer._use_locking = True
