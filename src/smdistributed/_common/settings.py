@@ -99,6 +99,8 @@ class Settings:
         deterministic: `SMDDP_DETERMINISTIC`; sums over several hosts have the same bits for any
             size. On one host they do anyway.
         cpu_shim: `SMDDP_CPU_SHIM`; "auto", "off" or "full".
+        horovod: `SMDDP_HOROVOD`; "stand-in" or "off". The interpreter's start reads it, before
+            this class does: here it is checked.
         tf_operations: `SMDDP_TF_OPERATIONS`; how TensorFlow runs collectives: "auto", "kernels" or
             "python".
         trace: `SMDDP_TRACE`; write a timeline there, one file per rank, or `None`.
@@ -124,6 +126,7 @@ class Settings:
     zero_copy: ZeroCopy = ZeroCopy.OWN
     deterministic: bool = False
     cpu_shim: str = "auto"
+    horovod: str = "off"
     tf_operations: str = "auto"
     trace: str | None = None
     ag_scratch_bytes: int = 16 * 1024 * 1024
@@ -170,6 +173,7 @@ class Settings:
             zero_copy=_read_zero_copy(environ),
             deterministic=_read_bool(environ, "SMDDP_DETERMINISTIC", default=False),
             cpu_shim=_read_choice(environ, "SMDDP_CPU_SHIM", CPU_SHIM_MODES, default="auto"),
+            horovod=_read_choice(environ, "SMDDP_HOROVOD", ("stand-in", "off"), default="off"),
             tf_operations=_read_choice(
                 environ, "SMDDP_TF_OPERATIONS", ("auto", "kernels", "python"), default="auto"
             ),

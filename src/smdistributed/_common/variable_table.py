@@ -129,6 +129,12 @@ VARIABLES = (
         "graph), `auto` (kernels where this TensorFlow takes them)",
     ),
     Variable(
+        ("SMDDP_HOROVOD",),
+        "set by smddprun",
+        "`stand-in`, in jobs of smddprun and `fit()`: where no Horovod is installed, `import "
+        "horovod` finds that of this package ([horovod.md](horovod.md)); `off`: it does not",
+    ),
+    Variable(
         ("SMDDP_CPU_SHIM",),
         "`auto`",
         "scripts written for GPUs on machines without: `auto`, `off`, `full`; see "

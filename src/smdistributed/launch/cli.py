@@ -168,6 +168,7 @@ def _join_job(options: Options, membership: Membership, say: Callable[[str], Non
     # index in every script's set_device(local_rank) wrong.
     if membership.source != "torch" or membership.local_rank is None:
         _export(membership, os.environ, say)
+    os.environ.update(environment.with_horovod(os.environ))
     return _execute(environment.full_command(options.command), say)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "sharing_warning",
     "usable_cores",
     "visible_accelerators",
+    "with_horovod",
 ]
 
 LOOPBACK = "127.0.0.1"
@@ -52,6 +53,10 @@ _OF_ANOTHER_JOB = re.compile(
     r"|CURRENT_HOST)"
 )
 
+# What makes `import horovod` find the stand-in in a job's interpreters, as compat/horovod/finder.py
+# says; whoever wants none has SMDDP_HOROVOD=off.
+_HOROVOD = ("SMDDP_HOROVOD", "stand-in")
+
 # What --cpu sets. CUDA is hidden, so that libraries that ask for it get the answer that is true for
 # the job; ROCm's torch follows the same variable. Accelerate, and the Hugging Face Trainer through
 # it, take smddp for a sign of GPUs and divide by their number; this is its own switch against it.
@@ -62,6 +67,12 @@ CPU_ONLY = MappingProxyType(
         "ACCELERATE_TORCH_DEVICE": "cpu",
     }
 )
+
+
+def with_horovod(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with that of the stand-in for Horovod; one that is set stays as it is."""
+    name, stand_in = _HOROVOD
+    return {name: stand_in, **environ}
 
 
 def outside(environ: Mapping[str, str]) -> dict[str, str]:
@@ -77,7 +88,7 @@ def local_environments(
     Whatever rank, address, port or run id is left over from elsewhere in `environ` is replaced. A
     job token and `OMP_NUM_THREADS` are kept if given.
     """
-    base = {name: value for name, value in environ.items() if name not in _STALE}
+    base = with_horovod({name: value for name, value in environ.items() if name not in _STALE})
     base["PYTHONUNBUFFERED"] = "1"
     base.setdefault("OMP_NUM_THREADS", str(max(1, cores // np)))
     if not base.get("SMDDP_TOKEN") and not base.get("SMDDP_TOKEN_FILE"):

@@ -22,6 +22,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert settings.zero_copy is ZeroCopy.OWN
     assert not settings.deterministic
     assert settings.cpu_shim == "auto"
+    assert settings.horovod == "off"
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,7 @@ def test_defaults_are_those_of_the_specification() -> None:
         ("SMDDP_ZERO_COPY", "Recurring", "zero_copy", ZeroCopy.RECURRING),
         ("SMDDP_DETERMINISTIC", "true", "deterministic", True),
         ("SMDDP_CPU_SHIM", "full", "cpu_shim", "full"),
+        ("SMDDP_HOROVOD", "stand-in", "horovod", "stand-in"),
         ("SMDDP_TRACE", "runs/trace.json", "trace", "runs/trace.json"),
         ("SMDDP_TRACE", "", "trace", None),
         ("SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES", "8192", "ag_scratch_bytes", 8192),

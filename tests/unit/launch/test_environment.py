@@ -42,6 +42,7 @@ def test_every_variable_of_the_contract_is_set_for_every_rank() -> None:
             "SMDATAPARALLEL_SERVER_PORT": "7592",
             "SMDATAPARALLEL_USE_SINGLENODE": "1",
             "SAGEMAKER_INSTANCE_TYPE": "local",
+            "SMDDP_HOROVOD": "stand-in",
             "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled":true}',
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "4",

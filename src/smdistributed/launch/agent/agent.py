@@ -51,7 +51,12 @@ from smdistributed.launch.contract.resources import Resources
 from smdistributed.launch.contract.tf_config import tf_config
 from smdistributed.launch.contract.variables import Machine, Script, variables
 from smdistributed.launch.debugging import DebuggedRank, opened
-from smdistributed.launch.environment import outside, usable_cores, visible_accelerators
+from smdistributed.launch.environment import (
+    outside,
+    usable_cores,
+    visible_accelerators,
+    with_horovod,
+)
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.metrics import MetricDefinition, Scanner
 from smdistributed.launch.supervisor import CommandError, Supervisor
@@ -194,7 +199,7 @@ class Agent:
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
     ) -> list[dict[str, str]]:
         plan = self._plan
-        base = {**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"}
+        base = with_horovod({**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"})
         attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
         base["SMDDP_RUN_ID"] = self._job.name + attempt
         gpus = _share_of(base, plan.index, plan.num_hosts)
