@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ from tests.multiprocess.horovod.installed import (
 )
 
 SHOW = "import horovod; print(horovod.__version__, horovod.__file__)"
-
-
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("untouched") / "venv")
-
-
-@pytest.fixture
-def installed(untouched: Installed) -> Iterator[Installed]:
-    """Into which a test may install; what it has installed is gone afterwards."""
-    before = set(untouched.packages.iterdir())
-    yield untouched
-    for path in set(untouched.packages.iterdir()) - before:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_one_spelling_of_the_variable_and_its_value() -> None:

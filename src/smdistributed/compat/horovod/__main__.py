@@ -17,7 +17,7 @@ import runpy
 import sys
 import types
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import BuiltinImporter, SourceFileLoader
 from typing import NoReturn
 
 from smdistributed.compat.horovod import finder
@@ -89,14 +89,14 @@ def _run_script(script: str, arguments: Sequence[str]) -> None:
     main_module = _become_main()
     if not os.path.isfile(path) or not _is_source(path):
         # A folder or an archive with a __main__.py.
-        _replace_first_path(script)
+        _replace_first_path(path)
         _tell_of_another()
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         return
     _replace_first_path(os.path.dirname(os.path.realpath(path)))
     _tell_of_another()
-    main_module.__file__ = path
-    main_module.__loader__ = SourceFileLoader("__main__", path)
+    loader = SourceFileLoader("__main__", path)
+    main_module.__dict__.update(__cached__=None, __file__=path, __loader__=loader)
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main_module.__dict__)
@@ -108,9 +108,9 @@ def _is_source(path: str) -> bool:
 
 
 def _become_main() -> types.ModuleType:
-    """An empty `__main__` in the place of this one, as pickles and spawned children look there."""
+    """A fresh `__main__` in the place of this one, as pickles and spawned children look there."""
     module = types.ModuleType("__main__")
-    module.__dict__.update(__builtins__=builtins, __cached__=None)
+    module.__dict__.update(__annotations__={}, __builtins__=builtins, __loader__=BuiltinImporter)
     sys.modules["__main__"] = module
     return module
 
