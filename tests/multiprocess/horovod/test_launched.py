@@ -1,0 +1,65 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`import horovod` in jobs: of smddprun as they are, and by the command under other launchers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from launchers import launch_command, run_to_end
+
+from tests.multiprocess.horovod.installed import STAND_IN, Installed
+
+COMMAND = ("-m", "smdistributed.compat.horovod")
+# Found before anything of ours is imported by the script, and without help of PYTHONPATH.
+SCRIPT = """\
+import horovod, os, sys
+rank = os.environ.get("RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+# One write: print() makes two, between which another rank's line could fall.
+os.write(1, f"{rank} {horovod.__file__} {os.environ.get('PYTHONPATH')} {sys.argv[1:]}\\n".encode())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def require_both(output: str, path: str | None = None) -> None:
+    for rank in range(2):
+        assert f"{rank} {STAND_IN}/__init__.py {path} ['--epochs', '1']\n" in output, output
+
+
+@pytest.mark.parametrize("launcher", ["smddprun", "mpirun smddprun"])
+def test_a_job_of_smddprun_has_it(installed: Installed, script: Path, launcher: str) -> None:
+    *words, _ = launch_command(launcher, 2)
+    done = run_to_end([*words, installed.python, str(script), "--epochs", "1"])
+    assert done.returncode == 0, done.stdout
+    require_both(done.stdout, os.environ.get("PYTHONPATH"))
+
+
+def test_mpirun_has_it_by_the_command(installed: Installed, script: Path) -> None:
+    *words, _ = launch_command("mpirun", 2)
+    done = run_to_end([*words, installed.python, *COMMAND, str(script), "--epochs", "1"])
+    assert done.returncode == 0, done.stdout
+    require_both(done.stdout, os.environ.get("PYTHONPATH"))
+
+
+def test_a_job_may_do_without(installed: Installed, script: Path) -> None:
+    command = [*launch_command("smddprun", 1)[:-1], installed.python, str(script)]
+    done = run_to_end(command, environment={"SMDDP_HOROVOD": "off"})
+    assert "ModuleNotFoundError: No module named 'horovod'" in done.stdout
+    done = run_to_end(command, environment={"SMDDP_HOROVOD": "never"})
+    assert "SMDDP_HOROVOD" in done.stdout
+    assert "stand-in" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_job_that_is_not_python_hears_nothing_of_it(tmp_path: Path) -> None:
+    done = run_to_end([*launch_command("smddprun", 1)[:-1], "sh", "-c", "echo $PYTHONPATH; pwd"])
+    assert done.returncode == 0
+    assert "horovod" not in done.stdout
