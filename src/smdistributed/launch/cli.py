@@ -212,9 +212,12 @@ def _start_job(options: Options, accelerators: int, say: Callable[[str], None]) 
             f"--debug {options.debug} is no rank of {np}; expected 0 to {np - 1}. Change it, or"
             " -np."
         )
-    warning = environment.sharing_warning(np, 0 if options.cpu else accelerators)
-    if warning is not None:
-        say(warning)
+    for warning in (
+        environment.sharing_warning(np, 0 if options.cpu else accelerators),
+        environment.horovod_warning(os.environ),
+    ):
+        if warning is not None:
+            say(warning)
     cores = environment.usable_cores()
     environments = environment.local_environments(os.environ, np, environment.free_port(), cores)
     # What was given with -x is meant, even if it is a variable that is normally ours.

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each process is told: its environment and its command line.
 
-Pure apart from `free_port` and `visible_accelerators`, which look at the machine.
+Pure but for `free_port`, `visible_accelerators`, `horovod_warning`, which look at the machine.
 Source: dataparallel specification, sections 3.1 and 10.
 """
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -27,6 +28,7 @@ __all__ = [
     "apply_exports",
     "free_port",
     "full_command",
+    "horovod_warning",
     "local_environments",
     "model_parallel_variables",
     "names_this_host",
@@ -73,6 +75,22 @@ def with_horovod(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables with that of the stand-in for Horovod; one that is set stays as it is."""
     name, stand_in = _HOROVOD
     return {name: stand_in, **environ}
+
+
+def horovod_warning(environ: Mapping[str, str]) -> str | None:
+    """Returns what to say of a Horovod that is installed beside this package, if anything.
+
+    It goes before the stand-in, and asks another launcher who it is: of this job it knows nothing.
+    """
+    name, stand_in = _HOROVOD
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or spec.origin is None or environ.get(name, stand_in) != stand_in:
+        return None
+    return (
+        f"Horovod is installed at {spec.origin}. A script that imports horovod gets it, and each"
+        " process of this job would train alone. Uninstall it to have this package's stand-in, or"
+        f" start the script by horovodrun; {name}=off leaves this line out."
+    )
 
 
 def outside(environ: Mapping[str, str]) -> dict[str, str]:

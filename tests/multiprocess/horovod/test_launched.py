@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from launchers import launch_command, run_to_end
 
-from tests.multiprocess.horovod.installed import STAND_IN, Installed
+from tests.multiprocess.horovod.installed import (
+    STAND_IN,
+    Installed,
+    path_with,
+    write_package,
+)
 
 COMMAND = ("-m", "smdistributed.compat.horovod")
 # Found before anything of ours is imported by the script, and without help of PYTHONPATH.
@@ -63,3 +68,13 @@ def test_a_job_that_is_not_python_hears_nothing_of_it(tmp_path: Path) -> None:
     done = run_to_end([*launch_command("smddprun", 1)[:-1], "sh", "-c", "echo $PYTHONPATH; pwd"])
     assert done.returncode == 0
     assert "horovod" not in done.stdout
+
+
+def test_smddprun_tells_of_a_horovod_that_goes_before_it(tmp_path: Path) -> None:
+    where = write_package(tmp_path / "elsewhere") / "horovod" / "__init__.py"
+    command = [*launch_command("smddprun", 2)[:-1], "true"]
+    done = run_to_end(command, environment=path_with(tmp_path / "elsewhere"))
+    assert done.returncode == 0
+    assert f"Horovod is installed at {where}." in done.stdout
+    off = {**path_with(tmp_path / "elsewhere"), "SMDDP_HOROVOD": "off"}
+    assert "Horovod" not in run_to_end(command, environment=off).stdout
