@@ -311,8 +311,8 @@ def _require_agreement(
     if others:
         raise SMDDPMismatch(
             f"new_group(): this rank, {communicator.rank}, has passed the ranks {list(chosen)}, and"
-            f" rank {others[0]} of these others; expected the same on all members of a group. Let"
-            " all ranks pass one list, or each the list that it is in."
+            f" rank {others[0]}, one of these, has passed others; expected the same on all members"
+            " of a group. Let all ranks pass one list, or each the list that it is in."
         )
     if first[0] < communicator.world_size:
         raise SMDDPMismatch(
