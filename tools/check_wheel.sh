@@ -36,3 +36,9 @@ END
 sums=$("$bin/smddprun" -np 2 "$bin/python" two_rank_sum.py)
 echo "$sums"
 [[ $(grep -c "the sum of two ranks is right" <<<"$sums") == 2 ]]
+# The line for the interpreter's start has come with the wheel.
+"$bin/smddprun" -np 1 "$bin/python" -c "import horovod; print('the stand-in for Horovod is', horovod.__file__)"
+if "$bin/python" -c "import horovod" 2>/dev/null; then
+  echo "Horovod's stand-in is found outside of jobs"
+  exit 1
+fi

@@ -298,6 +298,7 @@ def test_a_plain_script_is_one_process_on_each_host(session: Session, source: Pa
     script = """
         import os
         assert "RANK" not in os.environ
+        assert os.environ["SMDDP_HOROVOD"] == "stand-in"
         print("alone on", os.environ["SM_CURRENT_HOST"])
     """
     fitted = estimator(source, session, script, hosts=2, distribution=None)

@@ -32,6 +32,7 @@ _NAME = "horovod"
 _INSTEAD = {
     "mxnet": "MXNet is not served",
     "ray": "start the script with smddprun, or Ray Train's workers with the smddp backend",
+    "tensorflow.data": "read the data with tf.data in each process",
     "spark": "write the data to files, and start the script with smddprun or an estimator's fit()",
 }
 
@@ -79,8 +80,8 @@ def _why_not(fullname: str) -> str | None:
         )
     if os.path.dirname(os.path.dirname(file)) != STAND_IN_FOLDER:
         return None
-    words = fullname.split(".")
-    instead = _INSTEAD.get(words[1], "docs/horovod.md has a table of its names")
+    below = fullname.partition(".")[2]
+    instead = _INSTEAD.get(below, "docs/horovod.md has a table of its names")
     return (
         f"{fullname} is not there: this horovod is the stand-in of smdistributed-open, which has"
         f" horovod.tensorflow, horovod.keras and horovod.torch. Instead: {instead}."
