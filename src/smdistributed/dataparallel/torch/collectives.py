@@ -16,6 +16,8 @@ are; `cuda/staged.py` takes CUDA tensors through host memory.
 from __future__ import annotations
 
 import abc
+import functools
+import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -295,6 +297,20 @@ class DirectCollectives(Collectives):
             return SmddpWork(self._engine.barrier(True, limit_s), [])
         self._engine.barrier(False, limit_s)
         return COMPLETED
+
+    def compare(self, purpose: str) -> TorchWork:
+        """See `ProcessGroupSmddp.compare`: an all-gather of nothing, with a label."""
+        size = self._calls.size
+        work = self._engine.all_gather_ptr(
+            0, [0] * size, [0] * size, 0, True, self._limit_s, None, _label(purpose), purpose
+        )
+        return SmddpWork(work, [])
+
+
+@functools.lru_cache(maxsize=4096)
+def _label(purpose: str) -> int:
+    """A digest that is not 0, which stands for no label."""
+    return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little") | 1
 
 
 @keep_from_compiler

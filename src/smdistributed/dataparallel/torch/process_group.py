@@ -408,6 +408,18 @@ class ProcessGroupSmddp(GroupIdentity):
             self._cuda.finish_queued(device)
         return self._direct.barrier(opts)
 
+    def compare(self, purpose: str) -> TorchWork:
+        """Start to compare in words what the ranks are about to do; no data moves.
+
+        Engines match calls by their order: two calls of one shape that a rank makes in another
+        order would be mixed up. What is compared beforehand is not. Costs one small operation.
+
+        Returns:
+            A handle. Waiting for it raises `SMDDPMismatch` if the purposes differ, which ends the
+            group, so that what follows fails as well.
+        """
+        return self._direct.compare(purpose)
+
     # ---- point to point --------------------------------------------------------------------
 
     def send(self, tensors: Sequence[Tensor], peer: int, tag: int = 0) -> TorchWork:
