@@ -64,25 +64,28 @@ def require_initialized(name: str) -> None:
 
 
 @keep_from_compiler
-def local_rank() -> int:
+def local_rank(group: Any = None) -> int:
     """Rank of this process among those on its host; torch's default group exists.
 
     What the launcher says about this very process counts. Where rank and world size are arguments
     of `init_process_group`, no launcher speaks of it, and a group of ours knows its hosts.
 
+    Args:
+        group: one of all ranks to ask; None is the default group.
+
     Raises:
         SMDDPConfigInvalid: neither a launcher nor the group can tell.
     """
-    membership, ranks = _told_of_this_process(), _ranks_of_this_host()
+    membership, ranks = _told_of_this_process(), _ranks_of_this_host(group)
     if membership is not None and membership.local_rank is not None:
         return membership.local_rank
     return ranks.index(dist.get_rank()) if ranks else _set_by_hand("LOCAL_RANK")
 
 
 @keep_from_compiler
-def local_size() -> int:
+def local_size(group: Any = None) -> int:
     """Number of processes on this host, as `local_rank`."""
-    membership, ranks = _told_of_this_process(), _ranks_of_this_host()
+    membership, ranks = _told_of_this_process(), _ranks_of_this_host(group)
     if membership is not None and membership.local_world_size is not None:
         return membership.local_world_size
     return len(ranks) if ranks else _set_by_hand("LOCAL_WORLD_SIZE")
@@ -96,12 +99,12 @@ def _told_of_this_process() -> Membership | None:
     return found if is_meant and found.source != "none" else None
 
 
-def _ranks_of_this_host() -> Sequence[int]:
-    """As the default group knows them; empty if it is of another backend."""
+def _ranks_of_this_host(group: Any = None) -> Sequence[int]:
+    """As the group, or the default group, knows them; empty if it is of another backend."""
     if dist.get_world_size() == 1:
         return [0]
-    group: Any = dist.distributed_c10d._get_default_group()
-    return getattr(group, "ranks_of_this_host", ())
+    asked: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    return getattr(asked, "ranks_of_this_host", ())
 
 
 def _set_by_hand(name: str) -> int:

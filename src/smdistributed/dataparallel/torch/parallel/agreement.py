@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 
-__all__ = ["describe_model", "first_difference", "require_agreement"]
+__all__ = ["describe_layout", "describe_model", "first_difference", "require_agreement"]
 
 
 def describe_model(
@@ -36,22 +36,40 @@ def describe_model(
         options: arguments of the wrapper that must be equal.
     """
     parameters = [
-        f"parameter {name}: {_layout(p)}, {'trained' if p.requires_grad else 'frozen'}"
+        f"parameter {name}: {describe_layout(p)}, {'trained' if p.requires_grad else 'frozen'}"
         for name, p in module.named_parameters()
         if name not in ignored
     ]
     buffers = [
-        f"buffer {name}: {_layout(b)}" for name, b in module.named_buffers() if name not in ignored
+        f"buffer {name}: {describe_layout(b)}"
+        for name, b in module.named_buffers()
+        if name not in ignored
     ]
     return [*(f"{name}={value}" for name, value in options.items()), *parameters, *buffers]
 
 
-def require_agreement(lines: Sequence[str], group: Any, device: torch.device) -> None:
+_WRAPPED = "DistributedDataParallel: the ranks wrap different models"
+_ADVICE = (
+    "Expected all parameters to be registered before wrapping, in the same order, with the same"
+    " shapes and dtypes on every rank, and the same arguments. Look for a branch that depends on"
+    " the rank while the model is made."
+)
+
+
+def require_agreement(
+    lines: Sequence[str],
+    group: Any,
+    device: torch.device,
+    *,
+    what: str = _WRAPPED,
+    advice: str = _ADVICE,
+) -> None:
     """Raise on every rank unless all ranks passed the same lines. A collective of `group`.
 
     Args:
         lines: see `describe_model`.
         device: one whose tensors the group can move.
+        what, advice: what the error says before and after the first difference.
 
     Raises:
         SMDDPMismatch: they differ; the text holds the first line that does, of every rank.
@@ -64,12 +82,7 @@ def require_agreement(lines: Sequence[str], group: Any, device: torch.device) ->
         return
     everyone: list[Any] = [None] * len(digests)
     dist.all_gather_object(everyone, list(lines), group)
-    raise SMDDPMismatch(
-        "DistributedDataParallel: the ranks wrap different models. The first difference:"
-        f" {first_difference(everyone)}. Expected all parameters to be registered before wrapping,"
-        " in the same order, with the same shapes and dtypes on every rank, and the same arguments."
-        " Look for a branch that depends on the rank while the model is made."
-    )
+    raise SMDDPMismatch(f"{what}. The first difference: {first_difference(everyone)}. {advice}")
 
 
 def first_difference(lines_by_rank: Sequence[Sequence[str]]) -> str:
@@ -86,7 +99,8 @@ def first_difference(lines_by_rank: Sequence[Sequence[str]]) -> str:
     return "none"
 
 
-def _layout(tensor: Tensor) -> str:
+def describe_layout(tensor: Tensor) -> str:
+    """Dtype, shape, unusual strides and kind of device, in words."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     text = f"{dtype} {list(tensor.shape)}"
     if not tensor.is_contiguous():

@@ -75,14 +75,19 @@ class Bucket:
         index: place in the order of reduction.
         slots: its parameters, in the order of reduction.
         missing: gradients that have yet to arrive in this step.
-        buffer: 1-d, of the gradients' dtype; None until allocated.
+        buffer: 1-d, of the gradients' dtype or the one given; None until allocated.
     """
 
     def __init__(
-        self, index: int, plan: fusion.BucketPlan, parameters: Sequence[tuple[str, Tensor]]
+        self,
+        index: int,
+        plan: fusion.BucketPlan,
+        parameters: Sequence[tuple[str, Tensor]],
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.index = index
         self.plan = plan
+        self._dtype = dtype
         self.slots = [
             GradientSlot(slot.index, *parameters[slot.index], slot.offset, self)
             for slot in plan.slots
@@ -93,7 +98,7 @@ class Bucket:
     def allocate(self, group: Any) -> None:
         """Take memory, filled with zeros, and make the views. Not a collective."""
         parameter = self.slots[0].parameter
-        dtype, device = parameter.dtype, parameter.device
+        dtype, device = self._dtype or parameter.dtype, parameter.device
         buffer = None
         allocate_shared = getattr(group, "allocate_shared", None)
         if device.type == "cpu" and allocate_shared is not None and self.plan.capacity_bytes:
@@ -112,7 +117,10 @@ class Bucket:
 
 
 def make_buckets(
-    parameters: Sequence[tuple[str, Tensor]], bucket_cap_bytes: int, world_size: int
+    parameters: Sequence[tuple[str, Tensor]],
+    bucket_cap_bytes: int,
+    world_size: int,
+    dtype: torch.dtype | None = None,
 ) -> list[Bucket]:
     """Returns the buckets of named parameters, in the order of reduction; takes no memory yet.
 
@@ -120,13 +128,20 @@ def make_buckets(
         parameters: in the order in which backward is expected to produce their gradients.
         bucket_cap_bytes: see `fusion.plan_buckets`.
         world_size: every rank reduces an equal share.
+        dtype: of the buckets; None: that of the parameters. With another one the gradients cannot
+            lie in the buckets, and `GradientSlot.adopt_gradient` must not be called.
     """
     specs = [
-        fusion.TensorSpec(name, p.numel() * p.element_size(), str(p.dtype), str(p.device))
+        fusion.TensorSpec(
+            name,
+            p.numel() * (dtype or p.dtype).itemsize,
+            str(dtype or p.dtype),
+            str(p.device),
+        )
         for name, p in parameters
     ]
     plans = fusion.plan_buckets(specs, bucket_cap_bytes, world_size)
-    return [Bucket(index, plan, parameters) for index, plan in enumerate(plans)]
+    return [Bucket(index, plan, parameters, dtype) for index, plan in enumerate(plans)]
 
 
 def _view(buffer: Tensor, slot: GradientSlot) -> Tensor:
