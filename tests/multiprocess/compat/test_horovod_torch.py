@@ -1,0 +1,68 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smdistributed.compat.horovod.torch`: every collective against a local computation, on ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import run_ranks
+
+from . import horovod_ranks as ranks
+
+SIZES = [2, 3]
+
+
+@pytest.mark.parametrize("world_size", [1, *SIZES])
+def test_who_takes_part(world_size: int) -> None:
+    run_ranks(ranks.identity, world_size)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "smddp"])
+def test_the_scripts_own_group_is_left_alone(backend: str) -> None:
+    run_ranks(ranks.beside_the_scripts_group, 2, backend)
+
+
+def test_timelines_are_those_of_the_profiler(tmp_path: Path) -> None:
+    for text in run_ranks(ranks.timeline, 2, str(tmp_path)):
+        assert any("all_reduce" in str(event.get("name")) for event in _events(text))
+
+
+def _events(text: str) -> Any:
+    trace = json.loads(text)
+    return trace["traceEvents"] if isinstance(trace, dict) else trace
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_reductions_equal_a_local_computation(world_size: int) -> None:
+    run_ranks(ranks.reductions, world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_exchanges_equal_a_local_computation(world_size: int) -> None:
+    run_ranks(ranks.exchanges, world_size)
+
+
+@pytest.mark.parametrize("world_size", SIZES)
+def test_gradients_are_those_that_horovod_documents(world_size: int) -> None:
+    run_ranks(ranks.gradients_of_collectives, world_size)
+
+
+@pytest.mark.parametrize(
+    ("disagreement", "words"),
+    [
+        (ranks.swapped_names, r"hvd.allreduce_async(name='a')"),
+        (ranks.swapped_broadcasts, r"hvd.broadcast(name='of rank 1')"),
+        (ranks.other_shapes, "all dimensions but the first"),
+        (ranks.other_parameters, "ranks broadcast different parameters"),
+        (ranks.uneven_join, "equally many batches"),
+    ],
+)
+def test_ranks_that_disagree_get_an_error_each(disagreement: Any, words: str) -> None:
+    for error, text, bases in run_ranks(disagreement, 2):
+        assert error == "SMDDPMismatch", text
+        assert "HorovodInternalError" in bases or "SMDDPError" in bases
+        assert words in text
