@@ -436,8 +436,10 @@ def fault_error_beside_a_loop_in_a_session(rank: int, scratch: Path) -> Any:
 
 def _interrupted(rank: int, scratch: Path, make: Callable[[Any, Any], Callable[[], Any]]) -> Any:
     """Rank 0 waits for rank 1, which is busy until rank 0 has ended, when Ctrl-C comes."""
-    tf, sdp = _start()
-    call = make(tf, sdp)
+    return _interrupted_in(rank, scratch, make(*_start()))
+
+
+def _interrupted_in(rank: int, scratch: Path, call: Callable[[], Any]) -> Any:
     call()
     if rank == VICTIM:
         _wait_for([scratch / "told0"])
@@ -478,6 +480,79 @@ def fault_interrupt_that_is_handled(rank: int, scratch: Path) -> Any:
         time.sleep(0.01)
     sdp.shutdown()
     return value, len(came)
+
+
+# --- in a group of some ranks --------------------------------------------------------------------
+
+
+def _start_with_a_group() -> tuple[Any, Any, Any]:
+    """Of ranks 0 and 1."""
+    tf, sdp = _start()
+    return tf, sdp, sdp.new_group([0, 1])
+
+
+def _sum_of_all(sdp: Any) -> float:
+    return float(sdp.oob_allreduce(1.0, op=sdp.ReduceOp.SUM))
+
+
+def fault_killed_in_a_group(rank: int, scratch: Path) -> Any:
+    """Rank 1; rank 2 is not in the group."""
+    tf, sdp, group = _start_with_a_group()
+    if rank == 2:
+        return None
+    if rank == VICTIM:
+        _strike(signal.SIGKILL, 0.15)
+    x = tf.ones([600_011])
+    return told_by(_forever, lambda: sdp.oob_allreduce(x, group=group))
+
+
+def fault_local_error_in_a_group(rank: int, scratch: Path) -> Any:
+    """As `_local_error`; the group of all ranks goes on."""
+    tf, sdp, group = _start_with_a_group()
+    told = None
+    if group.included():
+
+        @tf.function(input_signature=[tf.TensorSpec([2, 2])])
+        def step(matrix: Any) -> Any:
+            return sdp.oob_allreduce(matrix[0, 0], group=group), tf.linalg.inv(matrix)
+
+        step([[1.0, 0.0], [0.0, 2.0]])
+        if rank == VICTIM:
+            _wait_for([scratch / "told0"])
+        told = told_by(step, [[1.0, 0.0], [0.0, 0.0 if rank == 0 else 2.0]])
+        (scratch / f"told{rank}").touch()
+    return told, _sum_of_all(sdp)
+
+
+def fault_error_beside_a_loop_in_a_group(rank: int, scratch: Path) -> Any:
+    """With a collective of all ranks that stands in no loop."""
+    tf, sdp, group = _start_with_a_group()
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 1])], autograph=False)
+    def step(matrix: Any) -> Any:
+        inverse = tf.linalg.inv(matrix)
+        of_all = sdp.oob_allreduce(1.0, op=sdp.ReduceOp.SUM)
+        if group.included():
+            body = lambda i, x: (i + 1, x + sdp.oob_allreduce(1.0, group=group))  # noqa: E731
+            tf.while_loop(lambda i, x: i < 2, body, (0, 0.0))
+        return inverse, of_all
+
+    step.get_concrete_function()
+    step([[1.0]])
+    sdp.oob_allreduce(0.0)
+    own = told_by(step, [[0.0 if rank == 0 else 1.0]])
+    later = None
+    if group.included():
+        later = told_by(_forever, lambda: sdp.oob_allreduce(1.0, group=group))
+    return own, later, _sum_of_all(sdp)
+
+
+def fault_interrupted_in_a_group(rank: int, scratch: Path) -> Any:
+    tf, sdp, group = _start_with_a_group()
+    if rank == 2:
+        return None
+    call = lambda: sdp.oob_allreduce(tf.ones([4]), group=group)  # noqa: E731
+    return _interrupted_in(rank, scratch, call)
 
 
 # --- nothing wrong -------------------------------------------------------------------------------

@@ -222,6 +222,43 @@ def test_ctrl_c_that_a_script_handles_itself(backend: str) -> None:
 
 
 @both_backends
+def test_a_killed_rank_is_named_in_its_group(backend: str) -> None:
+    values = _returned(backend, "killed_in_a_group")
+    _require(values[0], "SMDDPPeerLost", "rank 1 (host", "group 'default/1.0'")
+    if backend == "kernels":
+        assert "AbortedError" in {values[0]["type_name"], *values[0]["bases"]}
+        assert values[0]["text"].rpartition("}} ")[2].startswith("SMDDPPeerLost: "), values[0]
+
+
+def test_an_error_of_another_operation_is_told_to_its_group_alone() -> None:
+    values = _returned("kernels", "local_error_in_a_group")
+    (own, _), (told, _), (nothing, _) = (values[rank] for rank in range(NUM_RANKS))
+    assert "not invertible" in own["text"], own
+    assert own["after_s"] < TIMEOUT_S / 2
+    _require(told, "SMDDPPeerLost", "rank 0 (host", "its step failed or was cancelled while")
+    assert nothing is None
+    assert [total for _, total in values.values()] == [NUM_RANKS] * 3
+
+
+@both_backends
+def test_an_error_beside_a_loop_ends_the_group_of_the_loop_alone(backend: str) -> None:
+    values = _returned(backend, "error_beside_a_loop_in_a_group")
+    assert "not invertible" in values[0][0]["text"], values[0]
+    assert values[2][:2] == [None, None]
+    for rank in (0, 1):
+        _require(values[rank][1], "SMDDPPeerLost", "rank 0 (host", "a step of it failed")
+    assert [total for *_, total in values.values()] == [NUM_RANKS] * 3
+
+
+@both_backends
+def test_ctrl_c_while_a_rank_waits_in_a_group(backend: str) -> None:
+    values = _returned(backend, "interrupted_in_a_group")
+    assert "KeyboardInterrupt" in values[0]["type_name"] + values[0]["text"], values[0]
+    assert values[0]["after_s"] < TIMEOUT_S / 2, "it did not run into the timeout"
+    _require(values[1], "SMDDPPeerLost", "rank 0 (host")
+
+
+@both_backends
 def test_calls_before_init_and_after_shutdown(backend: str) -> None:
     for before, again, after, values in _returned(backend, "calls_outside_of_a_job").values():
         for name, told in {**before, **after}.items():
