@@ -35,6 +35,7 @@ class Collectives:
             np.arange(num_bytes // 4) % 1000 + 1000.0 * rank for rank in range(sdp.size())
         )
         self._instance_key = _FIRST_INSTANCE_KEY + 10 * number
+        self._group = sdp.new_group(range(sdp.size()))
 
     def columns(self) -> dict[str, Call]:
         """By name; verified.
@@ -43,11 +44,13 @@ class Collectives:
             AssertionError: a sum is wrong.
         """
         ours = tf.function(self._ours, autograph=False)
+        in_group = tf.function(self._in_group, autograph=False)
         raw = tf.function(self._raw, autograph=False)
         strategy = tf.function(self._by_strategy, autograph=False)
         nothing = tf.function(tf.negative, autograph=False)
         found: dict[str, Call] = {
             "smddp": lambda: ours(self._x),
+            "group": lambda: in_group(self._x),
             "tensorflow": lambda: raw(self._x),
             "strategy": lambda: strategy(self._x),
             "nothing": lambda: nothing(self._x),
@@ -61,6 +64,10 @@ class Collectives:
 
     def _ours(self, x: Any) -> Any:
         return sdp.oob_allreduce(x, op=sdp.ReduceOp.SUM)
+
+    def _in_group(self, x: Any) -> Any:
+        """The same in a group of its own, of all ranks."""
+        return sdp.oob_allreduce(x, op=sdp.ReduceOp.SUM, group=self._group)
 
     def _raw(self, x: Any, offset: int = 0) -> Any:
         """The operation under every strategy of `tf.distribute`, as a ring."""

@@ -51,9 +51,9 @@ class Clock:
     """Turns of columns, on all ranks at once."""
 
     def __init__(self) -> None:
-        from smdistributed.dataparallel.tensorflow.job import communicator
+        from smdistributed.dataparallel.tensorflow.job import resolve_group
 
-        self._group = communicator("the benchmark")
+        self._group = resolve_group(None, "the benchmark").communicator("the benchmark")
 
     def measure(
         self, columns: Mapping[str, Callable[[], Any]], rounds: int, turn_s: float

@@ -28,6 +28,7 @@ _SIZES = {4: "4 B", 4 << 10: "4 KiB", 256 << 10: "256 KiB", 4 << 20: "4 MiB", 25
 _STEPS = {
     "compute": "compute alone",
     "tape": "`DistributedGradientTape`",
+    "group": "the same in a group of all ranks",
     "optimizer": "`DistributedOptimizer`",
     "strategy": "`MultiWorkerMirroredStrategy`",
 }
@@ -97,12 +98,12 @@ def collectives_table(records: list[dict[str, Any]], floor_ms: dict[str, float])
                 str(record["ranks"]),
                 *(_time(columns[name]) for name in names),
                 "–" if floor is None else f"{floor:.3g}",
-                *(_spread(to_ours[name]) for name in ("tensorflow", "strategy")),
+                *(_spread(to_ours[name]) for name in ("group", "tensorflow", "strategy")),
             ]
         )
     header = ["Tensor", "Ranks", "smddp, ms", "TensorFlow, ms", "strategy, ms", "nothing, ms"]
     header += ["smddp eagerly, ms", "TensorFlow eagerly, ms", "Floor, ms"]
-    header += ["TensorFlow / smddp", "strategy / smddp"]
+    header += ["in a group / smddp", "TensorFlow / smddp", "strategy / smddp"]
     return page_parts.table(header, lines)
 
 

@@ -28,6 +28,7 @@ def columns(strategy: Any, batch: int) -> dict[str, Step]:
     made = {
         "compute": _step(_Plain()),
         "tape": _step(_Tape()),
+        "group": _step(_TapeInGroup()),
         "optimizer": _step(_Optimizer()),
         "strategy": _strategy_step(strategy),
     }
@@ -74,6 +75,20 @@ class _Tape(_Plain):
 
     def loss(self, loss: Any) -> Any:
         return sdp.oob_allreduce(loss)
+
+
+class _TapeInGroup(_Plain):
+    """The same in a group of its own, of all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._group = sdp.new_group(range(sdp.size()))
+
+    def tape(self, tape: Any) -> Any:
+        return sdp.DistributedGradientTape(tape, group=self._group)
+
+    def loss(self, loss: Any) -> Any:
+        return sdp.oob_allreduce(loss, group=self._group)
 
 
 class _Optimizer(_Plain):
