@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launchers import launch_command, run_to_end
 
-from tests.multiprocess.horovod.installed import (
+from tests.multiprocess.compat.installed import (
     STAND_IN,
     Installed,
     path_with,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.multiprocess.horovod.installed import ROOT, STAND_IN, Installed
+from tests.multiprocess.compat.installed import ROOT, STAND_IN, Installed
 
 COMMAND = ("-m", "smdistributed.compat.horovod")
 

@@ -14,7 +14,7 @@ from machine_speed import scaled
 
 from smdistributed.compat.horovod import finder
 from smdistributed.launch import environment
-from tests.multiprocess.horovod.installed import (
+from tests.multiprocess.compat.installed import (
     IN_A_JOB,
     STAND_IN,
     START,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.multiprocess.horovod.installed import Installed
+from tests.multiprocess.compat.installed import Installed
 
 
 @pytest.fixture(scope="session")
