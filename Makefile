@@ -61,7 +61,7 @@ requirements = $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pypro
 
 # What an installed package is made from. Of the Python files only those that make a folder a package:
 # the installation is editable, it uses the others where they lie.
-PACKAGE_SOURCES := pyproject.toml CMakeLists.txt src/smdistributed/_common/version.py \
+PACKAGE_SOURCES := pyproject.toml CMakeLists.txt src/smdistributed/_common/version.py $(wildcard src/*.pth) \
 	$(shell find src -name __init__.py) \
 	$(shell find cmake native -name '*.cc' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt)
 

@@ -16,6 +16,7 @@ from tests.multiprocess.compat.installed import (
     path_with,
     write_package,
 )
+from tests.packages import require
 
 COMMAND = ("-m", "smdistributed.compat.horovod")
 # Found before anything of ours is imported by the script, and without help of PYTHONPATH.
@@ -78,3 +79,26 @@ def test_smddprun_tells_of_a_horovod_that_goes_before_it(tmp_path: Path) -> None
     assert f"Horovod is installed at {where}." in done.stdout
     off = {**path_with(tmp_path / "elsewhere"), "SMDDP_HOROVOD": "off"}
     assert "Horovod" not in run_to_end(command, environment=off).stdout
+
+
+def test_torchrun_has_it_by_the_command_with_torch(installed: Installed, tmp_path: Path) -> None:
+    require("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import horovod.torch as hvd\n"
+        "from horovod.common.exceptions import HorovodInternalError\n"
+        "from horovod.torch.compression import Compression\n"
+        "from horovod.torch.mpi_ops import allreduce_async_, synchronize\n"
+        "import os, torch\n"
+        "hvd.init()\n"
+        "assert Compression is hvd.Compression\n"
+        "assert HorovodInternalError is hvd.HorovodInternalError\n"
+        "mine = torch.tensor([1.0 + hvd.rank()])\n"
+        "synchronize(allreduce_async_(mine, op=hvd.Sum))\n"
+        "os.write(1, f'{hvd.rank()} of {hvd.size()} has {mine.item()}\\n'.encode())\n"
+    )
+    torchrun = [installed.python, "-m", "torch.distributed.run", "--standalone"]
+    done = run_to_end([*torchrun, "--nproc-per-node", "2", *COMMAND, str(script)])
+    assert done.returncode == 0, done.stdout
+    for rank in range(2):
+        assert f"{rank} of 2 has 3.0\n" in done.stdout, done.stdout
