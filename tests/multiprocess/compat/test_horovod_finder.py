@@ -157,6 +157,25 @@ def test_a_module_that_is_not_there_says_what_to_do(
     assert "Instead: " in last
 
 
+@pytest.mark.parametrize("framework", ["torch"])
+def test_without_the_framework_nothing_is_half_imported(
+    installed: Installed, tmp_path: Path, framework: str
+) -> None:
+    code = f"""
+import sys
+sys.modules[{framework!r}] = None  # as if it were not installed
+for attempt in range(2):
+    try:
+        import horovod.{framework}
+    except ModuleNotFoundError as error:
+        print(error.name)
+import horovod
+assert not hasattr(horovod, {framework!r}) and "horovod.{framework}" not in sys.modules
+"""
+    done = installed.run("-c", code, folder=tmp_path, environment=IN_A_JOB)
+    assert (done.stdout, done.stderr) == (f"{framework}\n" * 2, "")
+
+
 def test_a_folder_that_only_has_the_name_is_told(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "horovod").mkdir()
     done = installed.run("-c", "import horovod.torch", folder=tmp_path, environment=IN_A_JOB)
