@@ -139,6 +139,7 @@ def reductions(rank: int, world_size: int) -> None:
                 assert hvd.poll(handle)
                 same(again, result, **tolerance)
         _flags(hvd, rank, world_size)
+        _forms_are_one(hvd, rank, world_size)
         _older_and_scaled(hvd, rank, world_size)
         _not_contiguous(hvd, rank, world_size)
         _grouped(hvd, rank, world_size)
@@ -150,6 +151,12 @@ def _flags(hvd: Any, rank: int, world_size: int) -> None:
     assert hvd.allreduce(mine, op=hvd.Max).tolist() == [True, True, False]
     assert hvd.allreduce(mine, op=hvd.Min).tolist() == [world_size == 1, True, False]
     assert raised(hvd.allreduce, mine)[0] == "SMDDPUnsupported"
+
+
+def _forms_are_one(hvd: Any, rank: int, world_size: int) -> None:
+    mine = torch.tensor([float(rank)])
+    call = hvd.allreduce_ if rank else hvd.allreduce
+    same(call(mine, name="the same"), torch.tensor([(world_size - 1) / 2]))
 
 
 def _older_and_scaled(hvd: Any, rank: int, world_size: int) -> None:
@@ -421,3 +428,33 @@ def uneven_join(rank: int, world_size: int) -> tuple[str, str, list[str]]:
     with horovod() as hvd:
         hvd.allreduce(torch.ones(3))
         return raised(hvd.join) if rank == 0 else raised(hvd.allreduce, torch.ones(3))
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+def refusals(rank: int, world_size: int, names: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """By name of a collective, class and text of the error for a process set and for Adasum."""
+    found = {}
+    with horovod() as hvd:
+        for name in names:
+            function = getattr(hvd, name)
+            data: Any = [torch.ones(3)] if name.startswith("grouped") else torch.ones(3)
+            arguments = {"broadcast": [data, 0], "barrier": []}.get(name.partition("_")[0], [data])
+            if name == "sparse_allreduce_async":
+                arguments = [data, None]
+            more = {"op": hvd.Sum} if "sparse" in name else {}
+            found[name] = [raised(function, *arguments, process_set=[0], **more)[:2]]
+            if "reduce" in name:
+                found[name].append(raised(function, *arguments, op=hvd.Adasum)[:2])
+    return found
+
+
+def refuses_norm_on_cpu(rank: int, world_size: int) -> None:
+    with horovod() as hvd:
+        norm, x = hvd.SyncBatchNorm(3), torch.randn(2, 3)
+        error, text, _ = raised(norm, x)
+        assert error == "SMDDPUnsupported"
+        assert "torch.nn.BatchNorm2d" in text
+        norm.eval()
+        assert norm(x).shape == x.shape

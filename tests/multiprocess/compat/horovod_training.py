@@ -67,40 +67,48 @@ def _alone(
     return _weights(model)
 
 
-def training(rank: int, world_size: int, case: str) -> None:
+def training(rank: int, world_size: int, cases: list[str]) -> None:
     """Several steps, in the ways that a script may write them, give what one process gives."""
-    tolerance = TOLERANCE
     with horovod() as hvd:
-        model = _model(seed=rank)  # which the broadcast makes equal
-        hvd.broadcast_parameters(_model().state_dict() if rank == 0 else model.state_dict(), 0)
-        if rank == 0:
-            model = _model()
-        make, factor = (_adam if case == "adam" else _sgd), 1.0
-        inner = make(model)
-        options: dict[str, Any] = {"named_parameters": model.named_parameters()}
-        if case == "unnamed":
-            options = {}
-        if case == "sum":
-            options["op"], factor = hvd.Sum, float(world_size)
-        if case == "fp16":
-            options["compression"], tolerance = hvd.Compression.fp16, {"rtol": 1e-2, "atol": 1e-3}
-        if case == "own compressor":
-            options["compression"] = _Doubled
-        if case == "predivide":
-            options["gradient_predivide_factor"] = 2.0
-        if case == "passes":
-            options["backward_passes_per_step"] = 2
-        optimizer = hvd.DistributedOptimizer(inner, **options)
-        assert isinstance(optimizer, type(inner))
-        assert type(optimizer).__name__ == type(inner).__name__
-        hvd.broadcast_optimizer_state(optimizer, 0)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
-        for step in range(4):
-            x = _mine(step, rank, world_size)
-            _one_step(case, optimizer, model, x)
-            scheduler.step()
-        same(_weights(model), _alone(world_size, make, 4, factor), **tolerance)
-        _require_equal_bits(hvd, model)
+        for case in cases:
+            try:
+                _train(hvd, rank, world_size, case)
+            except Exception as error:
+                raise AssertionError(f"{case}: {error}") from error
+
+
+def _train(hvd: Any, rank: int, world_size: int, case: str) -> None:
+    tolerance = TOLERANCE
+    model = _model(seed=rank)  # which the broadcast makes equal
+    hvd.broadcast_parameters(_model().state_dict() if rank == 0 else model.state_dict(), 0)
+    if rank == 0:
+        model = _model()
+    make, factor = (_adam if case == "adam" else _sgd), 1.0
+    inner = make(model)
+    options: dict[str, Any] = {"named_parameters": model.named_parameters()}
+    if case == "unnamed":
+        options = {}
+    if case == "sum":
+        options["op"], factor = hvd.Sum, float(world_size)
+    if case == "fp16":
+        options["compression"], tolerance = hvd.Compression.fp16, {"rtol": 1e-2, "atol": 1e-3}
+    if case == "own compressor":
+        options["compression"] = _Doubled
+    if case == "predivide":
+        options["gradient_predivide_factor"] = 2.0
+    if case == "passes":
+        options["backward_passes_per_step"] = 2
+    optimizer = hvd.DistributedOptimizer(inner, **options)
+    assert isinstance(optimizer, type(inner))
+    assert type(optimizer).__name__ == type(inner).__name__
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    for step in range(4):
+        x = _mine(step, rank, world_size)
+        _one_step(case, optimizer, model, x)
+        scheduler.step()
+    same(_weights(model), _alone(world_size, make, 4, factor), **tolerance)
+    _require_equal_bits(hvd, model)
 
 
 class _Doubled:
@@ -468,32 +476,40 @@ def parameters_of_root(rank: int, world_size: int) -> None:
         assert "broadcast_object" in raised(hvd.broadcast_parameters, [("x", 1)], 0)[1]
 
 
-def optimizer_state_of_root(rank: int, world_size: int, kind: str, has_state: str) -> None:
+def optimizer_states_of_root(rank: int, world_size: int, cases: list[tuple[str, str]]) -> None:
     """Fresh on some ranks, with state on others: afterwards as the root's."""
     with horovod() as hvd:
-        root = 1
-
-        def made(r: int) -> tuple[nn.Module, Any]:
-            model = _model()
-            options = {"lr": 0.01 * (r + 1), "weight_decay": 0.1 * r}
-            optimizer = getattr(torch.optim, kind)(model.parameters(), **options)
-            if kind == "SGD":
-                optimizer.param_groups[0]["momentum"] = 0.9
-            if has_state == "all" or (has_state == "root") is (r == root):
-                for _ in range(r + 1):
-                    optimizer.zero_grad()
-                    model(_batch(r, 1)).square().mean().backward()
-                    optimizer.step()
-            return model, optimizer
-
-        model, inner = made(rank)
-        before = _weights(model)
-        optimizer = hvd.DistributedOptimizer(inner) if rank != 2 else inner
-        optimizer.zero_grad()
-        hvd.broadcast_optimizer_state(optimizer, root_rank=root)
-        same(_weights(model), before)
-        expected = made(root)[1].state_dict()
-        same(optimizer.state_dict()["state"], expected["state"])
-        assert optimizer.state_dict()["param_groups"] == expected["param_groups"]
+        for kind, has_state in cases:
+            try:
+                _optimizer_state_of_root(hvd, rank, kind, has_state)
+            except Exception as error:
+                raise AssertionError(f"{kind}, {has_state}: {error}") from error
         lbfgs = torch.optim.LBFGS(_model().parameters())
         assert "load_state_dict" in raised(hvd.broadcast_optimizer_state, lbfgs, 0)[1]
+
+
+def _optimizer_state_of_root(hvd: Any, rank: int, kind: str, has_state: str) -> None:
+    root = 1
+
+    def made(r: int) -> tuple[nn.Module, Any]:
+        model = _model()
+        options = {"lr": 0.01 * (r + 1), "weight_decay": 0.1 * r}
+        optimizer = getattr(torch.optim, kind)(model.parameters(), **options)
+        if kind == "SGD":
+            optimizer.param_groups[0]["momentum"] = 0.9
+        if has_state == "all" or (has_state == "root") is (r == root):
+            for _ in range(r + 1):
+                optimizer.zero_grad()
+                model(_batch(r, 1)).square().mean().backward()
+                optimizer.step()
+        return model, optimizer
+
+    model, inner = made(rank)
+    before = _weights(model)
+    optimizer = hvd.DistributedOptimizer(inner) if rank != 2 else inner
+    optimizer.zero_grad()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=root)
+    same(_weights(model), before)
+    expected = made(root)[1].state_dict()
+    same(optimizer.state_dict()["state"], expected["state"])
+    assert optimizer.state_dict()["param_groups"] == expected["param_groups"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness import run_ranks
 
-from . import horovod_ranks as ranks
+from tests.multiprocess.compat import horovod_ranks as ranks
 
 SIZES = [2, 3]
 
@@ -54,7 +54,7 @@ def test_gradients_are_those_that_horovod_documents(world_size: int) -> None:
 @pytest.mark.parametrize(
     ("disagreement", "words"),
     [
-        (ranks.swapped_names, r"hvd.allreduce_async(name='a')"),
+        (ranks.swapped_names, r"hvd.allreduce(name='a')"),
         (ranks.swapped_broadcasts, r"hvd.broadcast(name='of rank 1')"),
         (ranks.other_shapes, "all dimensions but the first"),
         (ranks.other_parameters, "ranks broadcast different parameters"),
@@ -66,3 +66,51 @@ def test_ranks_that_disagree_get_an_error_each(disagreement: Any, words: str) ->
         assert error == "SMDDPMismatch", text
         assert "HorovodInternalError" in bases or "SMDDPError" in bases
         assert words in text
+
+
+COLLECTIVES = [
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "reducescatter",
+    "reducescatter_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "sparse_allreduce_async",
+    "allgather",
+    "allgather_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+]
+
+
+@pytest.fixture(scope="module")
+def refusals() -> Any:
+    return run_ranks(ranks.refusals, 1, COLLECTIVES)[0]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_process_sets_and_adasum_are_refused(refusals: Any, name: str) -> None:
+    outcomes = zip(refusals[name], ["hvd.global_process_set", "op=hvd.Average"], strict=False)
+    for (error, text), instead in outcomes:
+        assert error == "SMDDPUnsupported"
+        assert f"hvd.{name}()" in text
+        assert instead in text
+    assert len(refusals[name]) == (2 if "reduce" in name else 1)
+
+
+def test_a_norm_of_several_ranks_is_refused_on_cpus() -> None:
+    run_ranks(ranks.refuses_norm_on_cpu, 2)

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from harness import run_ranks
 
-from . import horovod_training as ranks
+from tests.multiprocess.compat import horovod_training as ranks
 
 WAYS = [
     "sgd",
@@ -27,14 +28,9 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("case", WAYS)
-def test_training_equals_one_process(case: str) -> None:
-    run_ranks(ranks.training, 2, case)
-
-
-@pytest.mark.parametrize("case", ["sgd", "passes"])
-def test_training_equals_one_process_on_three_ranks(case: str) -> None:
-    run_ranks(ranks.training, 3, case)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_training_equals_one_process(world_size: int) -> None:
+    run_ranks(ranks.training, world_size, WAYS)
 
 
 def test_one_rank_reduces_nothing() -> None:
@@ -94,7 +90,6 @@ def test_parameters_of_the_root(world_size: int) -> None:
     run_ranks(ranks.parameters_of_root, world_size)
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam"])
-@pytest.mark.parametrize("has_state", ["root", "others", "all"])
-def test_the_optimizer_state_of_the_root(kind: str, has_state: str) -> None:
-    run_ranks(ranks.optimizer_state_of_root, 3, kind, has_state)
+def test_the_optimizer_state_of_the_root() -> None:
+    cases = list(itertools.product(["SGD", "Adam"], ["root", "others", "all"]))
+    run_ranks(ranks.optimizer_states_of_root, 3, cases)

@@ -34,7 +34,7 @@ from torch._C._distributed_c10d import (
 from torch.distributed import ReduceOp
 
 from smdistributed.compat.horovod import common
-from smdistributed.compat.horovod.torch.handles import Handle, start_comparison, synchronize
+from smdistributed.compat.horovod.torch.handles import Handle, start_comparison
 from smdistributed.compat.horovod.torch.job import global_process_set, require_group
 from smdistributed.compat.horovod.torch.tensors import (
     copy_of,
@@ -185,7 +185,9 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: Any = global_process_set
 ) -> Any:
     """As `broadcast`, in place and without a gradient; returns the tensor."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return _start_broadcast(
+        "broadcast_", tensor, root_rank, name, process_set, in_place=True
+    ).wait()
 
 
 class _Broadcast(torch.autograd.Function):

@@ -266,11 +266,11 @@ def broadcast_object(
     common.require_all_ranks(process_set, caller)
     comparison = start_comparison(caller, name)
     is_root = group.rank() == root_rank
-    packed = _packed(obj, group.rank()) if is_root else torch.empty(0, dtype=torch.uint8)
+    packed = _packed(obj, group.rank()) if is_root else _room(0)
     size = torch.tensor([packed.numel()], dtype=torch.int64, device="cpu")
     broadcast_(size, root_rank)
     if not is_root:
-        packed = torch.empty(int(size), dtype=torch.uint8, device="cpu")
+        packed = _room(int(size))
     broadcast_(packed, root_rank)
     if comparison is not None:
         comparison.wait()
@@ -305,6 +305,10 @@ def _packed(obj: Any, rank: int) -> Tensor:
     except Exception as error:
         text = pickle.dumps(_Failure(rank, f"{type(error).__name__}: {error}"))
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _room(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
 def _unpacked(packed: Tensor, caller: str) -> Any:

@@ -70,7 +70,10 @@ def _checked(handle: Any, caller: str) -> Handle:
 
 
 def start_comparison(caller: str, name: str | None) -> Any:
-    """Let the ranks compare a call that has a name; returns a handle, or None without a name."""
+    """Let the ranks compare a call that has a name; returns a handle, or None without a name.
+
+    The forms of an operation are one: a rank may call `allreduce`, another `allreduce_async_`.
+    """
     if name is None:
         return None
     return require_group(caller).compare(_purpose(caller, str(name)))
@@ -78,4 +81,5 @@ def start_comparison(caller: str, name: str | None) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _purpose(caller: str, name: str) -> str:
-    return f"hvd.{caller}(name={name!r})"
+    operation = caller.replace("_async", "").rstrip("_")
+    return f"hvd.{operation}(name={name!r})"

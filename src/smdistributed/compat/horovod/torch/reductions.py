@@ -38,7 +38,7 @@ from torch.distributed import (
 from smdistributed.compat.horovod import common
 from smdistributed.compat.horovod.common import Average, Max, Min, Op, Product, Sum
 from smdistributed.compat.horovod.torch.exchanges import allgather, grouped_allgather
-from smdistributed.compat.horovod.torch.handles import Handle, start_comparison, synchronize
+from smdistributed.compat.horovod.torch.handles import Handle, start_comparison
 from smdistributed.compat.horovod.torch.job import global_process_set, require_group
 from smdistributed.compat.horovod.torch.tensors import (
     copy_of,
@@ -136,9 +136,8 @@ def allreduce_(
     process_set: Any = global_process_set,
 ) -> Any:
     """As `allreduce`, in place and without a gradient; returns the tensor."""
-    return synchronize(
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    given = (average, name, op, prescale_factor, postscale_factor, process_set)
+    return _start("allreduce_", [tensor], *given, in_place=True).wait()
 
 
 def allreduce(
@@ -224,11 +223,8 @@ def grouped_allreduce_(
     process_set: Any = global_process_set,
 ) -> Any:
     """As `allreduce_`, for a list."""
-    return synchronize(
-        grouped_allreduce_async_(
-            tensors, average, name, op, prescale_factor, postscale_factor, process_set
-        )
-    )
+    given = (average, name, op, prescale_factor, postscale_factor, process_set)
+    return _start("grouped_allreduce_", tensors, *given, in_place=True, is_list=True).wait()
 
 
 def grouped_allreduce(
