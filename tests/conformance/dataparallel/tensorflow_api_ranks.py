@@ -75,7 +75,7 @@ def find(rank: int, world_size: int) -> dict[str, Any]:
     found["signatures"] = {
         name: signature(getattr(sdp, name))
         for name in sdp.__all__
-        if name not in ("Compression", "ReduceOp", "keras")
+        if inspect.isroutine(getattr(sdp, name)) or name == "BroadcastGlobalVariablesHook"
     }
     found["keras signatures"] = {
         "DistributedOptimizer": signature(keras.DistributedOptimizer),

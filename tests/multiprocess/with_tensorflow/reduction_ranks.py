@@ -476,13 +476,13 @@ def memory_mib(name: str) -> float:
 
 def check_calls_that_do_not_fit_are_taught(rank: int, size: int) -> None:
     x = tf.constant([1.0])
-    text = raised(TypeError, sdp.allreduce, x)
-    assert "'param_index'" in text, text
-    assert "Horovod's allreduce(tensor), call oob_allreduce(tensor)" in text
+    text = raised(TypeError, sdp.allreduce, x, surprise=1)
+    assert "'surprise'" in text, text
+    assert "expected allreduce(tensor)" in text
     assert "expected broadcast(tensor, root_rank, name=)" in raised(TypeError, sdp.broadcast, x)
     assert "process_set" in raised(TypeError, sdp.oob_allreduce, x, process_set=1)
-    text = raised(TypeError, tf.function(lambda: sdp.allreduce(x)))
-    assert "call oob_allreduce(tensor)" in text, text
+    text = raised(TypeError, tf.function(lambda: sdp.allreduce()))
+    assert "expected allreduce(tensor)" in text, text
 
 
 def check_no_global_variables_eagerly(rank: int, size: int) -> None:

@@ -60,11 +60,13 @@ from smdistributed.dataparallel.tensorflow.broadcasts import (
     broadcast_variables,
     overlap,
 )
+from smdistributed.dataparallel.tensorflow.gathers import allgather, grouped_allgather
 from smdistributed.dataparallel.tensorflow.gradient_tape import DistributedGradientTape
 from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import (
     close_group,
     init,
+    is_initialized,
     local_rank,
     local_size,
     new_group,
@@ -72,9 +74,19 @@ from smdistributed.dataparallel.tensorflow.job import (
     shutdown,
     size,
 )
+from smdistributed.dataparallel.tensorflow.objects import (
+    allgather_object,
+    broadcast_object,
+    broadcast_object_fn,
+)
 from smdistributed.dataparallel.tensorflow.optimizers import DistributedOptimizer
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
-from smdistributed.dataparallel.tensorflow.reductions import allreduce, oob_allreduce
+from smdistributed.dataparallel.tensorflow.reductions import (
+    allreduce,
+    grouped_allreduce,
+    oob_allreduce,
+)
+from smdistributed.dataparallel.tensorflow.synchronization import barrier, join
 
 __all__ = [  # noqa: RUF022 - in the order of the specification; then ours
     "init",
@@ -99,7 +111,26 @@ __all__ = [  # noqa: RUF022 - in the order of the specification; then ours
     "Group",
     "close_group",
     "new_group",
+    # Horovod's.
+    "Average",
+    "Max",
+    "Min",
+    "Sum",
+    "allgather",
+    "allgather_object",
+    "barrier",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "is_initialized",
+    "join",
 ]
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
 
 remedies.install()
 
