@@ -48,7 +48,11 @@ def check_signatures(rank: int, size: int) -> None:
         "op": ReduceOp.AVERAGE,
         "bucket_cap_mb": 25,
     }
-    ours = {"group": None}
+    ours = {
+        "group": None,
+        "backward_passes_per_step": 1,
+        "average_aggregated_gradients": False,
+    }
     parameters = inspect.signature(DistributedOptimizer).parameters
     assert {name: each.default for name, each in parameters.items()} == {**both, **ours}
     assert list(parameters) == [*both, *ours]

@@ -26,6 +26,7 @@ from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsup
 from smdistributed.dataparallel.fusion import parse_bucket_cap
 from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
 from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.optimizers.accumulation import checked_passes
 from smdistributed.dataparallel.tensorflow.optimizers.reducer import (
     GradientReducer,
     make_distributed,
@@ -56,6 +57,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     bucket_cap_mb: Any = DEFAULT_BUCKET_CAP_MB,
     *,
     group: Group | None = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """Makes an optimizer reduce gradients over all ranks before it uses them.
 
@@ -76,6 +79,11 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         bucket_cap_mb: size of the fusion buffers in MiB, of which 128 bytes must be a part;
             default: `SMDDP_BUCKET_CAP_MB`.
         group: of `new_group`, whose ranks' gradients are averaged; None: all ranks.
+        backward_passes_per_step: add up the gradients of so many batches on each rank, reduce the
+            sums and apply them in the last of these steps; the others change no weight, and
+            `iterations` counts updates. With loss scaling every step reduces. Keras 3 saves the
+            number with the optimizer, as its own `gradient_accumulation_steps`.
+        average_aggregated_gradients: divide these sums by their number of batches.
 
     Returns:
         The optimizer: the object that was given, if it is one of Keras. What `get_config` says and
@@ -84,8 +92,9 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
 
     Raises:
         SMDDPUnsupported: a device is set; Keras 3 does not run on TensorFlow.
-        SMDDPConfigInvalid: (a ValueError) MIN or MAX; no such compression; a `bucket_cap_mb` that
-            cannot be; no optimizer, or one that is distributed already.
+        SMDDPConfigInvalid: (a ValueError) MIN or MAX; no such compression; a `bucket_cap_mb` or
+            `backward_passes_per_step` that cannot be; no optimizer, or one that is distributed
+            already.
 
     Source: specification, section 7.7.
     """
@@ -100,6 +109,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
             None if bucket_cap_mb is DEFAULT_BUCKET_CAP_MB else bucket_cap_mb, default_cap
         ),
         "group": group,
+        "passes": checked_passes(backward_passes_per_step),
+        "is_average_of_passes": bool(average_aggregated_gradients),
     }
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         from smdistributed.dataparallel.tensorflow.optimizers import session
@@ -112,6 +123,10 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         )
     inner = _inner_of_loss_scaling(optimizer)
     mixin = _mixin(inner, given=optimizer)
+    if arguments["passes"] > 1 and hasattr(inner, "stateless_apply"):
+        from smdistributed.dataparallel.tensorflow.optimizers import keras3
+
+        keras3.accumulate(inner, arguments["passes"])
     make_distributed(
         inner,
         mixin,

@@ -32,7 +32,7 @@ from smdistributed.dataparallel.tensorflow import remedies
 from smdistributed.dataparallel.tensorflow.optimizers.reducer import GradientReducer, reducer_of
 from smdistributed.dataparallel.tensorflow.xla import UNSUPPORTED_TEXT
 
-__all__ = ["Keras3Distributed", "prepare_keras"]
+__all__ = ["Keras3Distributed", "accumulate", "prepare_keras"]
 
 _MARK = "_smddp_wraps"
 # What a loss-scaling optimizer wraps that has looked at gradients which nobody reduced before.
@@ -54,13 +54,22 @@ class Keras3Distributed:
         gradients = list(grads)
         variables = None if trainable_variables is None else list(trainable_variables)
         targets = self._trainable_variables if variables is None else variables
-        if reducer.is_suspended or len(gradients) != len(targets):
-            return parent.apply(gradients, variables)  # which knows what is wrong with the lengths
+        if len(gradients) != len(targets):
+            return parent.apply(gradients, variables)  # which knows what is wrong with that
+        given, accumulates = gradients, self._accumulates(targets)
+        if reducer.passes > 1 and accumulates and gradients:
+            pairs = reducer.present.filled(list(zip(gradients, targets, strict=True)))
+            gradients, targets = map(list, zip(*pairs, strict=True))
+            variables = targets
+        if reducer.is_suspended:
+            return parent.apply(gradients, variables)
         _require_no_look_before(reducer)
-        if self._accumulates(targets) and not reducer.knows_reduced(gradients):
+        is_open = not reducer.knows_reduced(given)
+        if is_open and accumulates:
             with reducer.deferred(gradients, targets):
                 return parent.apply(gradients, variables)
-        gradients = reducer.reduce(gradients, targets)
+        if is_open:
+            gradients = reducer.reduce(gradients, targets)
         with reducer.suspended():
             return parent.apply(gradients, variables)
 
@@ -72,7 +81,11 @@ class Keras3Distributed:
 
     def _clip_gradients(self, grads: Any) -> Any:
         parent: Any = super()
-        return parent._clip_gradients(self._smddp_reducer.reduce_deferred(grads))
+        reducer = self._smddp_reducer
+        reduced = reducer.reduce_deferred(grads)
+        if reducer.passes > 1 and not reducer.is_average_of_passes:
+            reduced = [gradient * reducer.passes for gradient in reduced]  # Keras averages
+        return parent._clip_gradients(reduced)
 
 
 def _require_no_look_before(reducer: GradientReducer) -> None:
@@ -86,6 +99,35 @@ def _require_no_look_before(reducer: GradientReducer) -> None:
         " gradients that are reduced before, or ranks skip different steps. Distribute the whole,"
         f" and not its parts: DistributedOptimizer({whole}(...))."
     )
+
+
+def accumulate(optimizer: Any, passes: int) -> None:
+    """Has Keras add up gradients over so many steps; its own mechanism, also in what it saves.
+
+    Raises:
+        SMDDPConfigInvalid: (a ValueError) it does so already.
+        SMDDPUnsupported: it is made of several.
+    """
+    if optimizer.gradient_accumulation_steps:
+        raise SMDDPConfigInvalid(
+            f"DistributedOptimizer got backward_passes_per_step={passes}, and an optimizer with"
+            f" gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, which is the"
+            " same thing in Keras 3; expected one of them. Leave one out."
+        )
+    if getattr(optimizer, "optimizers", None):
+        raise SMDDPUnsupported(
+            f"DistributedOptimizer got backward_passes_per_step={passes} and a"
+            f" {type(optimizer).__name__} of several optimizers; expected one optimizer. Make each"
+            " of them with gradient_accumulation_steps= instead."
+        )
+    optimizer.gradient_accumulation_steps = passes
+    if optimizer.built:
+        optimizer._accumulated_gradients = [
+            optimizer.add_variable_from_reference(variable, name="gradient_accumulator")
+            for variable in optimizer._trainable_variables
+        ]
+    # From now on it counts passes, and says `iterations` of what is that many times fewer.
+    optimizer._iterations.assign(optimizer._iterations * passes)
 
 
 def prepare_keras(keras: Any) -> None:

@@ -27,6 +27,10 @@ from smdistributed.dataparallel.compression import Compressor
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.gradient_reduction import is_reduced, reduce_gradients
 from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.optimizers.accumulation import (
+    LocalSums,
+    PresentGradients,
+)
 
 __all__ = ["GradientReducer", "make_distributed", "reducer_of"]
 
@@ -43,6 +47,8 @@ class GradientReducer:
         bucket_cap_bytes: size of the fusion buffers.
         optimizer_name: for messages.
         group: whose ranks; None: all.
+        passes: of how many batches gradients are added up before they are reduced.
+        is_average_of_passes: divide these sums by `passes`.
         is_suspended: the gradients that the optimizer gets now have been reduced by its caller.
         built_for: variables that a tf-keras optimizer last got all of.
     """
@@ -53,10 +59,14 @@ class GradientReducer:
     bucket_cap_bytes: int
     optimizer_name: str
     group: Group | None = None
+    passes: int = 1
+    is_average_of_passes: bool = False
     is_suspended: bool = False
     built_for: list[Any] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.present = PresentGradients()
+        self.sums = LocalSums(self.passes, self.is_average_of_passes) if self.passes > 1 else None
         self._has_warned = False
         self._own: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._deferred: tuple[list[bool], list[Any]] | None = None

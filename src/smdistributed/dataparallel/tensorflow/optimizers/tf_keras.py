@@ -28,6 +28,7 @@ class TfKerasDistributed:
     """What a distributed optimizer of tf-keras does in another way."""
 
     _smddp_reducer: GradientReducer
+    iterations: Any
 
     def build(self, var_list: Any) -> Any:
         """Builds; remembers for what."""
@@ -35,6 +36,30 @@ class TfKerasDistributed:
         self._smddp_reducer.built_for = variables
         parent: Any = super()
         return parent.build(variables)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[_Pair],
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As the wrapped optimizer, which reduces; or adds up, and does so in every n-th pass."""
+        parent: Any = super()
+        reducer = self._smddp_reducer
+        if reducer.sums is None:
+            return parent.apply_gradients(
+                grads_and_vars, name, skip_gradients_aggregation, **kwargs
+            )
+        pairs = list(grads_and_vars)
+        is_reduced = skip_gradients_aggregation or reducer.knows_reduced(
+            [gradient for gradient, _ in pairs]
+        )
+        reducer.sums.step(
+            pairs, lambda sums: parent.apply_gradients(sums, name, is_reduced, **kwargs)
+        )
+        return self.iterations
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def aggregate_gradients(self, grads_and_vars: Iterable[_Pair]) -> list[_Pair]:
@@ -52,6 +77,7 @@ class LegacyDistributed:
     """What a distributed optimizer of `optimizers.legacy` does in another way."""
 
     _smddp_reducer: GradientReducer
+    iterations: Any
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_gradients(
@@ -63,11 +89,20 @@ class LegacyDistributed:
         """Reduces, then applies; here, since what follows leaves out what is None."""
         pairs = list(grads_and_vars)
         reducer = self._smddp_reducer
-        if experimental_aggregate_gradients and not reducer.is_suspended:
-            pairs = reducer.reduce_pairs(pairs)
+        is_open = experimental_aggregate_gradients and not reducer.is_suspended
         parent: Any = super()
-        with reducer.suspended():
-            return parent.apply_gradients(pairs, name, experimental_aggregate_gradients)
+
+        def apply(pairs: list[_Pair], is_open: bool) -> Any:
+            if is_open:
+                pairs = reducer.reduce_pairs(pairs)
+            with reducer.suspended():
+                return parent.apply_gradients(pairs, name, experimental_aggregate_gradients)
+
+        if reducer.sums is None:
+            return apply(pairs, is_open)
+        is_open = is_open and not reducer.knows_reduced([gradient for gradient, _ in pairs])
+        reducer.sums.step(pairs, lambda sums: apply(sums, is_open))
+        return self.iterations
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _aggregate_gradients(self, grads_and_vars: Iterable[_Pair]) -> list[_Pair]:
