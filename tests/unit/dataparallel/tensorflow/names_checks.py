@@ -61,6 +61,8 @@ KERAS_NAMES = {
     "ReduceOp",
     "callbacks",
     "init",
+    "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
     "rank",

@@ -32,6 +32,7 @@ from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import (
     close_group,
     init,
+    is_initialized,
     local_rank,
     local_size,
     new_group,
@@ -40,6 +41,7 @@ from smdistributed.dataparallel.tensorflow.job import (
     size,
 )
 from smdistributed.dataparallel.tensorflow.keras import callbacks
+from smdistributed.dataparallel.tensorflow.keras.loading import load_model
 from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
 
 __all__ = [
@@ -50,6 +52,8 @@ __all__ = [
     "callbacks",
     "close_group",
     "init",
+    "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
     "new_group",
@@ -70,6 +74,8 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
     bucket_cap_mb: Any = optimizers.DEFAULT_BUCKET_CAP_MB,
     *,
     group: Group | None = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """As `smdistributed.dataparallel.tensorflow.DistributedOptimizer`, without `use_locking`.
 
@@ -85,4 +91,6 @@ def DistributedOptimizer(  # noqa: N802 -- the published name
         op=op,
         bucket_cap_mb=bucket_cap_mb,
         group=group,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
     )

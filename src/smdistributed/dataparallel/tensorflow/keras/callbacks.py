@@ -11,7 +11,6 @@ Source: dataparallel specification, section 8.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -19,13 +18,28 @@ import tensorflow as tf
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.broadcasts import broadcast_variables
 from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.keras.checkpoints import BestModel
+from smdistributed.dataparallel.tensorflow.keras.in_use import keras_in_use
+from smdistributed.dataparallel.tensorflow.keras.learning_rates import (
+    LearningRateSchedule,
+    LearningRateWarmup,
+)
 from smdistributed.dataparallel.tensorflow.keras.logs import average_logs
 
 if TYPE_CHECKING:  # they are made on demand, see __getattr__
+    BestModelCheckpoint: Any
     BroadcastGlobalVariablesCallback: Any
+    LearningRateScheduleCallback: Any
+    LearningRateWarmupCallback: Any
     MetricAverageCallback: Any
 
-__all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback"]
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 
 class _Broadcast:
@@ -99,29 +113,28 @@ class _MetricAverage:
         average_logs({} if logs is None else logs, self.group)
 
 
-_BODIES: dict[str, type] = {
-    "BroadcastGlobalVariablesCallback": _Broadcast,
-    "MetricAverageCallback": _MetricAverage,
+# With the name of the class of Keras that each derives from.
+_BODIES: dict[str, tuple[type, str]] = {
+    "BestModelCheckpoint": (BestModel, "ModelCheckpoint"),
+    "BroadcastGlobalVariablesCallback": (_Broadcast, "Callback"),
+    "LearningRateScheduleCallback": (LearningRateSchedule, "Callback"),
+    "LearningRateWarmupCallback": (LearningRateWarmup, "Callback"),
+    "MetricAverageCallback": (_MetricAverage, "Callback"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _BODIES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    body = _BODIES[name]
+    body, base = _BODIES[name]
     namespace = {"__doc__": body.__doc__, "__module__": __name__, "__qualname__": name}
-    made = type(name, (body, _keras_in_use().callbacks.Callback), namespace)
+    made = type(name, (body, getattr(keras_in_use().callbacks, base)), namespace)
     globals()[name] = made
     return made
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_BODIES})
-
-
-def _keras_in_use() -> Any:
-    imported = [name for name in ("keras", "tf_keras") if name in sys.modules]
-    return sys.modules[imported[0]] if len(imported) == 1 else tf.keras
 
 
 def _require_no_device(device: Any) -> None:
