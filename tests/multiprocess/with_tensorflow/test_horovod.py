@@ -1,0 +1,66 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's names for TensorFlow, against NumPy and against one process.
+
+Source: Horovod's public API; see docs/horovod.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from tensorflow_harness import run_tensorflow_ranks
+
+from tests.multiprocess.with_tensorflow.horovod_names import REFUSED, REFUSED_ARGUMENTS, WORKING
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+
+CHECKS = Checks("horovod_ranks.py")
+FALLBACK = [
+    "check_allreduce",
+    "check_allgather",
+    "check_gradients_of_what_is_gathered",
+    "check_barrier_and_join",
+    "check_the_tape",
+]
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
+
+
+@functools.cache
+def what_names_do() -> dict[str, str]:
+    file = Path(__file__).with_name("horovod_ranks.py")
+    (found,) = run_tensorflow_ranks(f"{file}:what_names_do", 1)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("module", WORKING)
+def test_names_are_there(module: str) -> None:
+    found = {name: what_names_do()[f"{module}.{name}"] for name in WORKING[module]}
+    assert found == dict.fromkeys(WORKING[module], "there")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [(f"{m}.{name}", text) for m, names in REFUSED.items() for name, text in names.items()],
+)
+def test_refused_names_say_what_to_write(name: str, advice: str) -> None:
+    assert advice in what_names_do()[name]
+
+
+@pytest.mark.parametrize("call", REFUSED_ARGUMENTS)
+def test_refused_arguments_say_what_to_write(call: str) -> None:
+    assert REFUSED_ARGUMENTS[call] in what_names_do()[call]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_horovod(name: str, ranks: int) -> None:
+    CHECKS.require(name, ranks)
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_horovod_by_python_functions(name: str) -> None:
+    CHECKS.require(name, 2, FALLBACK, SMDDP_TF_OPERATIONS="python")
