@@ -133,7 +133,6 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
-    "keras",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -177,7 +176,10 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the `keras` subpackage when it is asked for: it needs Keras, which takes a second."""
+    """Imports the `keras` subpackage when it is asked for: it needs Keras, which takes a second.
+
+    It is not in `__all__`: the stand-in imports all that is.
+    """
     if name == "keras":
         return importlib.import_module(f"{__name__}.keras")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

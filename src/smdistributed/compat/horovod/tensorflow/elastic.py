@@ -7,7 +7,7 @@ Source: Horovod's public API; see docs/horovod.md.
 
 from smdistributed.compat.horovod import common
 
-__all__ = ["ELASTIC_INSTEAD", "ELASTIC_WHY", "TensorFlowKerasState", "TensorFlowState", "run"]
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 ELASTIC_WHY = "ranks do not come and go while a job runs"
 ELASTIC_INSTEAD = (
