@@ -157,7 +157,7 @@ def test_a_module_that_is_not_there_says_what_to_do(
     assert "Instead: " in last
 
 
-@pytest.mark.parametrize("framework", ["torch"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_without_the_framework_nothing_is_half_imported(
     installed: Installed, tmp_path: Path, framework: str
 ) -> None:

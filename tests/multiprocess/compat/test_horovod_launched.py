@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launchers import launch_command, run_to_end
+from preloaded import Preload
 
 from tests.multiprocess.compat.installed import (
     STAND_IN,
@@ -81,7 +82,7 @@ def test_smddprun_tells_of_a_horovod_that_goes_before_it(tmp_path: Path) -> None
     assert "Horovod" not in run_to_end(command, environment=off).stdout
 
 
-def test_torchrun_has_it_by_the_command_with_torch(installed: Installed, tmp_path: Path) -> None:
+def test_torchrun_has_it_by_the_command_with_torch(tmp_path: Path) -> None:
     require("torch")
     script = tmp_path / "train.py"
     script.write_text(
@@ -97,8 +98,29 @@ def test_torchrun_has_it_by_the_command_with_torch(installed: Installed, tmp_pat
         "synchronize(allreduce_async_(mine, op=hvd.Sum))\n"
         "os.write(1, f'{hvd.rank()} of {hvd.size()} has {mine.item()}\\n'.encode())\n"
     )
-    torchrun = [installed.python, "-m", "torch.distributed.run", "--standalone"]
-    done = run_to_end([*torchrun, "--nproc-per-node", "2", *COMMAND, str(script)])
+    done = run_to_end([*launch_command("torchrun", 2), *COMMAND, str(script)])
+    assert done.returncode == 0, done.stdout
+    for rank in range(2):
+        assert f"{rank} of 2 has 3.0\n" in done.stdout, done.stdout
+
+
+def test_names_of_tensorflow_and_keras_are_those_of_ours(tmp_path: Path) -> None:
+    require("tensorflow")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import horovod.tensorflow as hvd\n"
+        "import horovod.keras, horovod.tensorflow.keras, horovod.tensorflow.keras.callbacks\n"
+        "import os, tensorflow as tf\n"
+        "hvd.init()\n"
+        "keras = horovod.tensorflow.keras\n"
+        "assert keras.rank() == hvd.rank() and keras.Compression is hvd.Compression\n"
+        "name = 'MetricAverageCallback'\n"
+        "assert getattr(keras.callbacks, name) is getattr(horovod.keras.callbacks, name)\n"
+        "total = hvd.allreduce(tf.constant([1.0 + hvd.rank()]), op=hvd.Sum).numpy()\n"
+        "os.write(1, f'{hvd.rank()} of {hvd.size()} has {total[0]}\\n'.encode())\n"
+    )
+    command = launch_command("smddprun", 2, preload=Preload.KERAS_3)
+    done = run_to_end([*command, *COMMAND, str(script)])
     assert done.returncode == 0, done.stdout
     for rank in range(2):
         assert f"{rank} of 2 has 3.0\n" in done.stdout, done.stdout

@@ -108,6 +108,14 @@ def test_torch() -> None:
     require_equal(Preload.TORCH, {each: ours(each) for each in sections})
 
 
+def test_tensorflow() -> None:
+    require("tensorflow")
+    sections = ("tensorflow", "tensorflow.elastic", "tensorflow.keras")
+    below = ("tensorflow.keras.callbacks", "tensorflow.keras.elastic")
+    names = [f"horovod.{each}" for each in (*sections, *below)]
+    require_equal(Preload.KERAS_3, {each: ours(each) for each in names})
+
+
 def test_every_module_of_the_stand_in_is_one_of_ours() -> None:
     for path in STAND_IN.rglob("*.py"):
         for module in re.findall(r"^from (smdistributed\.\S+) import \*", path.read_text(), re.M):
