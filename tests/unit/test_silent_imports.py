@@ -19,6 +19,7 @@ TORCH = (
     "smdistributed.dataparallel.torch.distributed",
     "smdistributed.dataparallel.torch.parallel.distributed",
     "smdistributed.modelparallel.torch",
+    "smdistributed.compat.horovod.torch",
 )
 TENSORFLOW = ("smdistributed.dataparallel.tensorflow.keras",)
 

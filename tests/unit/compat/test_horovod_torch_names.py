@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import smdistributed.compat.horovod.torch as hvd
+from smdistributed.compat.horovod.torch import job
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 
 # Those of release 0.28.1, and `is_homogeneous` of its `mpi_ops`.
@@ -169,6 +170,26 @@ def test_arguments_of_init_are_refused() -> None:
     with pytest.raises(SMDDPUnsupported, match=r"process_sets='dynamic'.*new_group"):
         hvd.init(process_sets="dynamic")
     assert not hvd.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "cross", "is_homogeneous"),
+    [
+        ([2, 2], 0, (0, 2), True),
+        ([2, 2], 3, (1, 2), True),
+        ([1, 3], 1, (1, 2), False),
+        ([1, 3], 3, (0, 1), False),
+        ([3, 1, 2], 5, (1, 2), False),
+    ],
+)
+def test_places_on_several_hosts(
+    sizes: list[int], rank: int, cross: tuple[int, int], is_homogeneous: bool
+) -> None:
+    table = [(local, size) for size in sizes for local in range(size)]
+    place = job._place_of(rank, table)
+    assert (place.local_rank, place.local_size) == table[rank]
+    assert (place.cross_rank, place.cross_size) == cross
+    assert place.is_homogeneous is is_homogeneous
 
 
 @pytest.mark.parametrize("call", [hvd.poll, hvd.synchronize])

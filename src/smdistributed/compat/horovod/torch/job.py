@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -148,17 +149,22 @@ def _make_default_group() -> None:
 def _find_place(group: ProcessGroupSmddp) -> _Place:
     """A collective: which ranks share a host, and who has this rank's number on other hosts."""
     mine = [rank_on_host(group), len(group.ranks_of_this_host)]
-    rows = torch.zeros(group.size(), 2, dtype=torch.int64, device="cpu")
     row = torch.tensor(mine, dtype=torch.int64, device="cpu")
+    rows = torch.empty(group.size(), 2, dtype=torch.int64, device="cpu")
     group.all_gather_single(rows, row).wait()
-    table = rows.tolist()
-    peers = [rank for rank, (local, _) in enumerate(table) if local == mine[0]]
+    return _place_of(group.rank(), rows.tolist())
+
+
+def _place_of(rank: int, table: Sequence[Sequence[int]]) -> _Place:
+    """Of the ranks' (local rank, local size)."""
+    local_rank, local_size = table[rank]
+    peers = [peer for peer, (local, _) in enumerate(table) if local == local_rank]
     return _Place(
-        local_rank=mine[0],
-        local_size=mine[1],
-        cross_rank=peers.index(group.rank()),
+        local_rank=local_rank,
+        local_size=local_size,
+        cross_rank=peers.index(rank),
         cross_size=len(peers),
-        is_homogeneous=len({local_size for _, local_size in table}) == 1,
+        is_homogeneous=len({size for _, size in table}) == 1,
     )
 
 
