@@ -282,6 +282,26 @@ def more_parameters(rank: int, world_size: int) -> None:
         _require_equal_bits(hvd, model)
 
 
+def hooks_and_skipped_steps(rank: int, world_size: int) -> None:
+    """Hooks run once, on reduced gradients; a step that a scaler leaves out is no second one."""
+    with horovod() as hvd:
+        model = _model()
+        optimizer = hvd.DistributedOptimizer(_sgd(model), op=hvd.Sum)
+        seen = []
+        optimizer.register_step_pre_hook(lambda *_: seen.append(model[0].bias.grad.clone()))
+        optimizer.load_state_dict(optimizer.state_dict())
+        for step in range(2):
+            optimizer.zero_grad()
+            model(_mine(step, rank, world_size)).sum().backward()
+            if step == 0:
+                optimizer.synchronize()  # and no step
+            else:
+                optimizer.step()
+        theirs = hvd.allgather_object(seen)
+        assert len(seen) == 1
+        assert all(torch.equal(each[0], seen[0]) for each in theirs)
+
+
 def misuse(rank: int, world_size: int) -> None:
     with horovod() as hvd:
         model = _model()

@@ -55,6 +55,10 @@ def test_parameters_that_come_later() -> None:
     run_ranks(ranks.more_parameters, 2)
 
 
+def test_hooks_and_steps_that_are_left_out() -> None:
+    run_ranks(ranks.hooks_and_skipped_steps, 2)
+
+
 def test_misuse_is_told_in_words() -> None:
     run_ranks(ranks.misuse, 2)
 

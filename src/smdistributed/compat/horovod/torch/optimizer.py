@@ -182,6 +182,7 @@ class _DistributedOptimizer:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own; raises between `backward()` and `step()` or `synchronize()`."""
         self._require_none_reduced("optimizer.zero_grad()", "Move zero_grad() before backward().")
+        self._synchronized = False  # a scaler may have left out the step
         super().zero_grad(*args, **kwargs)
 
     def _require_none_reduced(self, what: str, advice: str) -> None:
@@ -203,6 +204,10 @@ class _DistributedOptimizer:
             self._reduction.abandon()
         self._synchronized, self._should_synchronize = False, True
         super().load_state_dict(*args, **kwargs)
+
+    # torch would put the step's hooks around this method as well; they belong around the inner one,
+    # where gradients are reduced.
+    step.hooked = True  # type: ignore[attr-defined]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise SMDDPUnsupported(
