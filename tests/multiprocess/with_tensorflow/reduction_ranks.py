@@ -243,11 +243,13 @@ def check_what_cannot_be_reduced(rank: int, size: int) -> None:
         text = raised(SMDDPUnsupported, function, tf.constant(["text"]))
         assert "string, which cannot be sent" in text
         assert "convert it first" in text
-        assert "None" in raised(SMDDPConfigInvalid, function, None)
         ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
         assert "RaggedTensor" in raised(SMDDPUnsupported, function, ragged)
         sparse = tf.sparse.from_dense([[1.0]])
         assert "tf.sparse.to_dense" in raised(SMDDPUnsupported, function, sparse)
+    for function in (sdp.oob_allreduce, lambda x: sdp.broadcast(x, 0)):
+        assert "None" in raised(SMDDPConfigInvalid, function, None)
+    assert sdp.allreduce(None, 0, 1) is None
     text = raised(SMDDPConfigInvalid, sdp.oob_allreduce, 1.0, op="sum")
     assert "oob_allreduce() got op=sum; expected one of ReduceOp.AVERAGE" in text
     assert "more than once" in raised(SMDDPAlreadyInitialized, sdp.init)

@@ -103,6 +103,7 @@ def allreduce(
         name,
         group,
         factors=_Factors.checked(prescale_factor, postscale_factor, "allreduce()"),
+        takes_none=True,
     )
 
 
@@ -225,12 +226,13 @@ def _reduce(
     name: str | None,
     chosen: Group | None,
     factors: _Factors = _Factors(),
+    takes_none: bool = False,
 ) -> Any:
     reduce_op = resolve_op(op, caller)
     compressor = resolve_compression(compression)
     group = resolve_group(chosen, caller)
     leaves = tf.nest.flatten(value)
-    tensors = [to_tensor(leaf, caller) for leaf in leaves if leaf is not None]
+    tensors = [to_tensor(leaf, caller) for leaf in leaves if leaf is not None or not takes_none]
     for tensor in tensors:
         require_transportable(tensor.dtype, caller)
         _require_defined(tensor.dtype, reduce_op, caller)
