@@ -120,7 +120,7 @@ def check_momentum_correction(rank: int, size: int) -> None:
     if not IS_KERAS_3:
         makers += [K.optimizers.legacy.SGD, K.optimizers.legacy.RMSprop]
     for make in makers:
-        for corrected in (True, False):
+        for corrected in (True, False) if make is K.optimizers.SGD else (True,):
             callback = hvd.callbacks.LearningRateScheduleCallback(
                 0.01, lambda epoch: 1 + 4 * epoch, momentum_correction=corrected
             )
@@ -188,10 +188,11 @@ def check_passes_equal_one_process(rank: int, size: int) -> None:
             model = small_model()
             loop(model, distributed(), *mine, size, epochs=2)
             require_close(model.get_weights(), expected, 12)
-            model = small_model()
-            model.compile(optimizer=distributed(), loss="mse")
-            fit(model, *mine, size, epochs=2, callbacks=distributed_callbacks())
-            require_close(model.get_weights(), expected, 12)
+            if not is_average:  # `fit` traces, which takes seconds
+                model = small_model()
+                model.compile(optimizer=distributed(), loss="mse")
+                fit(model, *mine, size, epochs=2, callbacks=distributed_callbacks())
+                require_close(model.get_weights(), expected, 12)
 
 
 def check_passes_change_nothing_but_the_last(rank: int, size: int) -> None:

@@ -129,6 +129,7 @@ def check_allreduce(rank: int, size: int) -> None:
     assert hvd.allreduce(None) is None
     assert sdp.allreduce(None) is None
     assert float(hvd.allreduce(float(rank))) == (size - 1) / 2
+    assert hk.allreduce(1.0).dtype == tf.float32
     assert hvd.allreduce(tf.Variable(everyone[rank])).dtype == tf.float32
     half = hvd.allreduce(mine, compression=hvd.Compression.fp16)
     np.testing.assert_allclose(half, expected[hvd.Average], rtol=1e-3)
@@ -276,6 +277,9 @@ def check_barrier_and_join(rank: int, size: int) -> None:
     found = hvd.join()
     assert 0 <= found < size
     assert hvd.allgather_object(found) == [found] * size
+    assert "after the loop" in raised(SMDDPUnsupported, tf.function(hvd.join))
+    with tf.Graph().as_default():
+        assert "Run oob_allreduce()" in raised(SMDDPUnsupported, hvd.barrier)
 
 
 def check_the_tape(rank: int, size: int) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 import smdistributed.dataparallel.tensorflow.keras as sdp_keras
@@ -183,7 +182,7 @@ def allreduce(
     """
     return _evaluated(
         mpi_ops.allreduce(
-            _tensor(value),
+            tf.convert_to_tensor(value),
             average,
             compression=compression,
             op=op,
@@ -196,12 +195,12 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """The rows of all ranks, as `allgather` of the package above; at once, as `allreduce`."""
-    return _evaluated(mpi_ops.allgather(_tensor(value), name))
+    return _evaluated(mpi_ops.allgather(tf.convert_to_tensor(value), name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """The value of one rank, as `broadcast` of the package above; at once, as `allreduce`."""
-    return _evaluated(mpi_ops.broadcast(_tensor(value), root_rank, name))
+    return _evaluated(mpi_ops.broadcast(tf.convert_to_tensor(value), root_rank, name))
 
 
 reducescatter = common.refused(
@@ -240,10 +239,6 @@ def load_model(
         legacy_opts,
         sparse_as_dense=False,
     )
-
-
-def _tensor(value: Any) -> Any:
-    return value if isinstance(value, tf.Tensor) else tf.constant(np.asarray(value))
 
 
 def _evaluated(tensor: Any) -> Any:
