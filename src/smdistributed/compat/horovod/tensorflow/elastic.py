@@ -15,7 +15,7 @@ ELASTIC_INSTEAD = (
     " can be started again with other ranks."
 )
 
-run = common.refused("elastic.run()", ELASTIC_WHY, ELASTIC_INSTEAD)
+run = common.refused("elastic.run", ELASTIC_WHY, ELASTIC_INSTEAD)
 TensorFlowState = common.refused_class("elastic.TensorFlowState", ELASTIC_WHY, ELASTIC_INSTEAD)
 TensorFlowKerasState = common.refused_class(
     "elastic.TensorFlowKerasState", ELASTIC_WHY, ELASTIC_INSTEAD

@@ -231,9 +231,9 @@ def _predivided(compression: Any, factor: Any, op: Any, caller: str) -> Compress
 
 _WHY_LOCAL = "the gradients of all sources are reduced here"
 _INSTEAD_LOCAL = "Take the gradients of local sources with another tape, which is not distributed."
-_register_local_source = common.refused("tape.register_local_source()", _WHY_LOCAL, _INSTEAD_LOCAL)
+_register_local_source = common.refused("tape.register_local_source", _WHY_LOCAL, _INSTEAD_LOCAL)
 _get_local_and_global_gradients = common.refused(
-    "tape.get_local_and_global_gradients()", _WHY_LOCAL, _INSTEAD_LOCAL
+    "tape.get_local_and_global_gradients", _WHY_LOCAL, _INSTEAD_LOCAL
 )
 LocalGradientAggregationHelper = common.refused_class(
     "LocalGradientAggregationHelper",

@@ -283,17 +283,17 @@ def join() -> int:
 
 
 alltoall = common.refused(
-    "alltoall()",
+    "alltoall",
     "the TensorFlow side exchanges no parts between single ranks",
     "Gather everything with hvd.allgather() and take this rank's part.",
 )
 reducescatter = common.refused(
-    "reducescatter()",
+    "reducescatter",
     "the TensorFlow side scatters no sums",
     "Call hvd.allreduce() and take this rank's part of the result.",
 )
 grouped_reducescatter = common.refused(
-    "grouped_reducescatter()",
+    "grouped_reducescatter",
     "the TensorFlow side scatters no sums",
     "Call hvd.grouped_allreduce() and take this rank's part of each result.",
 )

@@ -204,7 +204,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 reducescatter = common.refused(
-    "reducescatter()",
+    "reducescatter",
     "the TensorFlow side scatters no sums",
     "Call hvd.allreduce() and take this rank's part of the result.",
 )

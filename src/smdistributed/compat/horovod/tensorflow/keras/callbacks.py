@@ -45,7 +45,7 @@ class _Broadcast:
         parent.__init__(root_rank, device)
 
     register_local_var = common.refused(
-        "callbacks.BroadcastGlobalVariablesCallback.register_local_var()", _WHY, _INSTEAD
+        "callbacks.BroadcastGlobalVariablesCallback.register_local_var", _WHY, _INSTEAD
     )
 
 
