@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names of Horovod for TensorFlow: those that work, and what is said of those that do not.
 
-No TensorFlow is imported here. `Source: Horovod's public API`; tests of docs/horovod.md may use it.
+Pytest and the ranks import it, so no TensorFlow is imported here.
+
+Source: Horovod's public API; see docs/horovod.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ STAND_IN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stan
 
 _NAME = "horovod"
 
-# What it is that a script looks for there, and what there is instead.
+# Modules of Horovod that the stand-in lacks, and what to do instead.
 _INSTEAD = {
     "mxnet": "MXNet is not served",
     "ray": "start the script with smddprun, or Ray Train's workers with the smddp backend",
@@ -91,5 +91,4 @@ def _why_not(fullname: str) -> str | None:
 def install() -> None:
     """Has `import horovod` find the stand-in in this process; once, however often it is called."""
     if not any(isinstance(each, Finder) for each in sys.meta_path):
-        # Typed as if finders were classes.
         sys.meta_path.append(Finder())
