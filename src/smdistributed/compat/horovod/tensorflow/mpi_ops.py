@@ -254,8 +254,13 @@ def broadcast_(
 ) -> list[Any]:
     """Sets variables to what they are on one rank; their new values, as tensors.
 
-    The arguments are those of `broadcast`, but for a list of variables. They travel through buckets
-    and not in their own memory.
+    The variables travel through buckets and not in their own memory.
+
+    Args:
+        variables: in the same order on all ranks.
+        root_rank: whose.
+        name: without effect: the ranks compare the variables' names.
+        process_set: that of all ranks.
     """
     common.require_all_ranks(process_set, "broadcast_")
     variables = list(variables)
