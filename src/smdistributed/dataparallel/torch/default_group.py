@@ -83,9 +83,9 @@ def local_rank(group: Any = None) -> int:
 
 
 @keep_from_compiler
-def local_size(group: Any = None) -> int:
+def local_size() -> int:
     """Number of processes on this host, as `local_rank`."""
-    membership, ranks = _told_of_this_process(), _ranks_of_this_host(group)
+    membership, ranks = _told_of_this_process(), _ranks_of_this_host()
     if membership is not None and membership.local_world_size is not None:
         return membership.local_world_size
     return len(ranks) if ranks else _set_by_hand("LOCAL_WORLD_SIZE")
