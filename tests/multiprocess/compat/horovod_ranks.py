@@ -316,9 +316,7 @@ def _all_to_all(hvd: Any, rank: int, world_size: int, dtype: torch.dtype) -> Non
         result, numbers = hvd.alltoall(rows(rank), form)
         same(result, expected)
         assert numbers.tolist() == received
-        assert numbers.dtype == (
-            torch.int32 if form is not None and isinstance(form, list) else torch.int64
-        )
+        assert numbers.dtype == (torch.int32 if isinstance(form, list) else torch.int64)
         result, numbers = hvd.synchronize(hvd.alltoall_async(rows(rank), form, "swapped"))
         same(result, expected)
     for wrong in ([1] * (world_size + 1), [-1] * world_size, [100] * world_size):
@@ -341,8 +339,11 @@ def _reduce_scatter(hvd: Any, rank: int, world_size: int, dtype: torch.dtype) ->
         handle = hvd.reducescatter_async(parts[rank], "scattered", hvd.Sum)
         same(hvd.synchronize(handle), sums, **tolerance)
         same(hvd.grouped_reducescatter([parts[rank]] * 2), [averages] * 2, **tolerance)
-        handle = hvd.grouped_reducescatter_async([parts[rank]], op=hvd.Sum, postscale_factor=1.0)
+        handle = hvd.grouped_reducescatter_async([parts[rank]], op=hvd.Sum)
         same(hvd.synchronize(handle), [sums], **tolerance)
+        if dtype in (torch.float32, torch.float64):
+            factors = {"prescale_factor": 0.5, "postscale_factor": 4.0}
+            same(hvd.reducescatter(parts[rank], **factors), averages * 2.0)
 
 
 def _sparse(hvd: Any, rank: int, world_size: int) -> None:

@@ -478,8 +478,8 @@ def parameters_of_root(rank: int, world_size: int) -> None:
         kept = dict(values)
         hvd.broadcast_parameters(values, root_rank=root)
         for name, value in mine(root).items():
-            same(values[name], value) if torch.is_tensor(value) else None
             if torch.is_tensor(value):
+                same(values[name], value)
                 assert values[name] is kept[name]
         assert values["_extra_state"] == {"rank": root}
         same(values["turned"], torch.full((3, 2), float(root)))
