@@ -197,6 +197,25 @@ def check_gradients(at: Rank) -> None:
         assert partly.tolist() == [6.0]
 
 
+def check_a_tape_and_an_optimizer_of_two_groups(at: Rank) -> None:
+    """The optimizer reduces over its ranks what the tape has reduced over others."""
+    weight = tf.Variable([0.0])
+    optimizer = sdp.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))  # of all ranks
+    optimizer.build([weight])
+
+    def run() -> Any:
+        weight.assign([0.0])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * float(at.rank + 1))
+        tape = sdp.DistributedGradientTape(tape, op=sdp.ReduceOp.SUM, group=at.group)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [weight]), [weight], strict=True))
+        return weight.read_value()
+
+    totals = [at.total(1, at.halves[rank >= 2]) for rank in range(at.size)]
+    for found in in_both_ways(run):
+        assert found.tolist() == pytest.approx([-np.mean(totals)])
+
+
 def check_gradients_of_collectives(at: Rank) -> None:
     """They are collectives of the same group."""
     members, own = len(at.half), at.group.rank()

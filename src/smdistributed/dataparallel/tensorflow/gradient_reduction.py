@@ -32,6 +32,7 @@ from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, Reduce
 
 __all__ = ["is_reduced", "reduce_gradients", "require_no_devices", "to_dense"]
 
+# Of a tensor that has been reduced: over which ranks.
 _MARK = "_smddp_reduced"
 
 
@@ -130,17 +131,23 @@ def reduce_gradients(
                 _divided(total, among.size()) if reduce_op is ReduceOp.AVERAGE else total
             )
     for result in results:
-        _mark_reduced(result)
+        _mark_reduced(result, among)
     return results
 
 
-def is_reduced(tensor: Any) -> bool:
-    """Whether this very tensor came out of `reduce_gradients`.
+def is_reduced(tensor: Any, group: Group | None = None) -> bool:
+    """Whether this very tensor came out of `reduce_gradients` over the ranks of a group.
 
     What is computed from it is not known to be: gradients that were clipped after their reduction
-    look like any others.
+    look like any others. Nor is what was reduced over other ranks, so that gradients may be reduced
+    over the rows of a grid and then over its columns.
+
+    Args:
+        tensor: of any kind, or None.
+        group: of `new_group`; None: all ranks.
     """
-    return getattr(tensor, _MARK, False) is True
+    ranks = getattr(tensor, _MARK, None)
+    return ranks is not None and ranks == resolve_group(group, "is_reduced()").ranks
 
 
 def require_no_devices(device_dense: Any, device_sparse: Any) -> None:
@@ -353,6 +360,6 @@ def _identity(variable: Any) -> str | None:
     return unique if isinstance(unique, str) else None
 
 
-def _mark_reduced(tensor: Any) -> None:
+def _mark_reduced(tensor: Any, group: Group) -> None:
     if tensor is not None:
-        setattr(tensor, _MARK, True)
+        setattr(tensor, _MARK, group.ranks)

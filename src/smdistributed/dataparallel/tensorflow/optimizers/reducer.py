@@ -157,7 +157,7 @@ class GradientReducer:
     def _not_reduced(self, gradients: list[Any]) -> list[int]:
         """Which are still to be reduced; warns, once, of those that a tape has."""
         present = [each for each in gradients if each is not None]
-        by_tape = [each for each in present if is_reduced(each) and not self._is_own(each)]
+        by_tape = [each for each in present if self._is_done(each) and not self._is_own(each)]
         if by_tape and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -166,13 +166,17 @@ class GradientReducer:
                 UserWarning,
                 stacklevel=2,
             )
-        done = [each is not None and (is_reduced(each) or self._is_own(each)) for each in gradients]
+        done = [self._is_done(each) or self._is_own(each) for each in gradients]
         if sum(done) == len(present) > 0:
             return []
         return [index for index, is_done in enumerate(done) if not is_done]
 
+    def _is_done(self, gradient: Any) -> bool:
+        """Whether it has been reduced over the ranks that this would reduce it over."""
+        return is_reduced(gradient, self.group)
+
     def _is_own(self, gradient: Any) -> bool:
-        return self._own.get(id(gradient)) is gradient
+        return gradient is not None and self._own.get(id(gradient)) is gradient
 
 
 def make_distributed(optimizer: Any, mixin: type, reducer: GradientReducer, name: str) -> None:
