@@ -321,3 +321,29 @@ def check_keras3_jit_compile_is_not_chosen(rank: int, size: int) -> None:
         fit(model, *data(1))
     finally:
         trainer._resolve_auto_jit_compile = chosen
+
+
+def fit_in_sessions(rank: int, world_size: int) -> tuple[list[float], list[float], str]:
+    """Of tf-keras without eager execution: weights, losses, and what the warm-up says."""
+    tf.compat.v1.disable_eager_execution()
+    sdp.init()
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,), use_bias=False)])
+    model.set_weights([np.full([2, 1], float(rank + 1), np.float32)])
+    optimizer = sdp.DistributedOptimizer(tf.keras.optimizers.legacy.SGD(0.125))
+    model.compile(optimizer, loss="mse")
+    inputs, outputs = np.full([2, 2], rank + 1.0, np.float32), np.zeros([2, 1], np.float32)
+    history = model.fit(
+        inputs,
+        outputs,
+        epochs=2,
+        verbose=0,
+        callbacks=[
+            sdp_keras.callbacks.BroadcastGlobalVariablesCallback(0),
+            sdp_keras.callbacks.MetricAverageCallback(),
+        ],
+    )
+    warm_up = sdp_keras.callbacks.LearningRateWarmupCallback(0.125, steps_per_epoch=1)
+    refusal = raised(SMDDPUnsupported, model.fit, inputs, outputs, verbose=0, callbacks=[warm_up])
+    weights = model.get_weights()[0].ravel().tolist()
+    sdp.shutdown()
+    return weights, history.history["loss"], refusal

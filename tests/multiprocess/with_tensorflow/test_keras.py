@@ -80,3 +80,19 @@ def load_without_us(rank: int, world_size: int, path: str) -> tuple[str, int]:
 
     optimizer = tf.keras.models.load_model(path).optimizer
     return type(optimizer).__name__, int(optimizer.iterations)
+
+
+def test_callbacks_of_tf_keras_without_eager_execution() -> None:
+    """What they make in a graph is run."""
+    ranks = Path(__file__).with_name("keras_fit_ranks.py")
+    found = run_tensorflow_ranks(f"{ranks}:fit_in_sessions", 2, env={"TF_USE_LEGACY_KERAS": "1"})
+    # From weights (1, 1) and (2, 2), inputs (1, 1) and (2, 2).
+    first = (2.0**2 + 8.0**2) / 2
+    gradient = (2 * 2 * 1 + 2 * 8 * 2) / 2
+    weight = 1.0 - 0.125 * gradient
+    second = ((2 * weight) ** 2 + (4 * weight) ** 2) / 2
+    gradient = (2 * 2 * weight * 1 + 2 * 4 * weight * 2) / 2
+    for weights, losses, refusal in found:
+        assert losses == pytest.approx([first, second])
+        assert weights == pytest.approx([weight - 0.125 * gradient] * 2)
+        assert "executes nothing eagerly; expected eager execution" in refusal

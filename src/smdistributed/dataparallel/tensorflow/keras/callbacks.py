@@ -76,7 +76,9 @@ class _Broadcast:
         model = self.model  # type: ignore[attr-defined]
         if self._done_for is model:
             return
-        broadcast_variables(_variables(model), self.root_rank, group=self.group)
+        to_run = broadcast_variables(_variables(model), self.root_rank, group=self.group)
+        if to_run is not None:  # tf-keras, without eager execution
+            tf.compat.v1.keras.backend.get_session().run(to_run)
         self._done_for = model
 
 

@@ -195,6 +195,12 @@ def _powers(base: float, start: int) -> Callable[[Any], float]:
 
 
 def _require_settable(optimizer: Any, caller: str) -> None:
+    if not tf.executing_eagerly():
+        raise SMDDPUnsupported(
+            f"{caller} sets the learning rate while TensorFlow executes nothing eagerly; expected"
+            " eager execution. Leave out tf.compat.v1.disable_eager_execution(), or write a"
+            " callback that calls tf.keras.backend.set_value(model.optimizer.lr, rate)."
+        )
     parts = getattr(optimizer, "optimizers", None)
     if parts:
         raise SMDDPUnsupported(

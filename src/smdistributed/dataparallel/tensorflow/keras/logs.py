@@ -8,7 +8,7 @@ Source: dataparallel specification, section 8.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ _NUMBER_KINDS = "iuf"
 def average_logs(logs: MutableMapping[str, Any], group: Group | None = None) -> None:
     """Replaces the numbers of a mapping by their averages over all ranks, or those of a group.
 
+    At once, also where TensorFlow executes nothing eagerly.
+
     Args:
         logs: numbers, arrays and scalar tensors by name, which become floats and arrays of float64;
             booleans, texts and other objects stay as they are. The same names, with values of the
@@ -41,9 +43,20 @@ def average_logs(logs: MutableMapping[str, Any], group: Group | None = None) -> 
     among = resolve_group(group, "MetricAverageCallback")
     if among.size() == 1:
         return
+    if tf.executing_eagerly():
+        _average(logs, among, lambda tensor: tensor.numpy())
+        return
+    # In a graph of its own: the model's would grow with each epoch.
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        _average(logs, among, session.run)
+
+
+def _average(logs: MutableMapping[str, Any], group: Group, value_of: Callable[[Any], Any]) -> None:
     arrays = {key: _as_numbers(logs[key]) for key in sorted(logs)}
     numbers = {key: array for key, array in arrays.items() if array is not None}
-    _require_same_on_all_ranks([_describe(key, array) for key, array in numbers.items()], among)
+    _require_same_on_all_ranks(
+        [_describe(key, array) for key, array in numbers.items()], group, value_of
+    )
     if not numbers:
         return
     averages = operations.all_reduce(
@@ -51,10 +64,9 @@ def average_logs(logs: MutableMapping[str, Any], group: Group | None = None) -> 
         collectives.ReduceOp.AVG,
         f"average of {len(numbers)} logged metrics",
         label_of("logged metrics"),
-        group=among.number,
+        group=group.number,
     )
-    for key, average in zip(numbers, averages, strict=True):
-        value = average.numpy()
+    for key, value in zip(numbers, map(np.asarray, map(value_of, averages)), strict=True):
         logs[key] = float(value) if value.ndim == 0 else value
 
 
@@ -74,7 +86,9 @@ def _describe(key: str, array: Any) -> str:
     return f"{key} {list(array.shape)}" if array.ndim else key
 
 
-def _require_same_on_all_ranks(names: list[str], group: Group) -> None:
+def _require_same_on_all_ranks(
+    names: list[str], group: Group, value_of: Callable[[Any], Any]
+) -> None:
     """Compares a hash, so that this costs a few bytes while all is well."""
     digest = hashlib.sha256("\n".join(names).encode()).digest()
     code = int.from_bytes(digest[:8], "little", signed=True) // 2  # so that -code is one, too
@@ -85,7 +99,7 @@ def _require_same_on_all_ranks(names: list[str], group: Group) -> None:
         label_of("names of logged metrics"),
         group=group.number,
     )
-    greatest, minus_least = extremes.numpy().tolist()
+    greatest, minus_least = value_of(extremes).tolist()
     if greatest == -minus_least:
         return
     text = np.frombuffer("\n".join(names).encode() + b"\0", np.uint8)
@@ -93,7 +107,7 @@ def _require_same_on_all_ranks(names: list[str], group: Group) -> None:
     gathered = operations.all_gather(tf.constant(text), key, label_of(key), group=group.number)
     by_rank = [
         set(part.decode().split("\n")) - {""}
-        for part in gathered.numpy().tobytes().split(b"\0")[:-1]
+        for part in value_of(gathered).tobytes().split(b"\0")[:-1]
     ]
     common = set.intersection(*by_rank)
     differences = "; ".join(
