@@ -29,7 +29,7 @@ usage: {_PROGRAM} script.py [arguments]
        {_PROGRAM} -c command [arguments]
 
 Runs a script that imports horovod, unchanged: where no Horovod is installed, it finds a stand-in
-over smdistributed-open. Who the ranks are, the launcher says:
+over smdistributed-open. The launcher says who the ranks are:
 
   mpirun -np 2 {_PROGRAM} train.py
   torchrun --nproc-per-node 2 -m smdistributed.compat.horovod train.py

@@ -43,7 +43,7 @@ class Finder:
     def find_spec(
         self, fullname: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Of `horovod`, if nobody else has one; its modules are found by its path.
+        """The spec of `horovod`, if nobody else has one; its modules are found by its path.
 
         Raises:
             ModuleNotFoundError: the stand-in has no such module, or a folder that is no package
