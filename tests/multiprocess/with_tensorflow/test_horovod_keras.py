@@ -64,14 +64,13 @@ def said(outputs: list[str], word: str) -> list[str]:
 
 @pytest.mark.parametrize(("ranks", "keras"), [(2, "0"), (2, "1")])
 def test_the_mnist_script(ranks: int, keras: str, tmp_path: Path) -> None:
-    (alone,) = said(run("mnist.py", 1, tmp_path, keras=keras), "weights")
+    run("mnist.py", 1, tmp_path, keras=keras)
     together = said(run("mnist.py", ranks, tmp_path, keras=keras), "weights")
     assert len(together) == ranks
     assert set(together) == {together[0]}
     with np.load(tmp_path / "1-0.npz") as one, np.load(tmp_path / f"{ranks}-0.npz") as other:
         for name in one.files:
             np.testing.assert_allclose(other[name], one[name], rtol=0, atol=2e-5)
-    assert alone
     assert (tmp_path / "checkpoints-1.index").exists()
 
 
