@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_tensorflow_groups.py run: collectives among some of the ranks.
+"""What the ranks of test_groups.py run: collectives among some of the ranks.
 
 Ranks 0 and 1 are one group, all others another one. Numbers tell who put them in, so a sum over the
 wrong ranks, or of two calls that were mixed up, is a wrong number.
