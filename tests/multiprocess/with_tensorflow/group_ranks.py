@@ -9,7 +9,10 @@ wrong ranks, or of two calls that were mixed up, is a wrong number.
 from __future__ import annotations
 
 import contextlib
+import copy
+import gc
 import os
+import pickle
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -395,6 +398,37 @@ def check_who_may_use_a_group(at: Rank) -> None:
     if len(at.half) > 1:
         text = raised(Exception, step)
         assert "SMDDPNotInitialized" in text or "outside of a job" in text, text
+
+
+def check_a_group_that_is_kept_after_it_was_left(at: Rank) -> None:
+    """A script may go on to hold it: its memory and its descriptor are gone."""
+
+    def held() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    warm = sdp.new_group(at.half)
+    total_of(tf.ones([1024]), warm)
+    sdp.close_group(warm)
+    before = held()
+    kept = [sdp.new_group(at.half) for _ in range(4)]
+    for group in kept:
+        np.testing.assert_array_equal(total_of(tf.ones([1024]), group), [len(at.half)] * 1024)
+    assert held() - before >= (4 if len(at.half) > 1 else 0)
+    for group in kept:
+        sdp.close_group(group)
+    assert held() == before
+    assert [group.rank() for group in kept] == [at.group.rank()] * 4
+    assert all(group.included() for group in kept)
+
+
+def check_copies_of_a_group(at: Rank) -> None:
+    """What holds one is copied with the same one; it has no meaning elsewhere."""
+    callback = copy.deepcopy(sdp.keras.callbacks.MetricAverageCallback(group=at.group))
+    assert callback.group is at.group
+    assert copy.copy(at.group) is at.group
+    text = raised(TypeError, pickle.dumps, at.group)
+    assert f"{at.group} cannot be pickled" in text, text
 
 
 def check_groups_that_cannot_be(at: Rank) -> None:

@@ -12,6 +12,7 @@ Source: our choice; see docs/tensorflow.md.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, NoReturn
 
 from smdistributed.collectives import Communicator
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
@@ -22,7 +23,7 @@ __all__ = ["WORLD", "Group"]
 WORLD = 0
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Group:
     """Ranks of the job that communicate among themselves; see `new_group`.
 
@@ -35,7 +36,11 @@ class Group:
 
     ranks: tuple[int, ...]
     number: int
-    _communicator: Communicator | None  # None: this process is no member
+    # None: this process is no member, or has left.
+    _communicator: Communicator | None
+
+    def __post_init__(self) -> None:
+        self._rank = None if self._communicator is None else self._communicator.rank
 
     def size(self) -> int:
         """Number of its ranks."""
@@ -43,7 +48,7 @@ class Group:
 
     def included(self) -> bool:
         """Whether this process is one of them."""
-        return self._communicator is not None
+        return self._rank is not None
 
     def rank(self) -> int:
         """Rank of this process in the group, 0 to `size() - 1`.
@@ -51,7 +56,15 @@ class Group:
         Raises:
             SMDDPConfigInvalid: (a ValueError) it is no member.
         """
-        return self.communicator("Group.rank()").rank
+        if self._rank is None:
+            raise self._not_a_member("Group.rank()")
+        return self._rank
+
+    def leave(self) -> None:
+        """Closes its engine, and lets go of it: a script may keep the group, but not its memory."""
+        engine, self._communicator = self._communicator, None
+        if engine is not None:
+            engine.close()
 
     def communicator(self, caller: str) -> Communicator:
         """Its engine.
@@ -60,14 +73,41 @@ class Group:
             caller: for messages.
 
         Raises:
-            SMDDPConfigInvalid: (a ValueError) this process is no member.
+            SMDDPConfigInvalid: (a ValueError) this process is no member, or has left.
         """
+        if self._rank is None:
+            raise self._not_a_member(caller)
         if self._communicator is None:
-            raise SMDDPConfigInvalid(
-                f"{caller}: this process is not in {self}; expected one of its members. Call it"
-                " there alone: `if group.included():`."
-            )
+            raise self.has_been_left(caller)
         return self._communicator
+
+    def has_been_left(self, caller: str) -> SMDDPConfigInvalid:
+        """The error of a function that was given it all the same."""
+        return SMDDPConfigInvalid(
+            f"{caller} got {self}, which has been left; expected one that is open. Make another"
+            " one: new_group(ranks)."
+        )
+
+    def _not_a_member(self, caller: str) -> SMDDPConfigInvalid:
+        return SMDDPConfigInvalid(
+            f"{caller}: this process is not in {self}; expected one of its members. Call it there"
+            " alone: `if group.included():`."
+        )
+
+    def __copy__(self) -> Group:
+        """Itself: what holds a group, such as a callback, may be copied."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        """As `__copy__`."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """It has no meaning in another process, or in a file."""
+        raise TypeError(
+            f"{self} cannot be pickled; expected to stay in its process. Keep its `ranks`, and call"
+            " new_group(ranks) where they are read."
+        )
 
     def __repr__(self) -> str:
         most = 8

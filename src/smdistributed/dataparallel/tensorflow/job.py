@@ -134,8 +134,7 @@ def shutdown() -> None:
         finally:
             operations.end()
             for group in [*_job.groups.values(), _job.world]:
-                if group.included():
-                    group.communicator("shutdown()").close()
+                group.leave()
             _job = None
 
 
@@ -147,9 +146,12 @@ def new_group(ranks: Iterable[int]) -> Group:
         allreduce(tensor, group=mine)
 
     Every function that communicates takes `group=`; the others are not waited for. Groups may have
-    ranks in common. In `tf.function` the operations of each group keep the order of the program;
-    those of different groups wait for each other only where one needs the other's result. (Where
-    Python functions stand in for the kernels, all operations keep one order.)
+    ranks in common. Make them on one thread, in one order on all ranks: of two calls with the same
+    ranks nothing tells which is which.
+
+    In `tf.function` the operations of each group keep the order of the program; those of different
+    groups wait for each other only where one needs the other's result. (Where Python functions
+    stand in for the kernels, all operations keep one order.)
 
     Args:
         ranks: in the job, at least one, each once, in any order. Ranks may ask for different groups
@@ -209,12 +211,11 @@ def close_group(group: Any) -> None:
         job = _job
         if job is None or job.groups.pop(group.number, None) is None or not group.included():
             return
-    communicator = group.communicator("close_group()")
     try:
-        communicator.barrier()
+        group.communicator("close_group()").barrier()
     finally:
         operations.close_group(group.number)
-        communicator.close()
+        group.leave()
 
 
 def resolve_group(group: Any, caller: str) -> Group:
@@ -237,10 +238,7 @@ def resolve_group(group: Any, caller: str) -> Group:
             " ranks. Pass one of these."
         )
     if job.groups.get(group.number) is not group:
-        raise SMDDPConfigInvalid(
-            f"{caller} got {group}, which has been left; expected one that is open. Make another"
-            " one: new_group(ranks)."
-        )
+        raise group.has_been_left(caller)
     group.communicator(caller)
     return group
 

@@ -16,7 +16,7 @@ from smdistributed._common.settings import process_settings
 from smdistributed.collectives import Communicator, ReduceOp
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 from smdistributed.dataparallel.tensorflow.groups import WORLD
-from smdistributed.dataparallel.tensorflow.operations import failed_steps, interrupts
+from smdistributed.dataparallel.tensorflow.operations import failed_steps, interrupts, order
 
 __all__ = ["begin", "close_group", "current", "end", "lane_of", "open_group", "own_rank"]
 
@@ -54,6 +54,8 @@ def close_group(number: int) -> None:
     """Operations that are given this number fail from now on, wherever they were built."""
     if _open.pop(number, None) is not None:
         _backend.clear_group(number)
+    if number != WORLD:  # whose number is used again
+        order.forget(number)
 
 
 def current() -> Any:

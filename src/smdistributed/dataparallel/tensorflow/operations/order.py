@@ -29,7 +29,7 @@ import tensorflow as tf
 from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations.session_order import place_in
 
-__all__ = ["in_order"]
+__all__ = ["forget", "in_order"]
 
 _NAME = "smddp_order_{}"
 _TOKEN = "smddp_order_token_{}"
@@ -76,6 +76,12 @@ def in_order(
         results = make(token)
     last[:] = results[:1]
     return results
+
+
+def forget(lane: int) -> None:
+    """Nothing new is made in this order any more; graphs that have its token keep it."""
+    with _lock:
+        _process_tokens.pop(lane, None)
 
 
 def _seen_from(graph: tf.Graph, token: tf.Tensor) -> tf.Tensor:
