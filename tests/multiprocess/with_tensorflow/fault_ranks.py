@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -545,6 +546,18 @@ def fault_error_beside_a_loop_in_a_group(rank: int, scratch: Path) -> Any:
     if group.included():
         later = told_by(_forever, lambda: sdp.oob_allreduce(1.0, group=group))
     return own, later, _sum_of_all(sdp)
+
+
+def fault_a_group_that_one_rank_cannot_make(rank: int, scratch: Path) -> Any:
+    """For want of descriptors; rank 2 is to be no member."""
+    _, sdp = _start()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if rank == VICTIM:
+        used = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, before[1]))
+    told = told_by(sdp.new_group, [0, 1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return told
 
 
 def fault_interrupted_in_a_group(rank: int, scratch: Path) -> Any:

@@ -250,6 +250,14 @@ def test_an_error_beside_a_loop_ends_the_group_of_the_loop_alone(backend: str) -
     assert [total for *_, total in values.values()] == [NUM_RANKS] * 3
 
 
+def test_a_rank_that_cannot_make_a_group_tells_the_others() -> None:
+    values = _returned("kernels", "a_group_that_one_rank_cannot_make")
+    assert "Too many open files" in values[VICTIM]["text"], values[VICTIM]
+    for rank in OTHERS:
+        _require(values[rank], "SMDDPPeerLost", "rank 1 (host", "new_group() failed on it")
+        assert values[rank]["after_s"] < TIMEOUT_S / 2, values[rank]
+
+
 @both_backends
 def test_ctrl_c_while_a_rank_waits_in_a_group(backend: str) -> None:
     values = _returned(backend, "interrupted_in_a_group")

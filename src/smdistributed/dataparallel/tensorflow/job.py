@@ -167,6 +167,8 @@ def new_group(ranks: Iterable[int]) -> Group:
         SMDDPConfigInvalid: (a ValueError) on all ranks: no rank, one twice, or one that there is
             not, on some rank.
         SMDDPMismatch: on all ranks: members of a group have passed different ranks.
+        SMDDPPeerLost: on the others, if a rank fails to make it, for want of descriptors say. Then
+            the group of all ranks has ended as well.
 
     Source: our choice.
     """
@@ -180,7 +182,12 @@ def new_group(ranks: Iterable[int]) -> Group:
         problem = str(error)
     _require_agreement(communicator, chosen, problem)
     is_member = communicator.rank in chosen
-    made = communicator.split(chosen[0] if is_member else None)
+    try:
+        made = communicator.split(chosen[0] if is_member else None)
+    except BaseException as error:
+        # The others wait for this rank, and would be told of the next call that it happens to make.
+        communicator.abort(f"new_group() failed on it: {error}")
+        raise
     group = Group(chosen, next(_numbers), made)
     with _lock:
         job.groups[group.number] = group
