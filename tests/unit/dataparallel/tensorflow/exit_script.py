@@ -11,16 +11,20 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed import collectives
+from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations import kernels
 from smdistributed.dataparallel.tensorflow.operations.order import in_order
 
 group = collectives.init()
-kernels.set_group(0, group)
+kernels.set_group(WORLD, group)
 
 
 @tf.function(autograph=False)
 def step(x: Any) -> Any:
-    return in_order(lambda token: kernels.all_reduce([x], 0, token, "a sum"))[0]
+    def make(token: Any) -> Any:
+        return kernels.all_reduce([x], 0, token, "a sum", 0, WORLD)
+
+    return in_order(make, [x], group=WORLD, lane=WORLD)[0]
 
 
 kept = step(tf.zeros([100000]))  # a view of shared memory

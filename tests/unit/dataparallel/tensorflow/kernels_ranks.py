@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -58,18 +59,19 @@ class Rank:
 
         self.tf, self.kernels, self.group = tf, kernels, group
         self.rank, self.size = group.rank, group.world_size
-        self.in_order = in_order
+        self.in_order = functools.partial(in_order, tensors=(), group=WORLD, lane=WORLD)
 
     def all_reduce(self, *tensors: Any, op: int = SUM, key: str = "a check") -> list[Any]:
         run = self.kernels.all_reduce
-        return list(self.in_order(lambda token: run(list(tensors), op, token, key)))
+        return list(self.in_order(lambda token: run(list(tensors), op, token, key, 0, WORLD)))
 
     def broadcast(self, *tensors: Any, root: int, key: str = "a check") -> list[Any]:
         run = self.kernels.broadcast
-        return list(self.in_order(lambda token: run(list(tensors), root, token, key)))
+        return list(self.in_order(lambda token: run(list(tensors), root, token, key, 0, WORLD)))
 
     def all_gather(self, tensor: Any, key: str = "a check") -> Any:
-        return self.in_order(lambda token: [self.kernels.all_gather(tensor, token, key)])[0]
+        run = self.kernels.all_gather
+        return self.in_order(lambda token: [run(tensor, token, key, 0, WORLD)])[0]
 
     def both_ways(self, function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
         """The function as it is, and in a graph."""

@@ -8,7 +8,7 @@ Source: dataparallel specification, section 8.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,18 +44,22 @@ def average_logs(logs: MutableMapping[str, Any], group: Group | None = None) -> 
     if among.size() == 1:
         return
     if tf.executing_eagerly():
-        _average(logs, among, lambda tensor: tensor.numpy())
+        _average(logs, among, lambda tensors: [each.numpy() for each in tensors])
         return
     # In a graph of its own: the model's would grow with each epoch.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         _average(logs, among, session.run)
 
 
-def _average(logs: MutableMapping[str, Any], group: Group, value_of: Callable[[Any], Any]) -> None:
+def _average(
+    logs: MutableMapping[str, Any],
+    group: Group,
+    values_of: Callable[[Sequence[Any]], Sequence[Any]],
+) -> None:
     arrays = {key: _as_numbers(logs[key]) for key in sorted(logs)}
     numbers = {key: array for key, array in arrays.items() if array is not None}
     _require_same_on_all_ranks(
-        [_describe(key, array) for key, array in numbers.items()], group, value_of
+        [_describe(key, array) for key, array in numbers.items()], group, values_of
     )
     if not numbers:
         return
@@ -66,7 +70,7 @@ def _average(logs: MutableMapping[str, Any], group: Group, value_of: Callable[[A
         label_of("logged metrics"),
         group=group.number,
     )
-    for key, value in zip(numbers, map(np.asarray, map(value_of, averages)), strict=True):
+    for key, value in zip(numbers, values_of(averages), strict=True):
         logs[key] = float(value) if value.ndim == 0 else value
 
 
@@ -87,7 +91,7 @@ def _describe(key: str, array: Any) -> str:
 
 
 def _require_same_on_all_ranks(
-    names: list[str], group: Group, value_of: Callable[[Any], Any]
+    names: list[str], group: Group, values_of: Callable[[Sequence[Any]], Sequence[Any]]
 ) -> None:
     """Compares a hash, so that this costs a few bytes while all is well."""
     digest = hashlib.sha256("\n".join(names).encode()).digest()
@@ -99,7 +103,7 @@ def _require_same_on_all_ranks(
         label_of("names of logged metrics"),
         group=group.number,
     )
-    greatest, minus_least = value_of(extremes).tolist()
+    greatest, minus_least = values_of([extremes])[0].tolist()
     if greatest == -minus_least:
         return
     text = np.frombuffer("\n".join(names).encode() + b"\0", np.uint8)
@@ -107,7 +111,7 @@ def _require_same_on_all_ranks(
     gathered = operations.all_gather(tf.constant(text), key, label_of(key), group=group.number)
     by_rank = [
         set(part.decode().split("\n")) - {""}
-        for part in value_of(gathered).tobytes().split(b"\0")[:-1]
+        for part in values_of([gathered])[0].tobytes().split(b"\0")[:-1]
     ]
     common = set.intersection(*by_rank)
     differences = "; ".join(

@@ -106,22 +106,22 @@ def clear_group(number: int) -> None:
 
 
 def all_reduce(
-    tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0, group: int = WORLD
+    tensors: Sequence[Any], op: int, token: Any, key: str, label: int, number: int
 ) -> list[Any]:
-    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `group` a number."""
-    return _made("smddp_all_reduce", token, tensors, op=op, key=key, label=label, group=group)
+    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `number` the group's."""
+    return _made("smddp_all_reduce", token, tensors, op=op, key=key, label=label, group=number)
 
 
 def broadcast(
-    tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0, group: int = WORLD
+    tensors: Sequence[Any], root: int, token: Any, key: str, label: int, number: int
 ) -> list[Any]:
-    """As `operations.broadcast`; `group` is a number."""
-    return _made("smddp_broadcast", token, tensors, root=root, key=key, label=label, group=group)
+    """As `operations.broadcast`; `number` is the group's."""
+    return _made("smddp_broadcast", token, tensors, root=root, key=key, label=label, group=number)
 
 
-def all_gather(tensor: Any, token: Any, key: str, label: int = 0, group: int = WORLD) -> Any:
-    """As `operations.all_gather`; `group` is a number."""
-    return _made("smddp_all_gather", token, tensor, key=key, label=label, group=group)[0]
+def all_gather(tensor: Any, token: Any, key: str, label: int, number: int) -> Any:
+    """As `operations.all_gather`; `number` is the group's."""
+    return _made("smddp_all_gather", token, tensor, key=key, label=label, group=number)[0]
 
 
 def _made(name: str, token: Any, tensors: Any, **attributes: Any) -> list[Any]:
@@ -210,10 +210,11 @@ def probe() -> None:
         token = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name="smddp_probe")
 
         def step(small: Any, large: Any) -> Any:
-            small, large = all_reduce([small, large], 0, token, "probe")
-            (large,) = all_reduce([large], 0, token, "probe")
-            (small,) = broadcast([small], 0, token, "probe")
-            return all_gather(small, token, "probe"), large
+            place = token, "probe", 0, WORLD
+            small, large = all_reduce([small, large], 0, *place)
+            (large,) = all_reduce([large], 0, *place)
+            (small,) = broadcast([small], 0, *place)
+            return all_gather(small, *place), large
 
         small, large = tf.range(3.0), tf.range(float(1 << 16))
         for run in (step, tf.function(step)):

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations.session_order import place_in
 
 __all__ = ["forget", "in_order"]
@@ -42,10 +41,10 @@ _process_tokens: dict[int, tf.Tensor] = {}
 
 def in_order(
     make: Callable[[tf.Tensor], Sequence[tf.Tensor]],
-    tensors: Sequence[tf.Tensor] = (),
+    tensors: Sequence[tf.Tensor],
     *,
-    group: int = WORLD,
-    lane: int = WORLD,
+    group: int,
+    lane: int,
     is_alone: bool = False,
 ) -> Sequence[tf.Tensor]:
     """Has an operation made, and its place among those of ours kept.

@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from smdistributed.collectives import Communicator, _native
 from smdistributed.dataparallel.exceptions import SMDDPError, SMDDPNotInitialized
-from smdistributed.dataparallel.tensorflow.groups import WORLD
 from smdistributed.dataparallel.tensorflow.operations.gradients import GRADIENTS, PREFIX
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 
@@ -49,9 +48,9 @@ def clear_group(number: int) -> None:
 
 
 def all_reduce(
-    tensors: Sequence[Any], op: int, token: Any, key: str, label: int = 0, group: int = WORLD
+    tensors: Sequence[Any], op: int, token: Any, key: str, label: int, number: int
 ) -> list[Any]:
-    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `group` a number."""
+    """As `operations.all_reduce`; `op` is of `collectives.ReduceOp`, `number` the group's."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         results = [np.empty_like(array) for array in arrays]
@@ -67,15 +66,15 @@ def all_reduce(
         )
         return results
 
-    common = {"key": key, "label": label, "group": group}
+    common = {"key": key, "label": label, "group": number}
     what = _Operation("SmddpAllReduce", tensors, {"op": op, **common})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
 def broadcast(
-    tensors: Sequence[Any], root: int, token: Any, key: str, label: int = 0, group: int = WORLD
+    tensors: Sequence[Any], root: int, token: Any, key: str, label: int, number: int
 ) -> list[Any]:
-    """As `operations.broadcast`; `group` is a number."""
+    """As `operations.broadcast`; `number` is the group's."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         fused = np.concatenate([array.reshape(-1) for array in arrays])
@@ -83,13 +82,13 @@ def broadcast(
         group.native.broadcast_ptr(fused.ctypes.data, fused.size, _code(fused), root, **agreement)
         return _like(fused, arrays)
 
-    common = {"key": key, "label": label, "group": group}
+    common = {"key": key, "label": label, "group": number}
     what = _Operation("SmddpBroadcast", tensors, {"root": root, **common})
     return _call(what, run, [tensor.shape for tensor in tensors], token)
 
 
-def all_gather(tensor: Any, token: Any, key: str, label: int = 0, group: int = WORLD) -> Any:
-    """As `operations.all_gather`; `group` is a number."""
+def all_gather(tensor: Any, token: Any, key: str, label: int, number: int) -> Any:
+    """As `operations.all_gather`; `number` is the group's."""
 
     def run(group: Communicator, arrays: list[Any]) -> list[Any]:
         (array,) = arrays
@@ -106,7 +105,7 @@ def all_gather(tensor: Any, token: Any, key: str, label: int = 0, group: int = W
         return [np.concatenate(parts)]
 
     shape = tf.TensorShape([None, *tensor.shape[1:]])
-    common = {"key": key, "label": label, "group": group}
+    common = {"key": key, "label": label, "group": number}
     what = _Operation("SmddpAllGather", [tensor], common)
     return _call(what, run, [shape], token)[0]
 
