@@ -58,6 +58,7 @@ _OF_ANOTHER_JOB = re.compile(
 # What makes `import horovod` find the stand-in in a job's interpreters, as compat/horovod/finder.py
 # says; whoever wants none has SMDDP_HOROVOD=off.
 _HOROVOD = ("SMDDP_HOROVOD", "stand-in")
+_STAND_IN = Path(__file__).parents[1] / "compat" / "horovod" / "stand_in"
 
 # What --cpu sets. CUDA is hidden, so that libraries that ask for it get the answer that is true for
 # the job; ROCm's torch follows the same variable. Accelerate, and the Hugging Face Trainer through
@@ -81,10 +82,13 @@ def horovod_warning(environ: Mapping[str, str]) -> str | None:
     """Returns what to say of a Horovod that is installed beside this package, if anything.
 
     It goes before the stand-in, and asks another launcher who it is: of this job it knows nothing.
+    Where the variable is set already, as within a job, the stand-in itself is what is found.
     """
     name, stand_in = _HOROVOD
     spec = importlib.util.find_spec("horovod")
     if spec is None or spec.origin is None or environ.get(name, stand_in) != stand_in:
+        return None
+    if Path(spec.origin).resolve().is_relative_to(_STAND_IN.resolve()):
         return None
     return (
         f"Horovod is installed at {spec.origin}. A script that imports horovod gets it, and each"

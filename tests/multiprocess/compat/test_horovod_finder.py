@@ -49,6 +49,21 @@ def test_outside_of_jobs_nobody_finds_it(installed: Installed, tmp_path: Path, v
     assert (done.stdout, done.stderr) == ("None False\n", "")
 
 
+@pytest.mark.parametrize("real", [False, True])
+def test_the_stand_in_is_no_horovod_to_warn_of(
+    installed: Installed, tmp_path: Path, real: bool
+) -> None:
+    """Within a job, or with the variable exported, a launcher's interpreter finds the stand-in."""
+    code = (
+        "import os; from smdistributed.launch.environment import horovod_warning;"
+        "print(horovod_warning(os.environ))"
+    )
+    variables = {**IN_A_JOB, **(path_with(write_package(tmp_path / "elsewhere")) if real else {})}
+    done = installed.run("-c", code, folder=tmp_path, environment=variables)
+    expected = "Horovod is installed at" if real else "None"
+    assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
 def _wheel(installed: Installed, folder: Path) -> dict[str, str]:
     write_package(installed.packages)
     return {}
