@@ -303,6 +303,27 @@ def check_sessions(at: Rank) -> None:
         assert numbers(fetched) == wanted
 
 
+def check_a_session_that_reads_variables(at: Rank) -> None:
+    """To read one uses nothing up, so its collective is chained to those of other variables."""
+    for _ in range(RUNS):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            count = 4
+            variables = [
+                tf.compat.v1.get_variable(f"v{number}", initializer=float(number * (at.rank + 1)))
+                for number in range(1, count + 1)
+            ]
+            table = tf.compat.v1.get_variable("table", initializer=[[float(at.rank + 1)]])
+            values = [*variables, tf.nn.embedding_lookup(table, [0])[0, 0]]
+            of_group = [total_of(at.computed(each), at.group) for each in values]
+            of_all = [total_of(at.computed(each), None) for each in values]
+            session.run(tf.compat.v1.global_variables_initializer())
+            found = numbers(session.run([of_group, of_all]))
+        numbers_put_in = [*range(1, count + 1), 1]
+        wanted = [at.total(number) for number in numbers_put_in]
+        wanted += [at.total(number, range(at.size)) for number in numbers_put_in]
+        assert found == wanted
+
+
 def check_an_optimizer_of_a_session(at: Rank) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         weight = tf.compat.v1.get_variable("w", initializer=[float(at.rank)])

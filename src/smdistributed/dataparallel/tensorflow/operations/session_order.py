@@ -33,7 +33,16 @@ __all__ = ["Place", "as_gradient_of", "number_in", "place_in"]
 
 _MADE = "smddp_collectives"
 # Of operations that have a state, those that may run once more: ours, random numbers, variables.
-_HARMLESS = ("Smddp", "Random", "VarHandle", "Variable", "Multinomial", "TruncatedNormal")
+_HARMLESS = (
+    "Smddp",
+    "Random",
+    "VarHandle",
+    "Variable",
+    "ReadVariable",
+    "ResourceGather",
+    "Multinomial",
+    "TruncatedNormal",
+)
 _FED = ("Placeholder",)
 # Of TensorFlow 1's control flow, the branch of the operation whose gradient is being made.
 _branch: contextvars.ContextVar[Any] = contextvars.ContextVar("smddp_branch", default=None)
