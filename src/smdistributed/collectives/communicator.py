@@ -449,11 +449,14 @@ class Communicator:
 
     # --- the group -------------------------------------------------------------------------------
 
-    def split(self, color: int | None, key: int | None = None) -> "Communicator | None":
+    def split(
+        self, color: int | None, key: int | None = None, *, note: str = ""
+    ) -> "Communicator | None":
         """Make sub-communicators: ranks that pass the same `color` form one.
 
         Collective over this communicator. Ranks in the new one are ordered by `key` (default:
-        this communicator's rank), then by old rank.
+        this communicator's rank), then by old rank. What `note` says is a part of its name, which
+        messages and traces have.
 
         Returns:
             The new communicator, or None on ranks that passed `color=None`.
@@ -485,7 +488,7 @@ class Communicator:
             len(ranks),
             exchange,
             self._options,
-            name=f"{self.name}/{self._splits}.{color}",
+            name=f"{self.name}/{self._splits}.{color}{note}",
             errors=self._errors,
         )
 

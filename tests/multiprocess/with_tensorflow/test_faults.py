@@ -224,7 +224,7 @@ def test_ctrl_c_that_a_script_handles_itself(backend: str) -> None:
 @both_backends
 def test_a_killed_rank_is_named_in_its_group(backend: str) -> None:
     values = _returned(backend, "killed_in_a_group")
-    _require(values[0], "SMDDPPeerLost", "rank 1 (host", "group 'default/1.0'")
+    _require(values[0], "SMDDPPeerLost", "rank 1 (host", "group 'default/1.0 of ranks 0, 1'")
     if backend == "kernels":
         assert "AbortedError" in {values[0]["type_name"], *values[0]["bases"]}
         assert values[0]["text"].rpartition("}} ")[2].startswith("SMDDPPeerLost: "), values[0]

@@ -12,15 +12,18 @@ Source: our choice; see docs/tensorflow.md.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from smdistributed.collectives import Communicator
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
 
-__all__ = ["WORLD", "Group"]
+__all__ = ["WORLD", "Group", "shown_ranks"]
 
 # The number of the group of all ranks.
 WORLD = 0
+
+_RANKS_IN_MESSAGES = 8
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -110,6 +113,11 @@ class Group:
         )
 
     def __repr__(self) -> str:
-        most = 8
-        shown = ", ".join(map(str, self.ranks[:most])) + (", ..." if len(self.ranks) > most else "")
-        return f"the group of {'rank' if len(self.ranks) == 1 else 'ranks'} {shown}"
+        return f"the group of {shown_ranks(self.ranks)}"
+
+
+def shown_ranks(ranks: Sequence[int]) -> str:
+    """For messages: "ranks 0, 1", the first of them if there are many."""
+    more = ", ..." if len(ranks) > _RANKS_IN_MESSAGES else ""
+    shown = ", ".join(map(str, ranks[:_RANKS_IN_MESSAGES])) + more
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}"

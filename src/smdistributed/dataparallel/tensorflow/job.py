@@ -30,7 +30,7 @@ from smdistributed.dataparallel.exceptions import (
     SMDDPMismatch,
     SMDDPNotInitialized,
 )
-from smdistributed.dataparallel.tensorflow.groups import WORLD, Group
+from smdistributed.dataparallel.tensorflow.groups import WORLD, Group, shown_ranks
 from smdistributed.dataparallel.trace.session import session as trace_session
 
 __all__ = [
@@ -183,7 +183,9 @@ def new_group(ranks: Iterable[int]) -> Group:
     _require_agreement(communicator, chosen, problem)
     is_member = communicator.rank in chosen
     try:
-        made = communicator.split(chosen[0] if is_member else None)
+        # Messages count the ranks within the group: they are to say which of the job these are.
+        note = f" of {shown_ranks(chosen)}"
+        made = communicator.split(chosen[0] if is_member else None, note=note)
     except BaseException as error:
         # The others wait for this rank, and would be told of the next call that it happens to make.
         communicator.abort(f"new_group() failed on it: {error}")
