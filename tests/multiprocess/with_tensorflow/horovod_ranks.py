@@ -157,11 +157,13 @@ def check_factors(rank: int, size: int) -> None:
     for dtype in (tf.float64, tf.float32, tf.float16, tf.bfloat16, tf.complex64):
         found = reduce([rank + 1], dtype, hvd.Sum, 0.5, 4.0)
         assert np.real(found).tolist() == [2.0 * total]
-    # Integers: as numbers with a fraction, cut off at the end.
-    assert reduce([rank + 1], tf.int32, hvd.Sum, 0.5, 1.0) == [int(total / 2)]
-    assert reduce([-rank - 1], tf.int64, hvd.Sum, 0.5, 1.0) == [-int(total / 2)]
+    # Integers: cut off before they are combined, as Horovod's own tests have it, and at the end.
+    halves = sum(number // 2 for number in range(1, size + 1))
+    assert reduce([rank + 1], tf.int32, hvd.Sum, 0.5, 1.0) == [halves]
+    assert reduce([-rank - 1], tf.int64, hvd.Sum, 0.5, 1.0) == [-halves]
+    assert reduce([rank + 1], tf.int32, hvd.Sum, 1.0, 0.5) == [int(total / 2)]
     assert reduce([rank + 1], tf.uint8, hvd.Average, 1.0, 10.0) == [int(total / size * 10)]
-    assert reduce([rank + 1], tf.int32, hvd.Max, 0.25, 4.0) == [size]
+    assert reduce([rank + 1], tf.int32, hvd.Max, 4.0, 0.25) == [size]
     # Beyond what float16 can hold before or after alone.
     small = hvd.allreduce(tf.constant(2.0**-10, tf.float16), op=hvd.Sum, prescale_factor=2.0**20)
     assert float(small) == size * 1024.0

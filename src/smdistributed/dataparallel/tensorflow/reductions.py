@@ -66,7 +66,7 @@ def allreduce(
             shape in another order on one rank are found out by their names, and by nothing else.
         average: in place of `op`: True is AVERAGE, False is SUM.
         prescale_factor, postscale_factor: multiply by these before and after the reduction: float16
-            and bfloat16 in float32, integers in float64 with everything else.
+            and bfloat16 in float32, integers in float64, cut off towards zero each time.
         group: of `new_group`, whose ranks alone make the call; None: all ranks.
 
     Returns:
@@ -238,9 +238,10 @@ def _reduce(
         _require_defined(tensor.dtype, reduce_op, caller)
         _require_scalable(tensor.dtype, factors, caller)
     is_wide = [tensor.dtype.is_integer and not factors.are_neutral() for tensor in tensors]
+    results = [_scaled(tensor, factors.before) for tensor in tensors]
     results = [
-        _scaled(tf.cast(tensor, tf.float64) if wide else tensor, factors.before)
-        for tensor, wide in zip(tensors, is_wide, strict=True)
+        tf.cast(tensor, tf.float64) if wide else tensor
+        for tensor, wide in zip(results, is_wide, strict=True)
     ]
     if group.size() > 1 and tensors:
         which = f"{what} '{name}'" if name else what
@@ -297,6 +298,8 @@ def _scaled(tensor: Any, factor: float) -> Any:
         return tensor
     if tensor.dtype in (tf.float16, tf.bfloat16):
         return tf.cast(tf.cast(tensor, tf.float32) * factor, tensor.dtype)
+    if tensor.dtype.is_integer:
+        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
     return tensor * tf.cast(factor, tensor.dtype)
 
 
