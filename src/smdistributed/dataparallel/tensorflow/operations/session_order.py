@@ -31,7 +31,8 @@ import tensorflow as tf
 
 __all__ = ["Place", "as_gradient_of", "number_in", "place_in"]
 
-_MADE = "smddp_collectives"
+# No string: TensorFlow would write it into checkpoints, and warn that it cannot.
+_MADE = ("smddp_collectives",)
 # Of operations that have a state, those that may run once more: ours, random numbers, variables.
 _HARMLESS = (
     "Smddp",
