@@ -114,3 +114,52 @@ REFUSED_ARGUMENTS: dict[str, str] = {
     "hk.callbacks.BroadcastGlobalVariablesCallback(0).register_local_var(1)": "of your own",
     "hk.callbacks.MetricAverageCallback('/gpu:0')": "device is not supported",
 }
+
+# What needs the other ranks, as calls with `hvd`, `hk`, `tf`, `tape` (which has recorded x, of w),
+# `in_graph` and `optimizer`; and the name by which the error before `init()` calls it.
+BEFORE_INIT: dict[str, str] = {
+    "hvd.rank()": "rank",
+    "hvd.size()": "size",
+    "hvd.local_rank()": "local_rank",
+    "hvd.local_size()": "local_size",
+    "hvd.cross_rank()": "cross_rank",
+    "hvd.cross_size()": "cross_size",
+    "hvd.is_homogeneous()": "is_homogeneous",
+    "hvd.rank_op()": "rank",
+    "hvd.start_timeline('x.json')": "start_timeline",
+    "hvd.stop_timeline()": "stop_timeline",
+    "hvd.allreduce(1.0)": "allreduce",
+    "hvd.allreduce(None)": "allreduce",
+    "hvd.allreduce(slices)": "allreduce",
+    "hvd.grouped_allreduce([1.0])": "grouped_allreduce",
+    "hvd.grouped_allreduce([])": "grouped_allreduce",
+    "hvd.allgather([1.0])": "allgather",
+    "hvd.grouped_allgather([[1.0]])": "grouped_allgather",
+    "hvd.broadcast(1.0, 0)": "broadcast",
+    "hvd.broadcast_([tf.Variable(1.0)], 0)": "broadcast_",
+    "hvd.broadcast_variables([tf.Variable(1.0)], 0)": "broadcast_variables",
+    "in_graph(hvd.broadcast_global_variables, 0)": "broadcast_global_variables",
+    "in_graph(hvd.BroadcastGlobalVariablesHook(0).begin)": "BroadcastGlobalVariablesHook",
+    "hvd.broadcast_object(1)": "broadcast_object",
+    "hvd.broadcast_object_fn()(1)": "broadcast_object",
+    "hvd.allgather_object(1)": "allgather_object",
+    "hvd.barrier()": "barrier",
+    "hvd.join()": "join",
+    "hvd.DistributedGradientTape(tape).gradient(x, w)": "DistributedGradientTape",
+    "hvd.DistributedOptimizer(optimizer).apply_gradients([(x, w)])": "DistributedOptimizer",
+    "hk.DistributedOptimizer(optimizer).apply_gradients([(x, w)])": "DistributedOptimizer",
+    "hk.allreduce(1.0)": "allreduce",
+    "hk.allgather([1.0])": "allgather",
+    "hk.broadcast(1.0, 0)": "broadcast",
+    "in_graph(hk.broadcast_global_variables, 0)": "broadcast_global_variables",
+    **{
+        f"hk.callbacks.{name}({arguments}).on_train_begin()": f"callbacks.{name}"
+        for name, arguments in {
+            "BestModelCheckpoint": "'best.keras'",
+            "BroadcastGlobalVariablesCallback": "0",
+            "LearningRateScheduleCallback": "0.1, 1.0",
+            "LearningRateWarmupCallback": "0.1",
+            "MetricAverageCallback": "",
+        }.items()
+    },
+}

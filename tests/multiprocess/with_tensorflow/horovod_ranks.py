@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from horovod_names import PACKAGE, REFUSED, REFUSED_ARGUMENTS, WORKING
+from horovod_names import BEFORE_INIT, PACKAGE, REFUSED, REFUSED_ARGUMENTS, WORKING
 from tf_ranks import raised, tagged
 
 import smdistributed.compat.horovod.tensorflow as hvd
@@ -32,11 +32,8 @@ v1 = tf.compat.v1
 def what_names_do(rank: int, size: int) -> dict[str, str]:
     """By name, or call, the error that it raises; or that it is there."""
     found: dict[str, str] = {}
-    for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "start_timeline"):
-        function = getattr(hvd, name)
-        arguments = ["x.json"] if name == "start_timeline" else []
-        for kind in (SMDDPNotInitialized, ValueError):
-            assert "Call hvd.init() first" in raised(kind, function, *arguments)
+    for call in BEFORE_INIT:
+        found[f"before init: {call}"] = error_before_init(call)
     hvd.init()
     for module, names in WORKING.items():
         there = importlib.import_module(f"{PACKAGE}.{module}")
@@ -59,6 +56,36 @@ def what_names_do(rank: int, size: int) -> dict[str, str]:
         found[call] = error_of(lambda call=call: eval(call, dict(known)))  # a table of ours
     hvd.shutdown()
     return found
+
+
+def error_before_init(call: str) -> str:
+    w = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        x = w * 2.0
+
+    def in_graph(function: Callable[..., Any], *arguments: Any) -> Any:
+        with tf.Graph().as_default():
+            return function(*arguments)
+
+    known = {
+        "hvd": hvd,
+        "hk": hk,
+        "in_graph": in_graph,
+        "optimizer": tf.keras.optimizers.SGD(0.1),
+        "slices": tf.IndexedSlices(tf.ones([1, 2]), [0], [3, 2]),
+        "tape": tape,
+        "tf": tf,
+        "w": w,
+        "x": x,
+    }
+    try:
+        eval(call, known)  # a table of ours
+    except SMDDPNotInitialized as error:
+        kind = "" if isinstance(error, ValueError) else "no ValueError: "
+        return f"{kind}{error}"
+    except Exception as error:
+        return f"another error: {error!r}"
+    return "no error"
 
 
 def error_of(function: Callable[..., Any], *arguments: Any) -> str:

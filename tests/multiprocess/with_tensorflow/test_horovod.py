@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from tensorflow_harness import run_tensorflow_ranks
 
-from tests.multiprocess.with_tensorflow.horovod_names import REFUSED, REFUSED_ARGUMENTS, WORKING
+from tests.multiprocess.with_tensorflow.horovod_names import (
+    BEFORE_INIT,
+    REFUSED,
+    REFUSED_ARGUMENTS,
+    WORKING,
+)
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 CHECKS = Checks("horovod_ranks.py")
@@ -53,6 +58,13 @@ def test_refused_names_say_what_to_write(name: str, advice: str) -> None:
 @pytest.mark.parametrize("call", REFUSED_ARGUMENTS)
 def test_refused_arguments_say_what_to_write(call: str) -> None:
     assert REFUSED_ARGUMENTS[call] in what_names_do()[call]
+
+
+@pytest.mark.parametrize("call", BEFORE_INIT)
+def test_what_needs_the_ranks_asks_for_init(call: str) -> None:
+    said = what_names_do()[f"before init: {call}"]
+    assert said.startswith(f"hvd.{BEFORE_INIT[call]}() was called before hvd.init()"), said
+    assert "Call hvd.init() first" in said
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

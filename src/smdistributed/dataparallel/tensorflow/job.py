@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import itertools
 import operator
 import os
@@ -231,13 +232,16 @@ def resolve_group(group: Any, caller: str) -> Group:
     """The group that a function is to use, which this process is a member of.
 
     Args:
-        group: as it was given to it; None: all ranks.
+        group: as it was given to it; None: all ranks. Or a function that gives one of these when it
+            is needed, for front ends that check the job in words of their own.
         caller: for messages.
 
     Raises:
         SMDDPNotInitialized: (a RuntimeError) before `init()`.
         SMDDPConfigInvalid: (a ValueError) it is no group; has been left; has not this process.
     """
+    if inspect.isfunction(group):
+        group = group()
     job = _require(caller)
     if group is None or group is job.world:
         return job.world

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
-from smdistributed.compat.horovod.tensorflow.job import global_process_set
+from smdistributed.compat.horovod.tensorflow.job import global_process_set, require_job
 from smdistributed.dataparallel import exceptions
 from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
 
@@ -46,6 +46,7 @@ def broadcast_variables(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast_variables`.
     """
+    require_job("broadcast_variables")
     common.require_all_ranks(process_set, "broadcast_variables")
     return sdp.broadcast_variables(variables, root_rank)
 
@@ -68,6 +69,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             " hvd.broadcast_variables(model.variables, root_rank), and the same for the optimizer's"
             " variables."
         )
+    require_job("broadcast_global_variables")
     return sdp.broadcast_global_variables(root_rank)
 
 
@@ -88,6 +90,11 @@ class BroadcastGlobalVariablesHook(sdp.BroadcastGlobalVariablesHook):
         self.root_rank = root_rank
         self.device = device
 
+    def begin(self) -> None:
+        """As that of TensorFlow's hooks. Raises `SMDDPNotInitialized` before `init()`."""
+        require_job("BroadcastGlobalVariablesHook")
+        super().begin()
+
 
 def broadcast_object(
     obj: Any,
@@ -102,6 +109,7 @@ def broadcast_object(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast_object`.
     """
+    require_job("broadcast_object")
     common.require_all_ranks(process_set, "broadcast_object")
     return sdp.broadcast_object(obj, root_rank, session, name)
 
@@ -114,7 +122,11 @@ def broadcast_object_fn(
 ) -> Callable[[Any], Any]:
     """A function of an object: `broadcast_object` with these arguments."""
     common.require_all_ranks(process_set, "broadcast_object_fn")
-    return sdp.broadcast_object_fn(root_rank, session, name)
+
+    def broadcast_it(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name)
+
+    return broadcast_it
 
 
 def allgather_object(
@@ -129,5 +141,6 @@ def allgather_object(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.allgather_object`.
     """
+    require_job("allgather_object")
     common.require_all_ranks(process_set, "allgather_object")
     return sdp.allgather_object(obj, session, name)

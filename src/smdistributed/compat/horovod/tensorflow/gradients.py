@@ -12,7 +12,7 @@ from typing import Any
 import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
 from smdistributed.compat.horovod.common import Average, Sum
-from smdistributed.compat.horovod.tensorflow.job import global_process_set
+from smdistributed.compat.horovod.tensorflow.job import global_process_set, require_job
 from smdistributed.compat.horovod.tensorflow.mpi_ops import reduce_op
 from smdistributed.dataparallel.compression import Compression, Compressor, resolve_compression
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
@@ -70,6 +70,7 @@ def DistributedGradientTape(  # noqa: N802 -- Horovod's name
         _predivided(compression, gradient_predivide_factor, op, caller),
         sparse_as_dense,
         reduce_op(None, op, caller),
+        group=_all_ranks(caller),
     )
     tape.register_local_source = _register_local_source
     tape.get_local_and_global_gradients = _get_local_and_global_gradients
@@ -180,6 +181,7 @@ def distributed_optimizer(
         name=name or f"Distributed{optimizer.__class__.__name__}",
         compression=_predivided(compression, gradient_predivide_factor, op, caller),
         op=reduce_op_of_gradients(op, caller),
+        group=_all_ranks(caller),
         **others,
     )
 
@@ -204,6 +206,18 @@ def _require_no_groups(caller: str, num_groups: Any, groups: Any, process_set: A
     common.require_neutral(caller, "num_groups", num_groups, (0,), why, "Leave it out.")
     common.require_neutral(caller, "groups", groups, (None,), why, "Leave it out.")
     common.require_all_ranks(process_set, caller)
+
+
+def _all_ranks(caller: str) -> Any:
+    """As `group=`: all ranks, of the job that is there when gradients are reduced.
+
+    Tapes and optimizers may be made before `init()`, which must be called before they are used.
+    """
+
+    def group() -> None:
+        require_job(caller)
+
+    return group
 
 
 def _predivided(compression: Any, factor: Any, op: Any, caller: str) -> Compressor:

@@ -34,6 +34,7 @@ __all__ = [
     "process_set_included_op",
     "rank",
     "rank_op",
+    "require_job",
     "shutdown",
     "size",
     "size_op",
@@ -75,25 +76,25 @@ def is_initialized() -> bool:
 
 def size() -> int:
     """Number of ranks. Raises `SMDDPNotInitialized` (a ValueError too) before `init()`."""
-    _require_job("size")
+    require_job("size")
     return sdp.size()
 
 
 def rank() -> int:
     """Number of this process, from 0. Raises `SMDDPNotInitialized` before `init()`."""
-    _require_job("rank")
+    require_job("rank")
     return sdp.rank()
 
 
 def local_size() -> int:
     """Number of ranks on this host. Raises `SMDDPNotInitialized` before `init()`."""
-    _require_job("local_size")
+    require_job("local_size")
     return sdp.local_size()
 
 
 def local_rank() -> int:
     """Number of this process on its host. Raises `SMDDPNotInitialized` before `init()`."""
-    _require_job("local_rank")
+    require_job("local_rank")
     return sdp.local_rank()
 
 
@@ -141,7 +142,7 @@ def local_size_op(name: str | None = None) -> Any:
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """A scalar tensor of int32: 1 for the process set of all ranks, -3 for others: unknown."""
-    _require_job("process_set_included_op")
+    require_job("process_set_included_op")
     return tf.constant(1 if process_set_id == 0 else _UNKNOWN_SET, tf.int32, name=name)
 
 
@@ -156,7 +157,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         SMDDPNotInitialized: before `init()`.
         SMDDPError: a timeline is being recorded already.
     """
-    _require_job("start_timeline")
+    require_job("start_timeline")
     why = "this library has no background cycles to mark"
     advice = "Leave it out."
     common.require_neutral("start_timeline", "mark_cycles", mark_cycles, (False,), why, advice)
@@ -165,20 +166,21 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 def stop_timeline() -> None:
     """Writes what `start_timeline` began. Raises `SMDDPNotInitialized` before `init()`."""
-    _require_job("stop_timeline")
+    require_job("stop_timeline")
     stop_profiler()
 
 
 global_process_set = common.ProcessSet.of_all(rank, size)
 
 
-def _require_job(caller: str) -> None:
+def require_job(caller: str) -> None:
+    """Raises `SMDDPNotInitialized` (a ValueError too) before `init()`."""
     if not sdp.is_initialized():
         raise common.not_initialized(caller)
 
 
 def _ranks_by_host(caller: str) -> list[list[int]]:
-    _require_job(caller)
+    require_job(caller)
     group = resolve_group(None, caller)
     by_host: dict[str, list[int]] = {}
     for number, row in enumerate(group.communicator(caller).topology()):

@@ -50,6 +50,7 @@ from smdistributed.compat.horovod.tensorflow.job import (
     process_set_included_op,
     rank,
     rank_op,
+    require_job,
     shutdown,
     size,
     size_op,
@@ -179,6 +180,7 @@ def grouped_allreduce(
     name: str | None = None,
 ) -> Any:
     """As `allreduce`, of several tensors together; a list. An empty list is returned as it is."""
+    require_job("grouped_allreduce")
     if not tensors:
         return tensors
     return _all_reduced(
@@ -209,7 +211,7 @@ def allgather(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.allgather`.
     """
-    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+    return _all_gathered([tensor], name, process_set, "allgather")[0]
 
 
 def grouped_allgather(
@@ -219,7 +221,14 @@ def grouped_allgather(
     process_set: Any = global_process_set,
 ) -> list[Any]:
     """As `allgather`, of several tensors, one after the other; a list."""
-    common.require_all_ranks(process_set, "allgather")
+    return _all_gathered(tensors, name, process_set, "grouped_allgather")
+
+
+def _all_gathered(
+    tensors: Sequence[Any], name: str | None, process_set: Any, caller: str
+) -> list[Any]:
+    require_job(caller)
+    common.require_all_ranks(process_set, caller)
     gathered = sdp.grouped_allgather(tensors, name=name)
     return [with_averaged_gradient(each, size()) for each in gathered]
 
@@ -242,6 +251,7 @@ def broadcast(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast`.
     """
+    require_job("broadcast")
     common.require_all_ranks(process_set, "broadcast")
     return with_averaged_gradient(sdp.broadcast(tensor, root_rank, name=name), size())
 
@@ -262,6 +272,7 @@ def broadcast_(
         name: without effect: the ranks compare the variables' names.
         process_set: that of all ranks.
     """
+    require_job("broadcast_")
     common.require_all_ranks(process_set, "broadcast_")
     variables = list(variables)
     done = sdp.broadcast_variables(variables, root_rank)
@@ -271,6 +282,7 @@ def broadcast_(
 
 def barrier(process_set: Any = global_process_set) -> None:
     """Waits until all ranks have called it. Raises `SMDDPUnsupported` for a process set."""
+    require_job("barrier")
     common.require_all_ranks(process_set, "barrier")
     sdp.barrier()
 
@@ -284,6 +296,7 @@ def join() -> int:
     Raises:
         SMDDPMismatch: on all ranks: one of them calls something else, such as another step.
     """
+    require_job("join")
     return sdp.join()
 
 
@@ -333,6 +346,7 @@ def _all_reduced(
     process_set: Any,
     caller: str,
 ) -> list[Any]:
+    require_job(caller)
     common.require_all_ranks(process_set, caller)
     require_no_devices(*devices)
     is_sparse = [isinstance(each, tf.IndexedSlices) for each in tensors]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's callbacks for `model.fit`.
 
-They are those of `smdistributed.dataparallel.tensorflow.keras.callbacks`, made when one is asked
-for; so this imports no Keras.
+They are derived from those of `smdistributed.dataparallel.tensorflow.keras.callbacks`, when one is
+asked for; so this imports no Keras.
 
 Source: Horovod's public API; see docs/horovod.md.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smdistributed.compat.horovod import common
+from smdistributed.compat.horovod.tensorflow.job import require_job
 from smdistributed.dataparallel.tensorflow.keras import callbacks
 
 if TYPE_CHECKING:  # see __getattr__
@@ -34,7 +35,16 @@ _WHY = "all variables of a model are broadcast"
 _INSTEAD = "Set such variables again in a callback of your own that stands after this one."
 
 
-class _Broadcast:
+class _InJob:
+    """Training begins after `init()`; else, at once, what Horovod raises there."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        require_job(f"callbacks.{type(self).__name__}")
+        parent: Any = super()
+        parent.on_train_begin(logs)
+
+
+class _Broadcast(_InJob):
     """Horovod's arguments; `local_variables` must be empty."""
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -53,8 +63,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     made = getattr(callbacks, name)
-    if name == "BroadcastGlobalVariablesCallback":
-        made = type(name, (_Broadcast, made), {"__doc__": made.__doc__, "__module__": __name__})
+    mixin = _Broadcast if name == "BroadcastGlobalVariablesCallback" else _InJob
+    made = type(name, (mixin, made), {"__doc__": made.__doc__, "__module__": __name__})
     globals()[name] = made
     return made
 
