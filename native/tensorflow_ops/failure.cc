@@ -49,8 +49,9 @@ Failure failureOf(const Error& error, const std::string& key) {
 Failure notInitialized(const std::string& key) {
   return {TfCode::kFailedPrecondition,
           withKey("SMDDPNotInitialized",
-                  "an operation ran outside of a job; expected one that has begun. Call init() "
-                  "before, and shutdown() after, whatever communicates",
+                  "an operation ran outside of a job, or in a group that has been left; expected "
+                  "one that is there. Call init() before, and shutdown() or close_group() after, "
+                  "whatever communicates",
                   key)};
 }
 

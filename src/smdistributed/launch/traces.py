@@ -33,7 +33,8 @@ def merge_traces(path: str, np: int, say: Callable[[str], None]) -> None:
     if not files:
         say(
             f"--trace {path}: no rank has written a trace; expected a script that imports "
-            "smdistributed.dataparallel.torch.torch_smddp and is not killed. See docs/tracing.md."
+            "smdistributed.dataparallel.torch.torch_smddp, or calls init() of "
+            "smdistributed.dataparallel.tensorflow, and is not killed. See docs/tracing.md."
         )
         return
     done = subprocess.run(

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tf_ranks import job, raised
 
 import smdistributed.dataparallel.tensorflow as sdp
+from smdistributed.dataparallel import stop_profiler
 from smdistributed.dataparallel.exceptions import (
     SMDDPConfigInvalid,
     SMDDPMismatch,
@@ -418,7 +419,7 @@ def check_who_may_use_a_group(at: Rank) -> None:
     assert "has been left" in text, text
     if len(at.half) > 1:
         text = raised(Exception, step)
-        assert "SMDDPNotInitialized" in text or "outside of a job" in text, text
+        assert "outside of a job, or in a group that has been left" in text, text
 
 
 def check_a_group_that_is_kept_after_it_was_left(at: Rank) -> None:
@@ -466,6 +467,19 @@ def check_groups_that_cannot_be(at: Rank) -> None:
     np.testing.assert_array_equal(total_of(at.value(1), at.group), [at.total(1)])
 
 
+def check_groups_of_one_list_are_told_apart_by_name(at: Rank) -> None:
+    """Made by two threads, which begin in another order on rank 0."""
+    everyone = range(at.size)
+    names = ["a", "b"] if at.rank else ["b", "a"]
+    text = raised(SMDDPMismatch, lambda: [sdp.new_group(everyone, name=name) for name in names])
+    assert f"and the name {names[0]!r}" in text, text
+    same = [sdp.new_group(everyone, name=name) for name in "ab"]
+    for number, group in enumerate(same, start=1):
+        found = numbers(total_of(at.value(number), group))
+        assert found == [at.total(number, everyone)]
+        sdp.close_group(group)
+
+
 def check_groups_end_with_the_job(at: Rank) -> None:
     before = sdp.new_group(at.half)
     sdp.shutdown()
@@ -478,3 +492,12 @@ def check_groups_end_with_the_job(at: Rank) -> None:
     after = sdp.new_group(at.half)
     assert after.number != before.number
     np.testing.assert_array_equal(total_of(at.value(1), after), [at.total(1)])
+
+
+def traced(rank: int, world_size: int) -> None:
+    """As a rank of its own: collectives that `SMDDP_TRACE` records."""
+    sdp.init()
+    sdp.oob_allreduce(1.0)
+    sdp.oob_allreduce(2.0, group=sdp.new_group([0, 1]))
+    sdp.shutdown()
+    stop_profiler()

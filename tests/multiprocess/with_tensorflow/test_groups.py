@@ -7,8 +7,12 @@ Source: our choice; see docs/tensorflow.md.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from machine_speed import scaled
+from tensorflow_harness import run_tensorflow_ranks
 
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
@@ -46,6 +50,15 @@ def test_two_groups_of_two(name: str) -> None:
 @pytest.mark.parametrize("name", CHECKS.names)
 def test_a_group_of_two_and_one_of_one_by_python_functions(name: str) -> None:
     _require(name, 3, 4, 2, "python")
+
+
+def test_a_trace_has_the_collectives_of_every_group(tmp_path: Path) -> None:
+    ranks = Path(__file__).with_name("group_ranks.py")
+    env = {"SMDDP_TRACE": str(tmp_path / "trace.json"), "INTER_OP_THREADS": "1"}
+    run_tensorflow_ranks(f"{ranks}:traced", 2, env=env)
+    events = json.loads((tmp_path / "trace.1.json").read_text())["traceEvents"]
+    groups = [each["args"]["group"] for each in events if each.get("name") == "all_reduce 4 B f32"]
+    assert groups == ["default", "default/1.0 of ranks 0, 1"]
 
 
 @pytest.mark.slow

@@ -62,6 +62,8 @@ class _Job:
 # A graph may outlive the group that it was made for, so no number is given twice.
 _numbers = itertools.count(WORLD + 1)
 _lock = threading.Lock()
+# One group at a time: several messages make one.
+_making = threading.Lock()
 _job: _Job | None = None
 
 
@@ -85,6 +87,7 @@ def init() -> None:
             raise SMDDPAlreadyInitialized(
                 "init() called more than once. smdistributed.dataparallel is already initialized."
             )
+        trace_session.start_from_environment()
         with documented_errors():
             communicator = collectives.init(name=_GROUP_NAME, errors=ENGINE_ERRORS)
         world = Group(tuple(range(communicator.world_size)), WORLD, communicator)
@@ -139,7 +142,7 @@ def shutdown() -> None:
             _job = None
 
 
-def new_group(ranks: Iterable[int]) -> Group:
+def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group:
     """Makes a group of some ranks of the job. All ranks call it, blocking until all have come.
 
         pairs = [new_group([0, 1]), new_group([2, 3])]     # on all ranks
@@ -147,8 +150,8 @@ def new_group(ranks: Iterable[int]) -> Group:
         allreduce(tensor, group=mine)
 
     Every function that communicates takes `group=`; the others are not waited for. Groups may have
-    ranks in common. Make them on one thread, in one order on all ranks: of two calls with the same
-    ranks nothing tells which is which.
+    ranks in common. Make them in one order on all ranks: of two calls with the same ranks their
+    names alone tell which is which.
 
     In `tf.function` the operations of each group keep the order of the program; those of different
     groups wait for each other only where one needs the other's result. (Where Python functions
@@ -159,6 +162,7 @@ def new_group(ranks: Iterable[int]) -> Group:
             in one call, as long as no rank is in two of them; all members of a group pass the same
             ranks. A rank that is in none passes any of the groups, and gets it as one that it does
             not belong to.
+        name: of this call, the same on all members; they compare it.
 
     Returns:
         The group; `group.included()` says whether this process is in it.
@@ -167,13 +171,17 @@ def new_group(ranks: Iterable[int]) -> Group:
         SMDDPNotInitialized: before `init()`.
         SMDDPConfigInvalid: (a ValueError) on all ranks: no rank, one twice, or one that there is
             not, on some rank.
-        SMDDPMismatch: on all ranks: members of a group have passed different ranks.
+        SMDDPMismatch: on all ranks: members of a group have passed different ranks or names.
         SMDDPPeerLost: on the others, if a rank fails to make it, for want of descriptors say. Then
             the group of all ranks has ended as well.
 
     Source: our choice.
     """
-    job = _require("new_group()")
+    with _making:
+        return _made(_require("new_group()"), ranks, name)
+
+
+def _made(job: _Job, ranks: Iterable[int], name: str | None) -> Group:
     communicator = job.world.communicator("new_group()")
     problem = ""
     chosen: tuple[int, ...] = ()
@@ -181,7 +189,7 @@ def new_group(ranks: Iterable[int]) -> Group:
         chosen = _checked(ranks, job.world.size())
     except SMDDPConfigInvalid as error:
         problem = str(error)
-    _require_agreement(communicator, chosen, problem)
+    _require_agreement(communicator, chosen, name or "", problem)
     is_member = communicator.rank in chosen
     try:
         # Messages count the ranks within the group: they are to say which of the job these are.
@@ -302,10 +310,11 @@ def _checked(ranks: Any, world_size: int) -> tuple[int, ...]:
 
 
 def _require_agreement(
-    communicator: collectives.Communicator, chosen: tuple[int, ...], problem: str
+    communicator: collectives.Communicator, chosen: tuple[int, ...], name: str, problem: str
 ) -> None:
     """Raises on all ranks what is wrong on any of them."""
-    mine = 0 if problem else int.from_bytes(hashlib.sha256(repr(chosen).encode()).digest()[:7]) + 1
+    digest = hashlib.sha256(repr((chosen, name)).encode()).digest()[:7]
+    mine = 0 if problem else int.from_bytes(digest) + 1
     passed = np.empty(communicator.world_size, np.int64)
     communicator.all_gather(passed, np.array([mine], np.int64))
     if problem:
@@ -321,9 +330,10 @@ def _require_agreement(
     communicator.all_reduce(first, collectives.ReduceOp.MIN)
     if others:
         raise SMDDPMismatch(
-            f"new_group(): this rank, {communicator.rank}, has passed the ranks {list(chosen)}, and"
-            f" rank {others[0]}, one of these, has passed others; expected the same on all members"
-            " of a group. Let all ranks pass one list, or each the list that it is in."
+            f"new_group(): this rank, {communicator.rank}, has passed the ranks {list(chosen)}"
+            f"{f' and the name {name!r}' if name else ''}, and rank {others[0]}, one of these, has"
+            " passed other ones; expected the same on all members of a group. Let all ranks pass"
+            " one list, or each the list that it is in, in the same order of calls."
         )
     if first[0] < communicator.world_size:
         raise SMDDPMismatch(

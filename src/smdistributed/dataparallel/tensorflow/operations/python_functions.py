@@ -158,8 +158,9 @@ def _call(
         group = _groups.get(number)
         if group is None:
             raise SMDDPNotInitialized(
-                f"{key} ran outside of a job; expected one that has begun. Call init() before, and"
-                " shutdown() after, whatever communicates."
+                f"{key} ran outside of a job, or in a group that has been left; expected one that"
+                " is there. Call init() before, and shutdown() or close_group() after, whatever"
+                " communicates."
             )
         try:
             return run(group, [np.require(array, requirements="C") for array in arrays])
