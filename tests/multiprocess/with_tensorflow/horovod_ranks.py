@@ -25,6 +25,7 @@ from smdistributed.dataparallel.exceptions import (
     SMDDPNotInitialized,
     SMDDPUnsupported,
 )
+from smdistributed.dataparallel.tensorflow.gradient_reduction import reduce_gradients
 
 v1 = tf.compat.v1
 
@@ -220,6 +221,33 @@ def check_lists(rank: int, size: int) -> None:
     assert hvd.grouped_allreduce([]) == []
     first, none = sdp.grouped_allreduce([1.0, None], op=sdp.Sum)
     assert (float(first), none) == (size, None)
+
+
+def check_slices(rank: int, size: int) -> None:
+    """Integers as in a dense tensor; what `compression` loses shows that it was used."""
+    # Each rank has row 0, of which the parts alone would be cut off to 0, and a row of its own.
+    values = tf.constant([[1, -1], [7, -7]], tf.int32)
+    slices = tf.IndexedSlices(values, [0, rank + 1], tf.constant([size + 1, 2]))
+    expected = [[1, -1]] + [[7 // size, -(7 // size)]] * size
+
+    def tape_of(slices: Any) -> Any:
+        return reduce_gradients([slices], sparse_as_dense=False)[0]
+
+    for reduce in (hvd.allreduce, tape_of):
+        for found in (reduce(slices), tf.function(lambda reduce=reduce: reduce(slices))()):
+            assert found.values.dtype == tf.int32
+            np.testing.assert_array_equal(tf.convert_to_tensor(found), expected)
+    total = hvd.allreduce(slices, op=hvd.Sum)
+    np.testing.assert_array_equal(tf.convert_to_tensor(total)[0], [size, -size])
+    exact = tf.IndexedSlices(tf.constant([[1.0 + 2.0**-20]]), [rank], tf.constant([size, 1]))
+    for compression, value in ((hvd.Compression.none, 1.0 + 2.0**-20), (hvd.Compression.fp16, 1.0)):
+        found = hvd.allreduce(exact, op=hvd.Sum, compression=compression)
+        assert found.values.dtype == tf.float32
+        np.testing.assert_array_equal(found.values, [[value]] * size)
+    text = raised(
+        SMDDPUnsupported, lambda: hvd.allreduce(tf.IndexedSlices(tf.constant([True]), [0]))
+    )
+    assert "tf.cast(slices.values, tf.float32)" in text
 
 
 def check_allgather(rank: int, size: int) -> None:

@@ -20,7 +20,6 @@ from smdistributed.dataparallel.compression import Compression, Compressor, reso
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow import (
     casts,  # noqa: F401  (for its effect)
-    operations,
 )
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.fused import InSequence, all_reduce_fused, num_bytes
@@ -28,7 +27,8 @@ from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of, label_of_variables
 from smdistributed.dataparallel.tensorflow.presence import Kind, Pattern, agree
-from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, ReduceOp, resolve_op
+from smdistributed.dataparallel.tensorflow.reduce_op import GRADIENT_OPS, resolve_op
+from smdistributed.dataparallel.tensorflow.slices import reduce_slices
 
 __all__ = ["is_reduced", "reduce_gradients", "require_no_devices", "to_dense"]
 
@@ -119,16 +119,14 @@ def reduce_gradients(
     for index in reversed(range(len(gradients))):
         if pattern[index] is Kind.SPARSE:
             slices = owners.empty_slices(index) if gradients[index] is None else gradients[index]
-            total = _gather_slices(
+            results[index] = reduce_slices(
                 slices,
+                reduce_op,
                 compressor,
                 f"{what}, {owners.name(index)}",
                 label_of(label, index),
-                sequence,
-                among,
-            )
-            results[index] = (
-                _divided(total, among.size()) if reduce_op is ReduceOp.AVERAGE else total
+                group=among,
+                sequence=sequence,
             )
     for result in results:
         _mark_reduced(result, among)
@@ -292,42 +290,6 @@ def _reduce_dense(
         result = compressor.decompress(tensor, context)
         result.set_shape(shape)
         results[index] = result
-
-
-def _gather_slices(
-    slices: Any,
-    compressor: Compressor,
-    key: str,
-    label: int,
-    sequence: InSequence,
-    group: Group,
-) -> Any:
-    """The rows of all ranks, one after the other."""
-    sent, context = compressor.compress(slices.values)
-    # Ranks may count rows in different widths.
-    with sequence:
-        indices = operations.all_gather(
-            tf.cast(slices.indices, tf.int64),
-            f"{key}: rows",
-            label_of(label, "rows"),
-            group=group.number,
-        )
-    sequence.last = [indices]
-    with sequence:
-        values = operations.all_gather(
-            sent, f"{key}: values", label_of(label, "values"), group=group.number
-        )
-    sequence.last = [values]
-    return tf.IndexedSlices(
-        compressor.decompress(values, context),
-        tf.cast(indices, slices.indices.dtype),
-        slices.dense_shape,
-    )
-
-
-def _divided(slices: Any, count: int) -> Any:
-    values = slices.values / tf.cast(count, slices.values.dtype)
-    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
 
 def _kind(gradient: Any, sparse_as_dense: bool, name: str) -> Kind:

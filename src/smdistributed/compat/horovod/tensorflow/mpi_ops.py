@@ -57,9 +57,13 @@ from smdistributed.compat.horovod.tensorflow.job import (
     start_timeline,
     stop_timeline,
 )
-from smdistributed.dataparallel.compression import Compression
+from smdistributed.dataparallel.compression import Compression, resolve_compression
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.tensorflow.conversion import require_transportable
 from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
+from smdistributed.dataparallel.tensorflow.job import resolve_group
+from smdistributed.dataparallel.tensorflow.operations.labels import label_of
+from smdistributed.dataparallel.tensorflow.slices import reduce_slices
 
 __all__ = [
     "Adasum",
@@ -364,21 +368,31 @@ def _all_reduced(
         results[index] = result
     for index, sparse in enumerate(is_sparse):
         if sparse:
-            results[index] = _gathered(tensors[index], op, factors, name, caller)
+            results[index] = _slices_reduced(tensors[index], op, compression, factors, name, caller)
     return results
 
 
-def _gathered(
-    slices: Any, op: Any, factors: tuple[float, float], name: str | None, caller: str
+def _slices_reduced(
+    slices: Any,
+    op: Any,
+    compression: Any,
+    factors: tuple[float, float],
+    name: str | None,
+    caller: str,
 ) -> Any:
-    """Rows of all ranks, which stand for their sum; divided by their number for the average."""
     if op not in (sdp.ReduceOp.AVERAGE, sdp.ReduceOp.SUM) or factors != (1.0, 1.0):
         raise SMDDPUnsupported(
             f"hvd.{caller}() got tf.IndexedSlices with op=hvd.Min or hvd.Max, or with a factor;"
             " expected hvd.Average or hvd.Sum and no factor, as their rows are gathered. Make a"
             " tensor of them first: tf.convert_to_tensor(slices)."
         )
-    rows, indices = sdp.grouped_allgather([slices.values, slices.indices], name=name)
-    if op is sdp.ReduceOp.AVERAGE:
-        rows = rows / tf.cast(size(), rows.dtype)
-    return tf.IndexedSlices(rows, indices, slices.dense_shape)
+    called = f"hvd.{caller}()"
+    require_transportable(tf.convert_to_tensor(slices.values).dtype, called)
+    return reduce_slices(
+        slices,
+        op,
+        resolve_compression(compression),
+        f"{called} '{name}'" if name else called,
+        label_of("allreduce of slices", name or ""),
+        group=resolve_group(None, called),
+    )
