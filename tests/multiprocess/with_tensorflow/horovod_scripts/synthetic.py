@@ -9,6 +9,7 @@ import tensorflow as tf
 import smdistributed.compat.horovod.tensorflow as hvd
 
 hvd.init()
+tf.keras.utils.set_random_seed(hvd.rank())  # so that the broadcast has something to do
 model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
 optimizer = tf.optimizers.SGD(0.01)
 data = tf.random.uniform([4, 8, 8, 3])
