@@ -7,12 +7,13 @@ The files are those of the checkout; only the line for the interpreter's start i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from launchers import clean_environment
@@ -60,6 +61,17 @@ class Installed:
             text=True,
             timeout=scaled(60),
         )
+
+    @contextlib.contextmanager
+    def without_this_package(self) -> Iterator[None]:
+        """For a while it is not installed here."""
+        for path in self.packages.glob("*smdistributed_open*.pth"):
+            path.rename(path.with_suffix(".away"))
+        try:
+            yield
+        finally:
+            for path in self.packages.glob("*.away"):
+                path.rename(path.with_suffix(".pth"))
 
 
 def write_package(folder: Path, name: str = "horovod", version: str = "real") -> Path:

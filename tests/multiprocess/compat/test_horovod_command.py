@@ -109,15 +109,10 @@ def test_processes_of_the_script_find_it_too(
 
 
 def test_a_checkout_that_is_not_installed_will_do(installed: Installed, tmp_path: Path) -> None:
-    for path in installed.packages.glob("*smdistributed_open*.pth"):
-        path.rename(path.with_suffix(".away"))
-    try:
-        code = "import horovod; print(horovod.__file__)"
-        variables = {"PYTHONPATH": os.fspath(ROOT / "src")}
+    code = "import horovod; print(horovod.__file__)"
+    variables = {"PYTHONPATH": os.fspath(ROOT / "src")}
+    with installed.without_this_package():
         done = installed.run(*COMMAND, "-c", code, folder=tmp_path, environment=variables)
-    finally:
-        for path in installed.packages.glob("*.away"):
-            path.rename(path.with_suffix(".pth"))
     assert done.stdout == f"{STAND_IN}/__init__.py\n", done.stderr
 
 

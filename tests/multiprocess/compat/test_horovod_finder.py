@@ -205,12 +205,10 @@ def test_horovodrun_by_its_module_says_what_to_write(installed: Installed, tmp_p
     assert "smddprun -np 2 python train.py" in done.stderr
 
 
-def test_without_our_package_its_line_harms_nobody(tmp_path: Path) -> None:
+def test_without_our_package_its_line_harms_nobody(installed: Installed, tmp_path: Path) -> None:
     # Another environment's interpreter in a job: nothing of ours is there, and nothing is said.
-    subprocess_python = Installed(tmp_path / "other")
-    for path in subprocess_python.packages.glob("*smdistributed_open*.pth"):
-        path.unlink()
-    done = subprocess_python.run("-c", "import horovod", folder=tmp_path, environment=IN_A_JOB)
+    with installed.without_this_package():
+        done = installed.run("-c", "import horovod", folder=tmp_path, environment=IN_A_JOB)
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'horovod'"
 
 
