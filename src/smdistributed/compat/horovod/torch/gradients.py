@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of gradients between `backward()` and `step()` of a `DistributedOptimizer`.
 
-    backward       _arrive(slot)      autograd has added to a parameter's gradient [1]
+    backward       _arrive(member)      autograd has added to a parameter's gradient [1]
                    _start_ready()     units that are complete are reduced at once [2]
     step           synchronize()      reduce the rest, wait, put the results into the gradients [3]
 
@@ -49,11 +49,11 @@ from smdistributed.compat.horovod.torch.tensors import copy_of
 from smdistributed.dataparallel import trace
 from smdistributed.dataparallel.compression import Compressor, FP16Compression, NoneCompression
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
-from smdistributed.dataparallel.torch.parallel import reducer
 from smdistributed.dataparallel.torch.parallel.agreement import (
     describe_layout,
     require_agreement,
 )
+from smdistributed.dataparallel.torch.parallel.arrivals import call_on_arrival, count_reductions
 from smdistributed.dataparallel.torch.parallel.buckets import Bucket, GradientSlot, make_buckets
 
 __all__ = ["GradientReduction", "GradientsInUse", "Options"]
@@ -96,7 +96,7 @@ class Options:
         ]
 
 
-class _Slot:
+class _Member:
     """A parameter: what it still waits for, and what its gradient was when it was taken."""
 
     def __init__(self, name: str, parameter: Tensor, passes: int) -> None:
@@ -133,29 +133,29 @@ class _Slot:
 class _Unit(abc.ABC):
     """Gradients that are reduced by one collective. `missing`: those that have yet to be taken."""
 
-    def __init__(self, slots: Sequence[_Slot], options: Options) -> None:
-        self.slots = slots
+    def __init__(self, members: Sequence[_Member], options: Options) -> None:
+        self.members = members
         self._options = options
         self.expect()
-        for slot in slots:
-            slot.unit = self
+        for member in members:
+            member.unit = self
 
     def expect(self) -> None:
-        self.missing = set(self.slots)
+        self.missing = set(self.members)
 
-    def take(self, slot: _Slot) -> None:
-        gradient = slot.gradient.detach()
-        if gradient.shape != slot.parameter.shape:
+    def take(self, member: _Member) -> None:
+        gradient = member.gradient.detach()
+        if gradient.shape != member.parameter.shape:
             raise SMDDPUnsupported(
-                f"the gradient of {slot.name} has the shape {tuple(gradient.shape)}, the parameter"
-                f" {tuple(slot.parameter.shape)}; expected one shape. Make a new optimizer after a"
-                " parameter has changed."
+                f"the gradient of {member.name} has the shape {tuple(gradient.shape)}, the"
+                f" parameter {tuple(member.parameter.shape)}; expected one shape. Make a new"
+                " optimizer after a parameter has changed."
             )
-        self._take(slot, gradient)
-        self.missing.discard(slot)
+        self._take(member, gradient)
+        self.missing.discard(member)
 
     @abc.abstractmethod
-    def _take(self, slot: _Slot, gradient: Tensor) -> None: ...
+    def _take(self, member: _Member, gradient: Tensor) -> None: ...
 
     @abc.abstractmethod
     def start(self, group: Any) -> Any:
@@ -182,18 +182,18 @@ class _BucketUnit(_Unit):
     """Many parameters, in one buffer, of the dtype in which they travel."""
 
     def __init__(
-        self, bucket: Bucket, slots: Sequence[_Slot], options: Options, group: Any
+        self, bucket: Bucket, members: Sequence[_Member], options: Options, group: Any
     ) -> None:
-        super().__init__(slots, options)
+        super().__init__(members, options)
         self._bucket = bucket
         bucket.allocate(group)
-        for slot, place in zip(slots, bucket.slots, strict=True):
-            slot.place = place
+        for member, place in zip(members, bucket.slots, strict=True):
+            member.place = place
 
-    def _take(self, slot: _Slot, gradient: Tensor) -> None:
-        assert slot.place is not None
-        assert slot.place.view is not None
-        slot.place.view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+    def _take(self, member: _Member, gradient: Tensor) -> None:
+        assert member.place is not None
+        assert member.place.view is not None
+        member.place.view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
 
     def start(self, group: Any) -> Any:
         assert self._bucket.buffer is not None
@@ -202,14 +202,14 @@ class _BucketUnit(_Unit):
     def put(self) -> None:
         assert self._bucket.buffer is not None
         self._complete(self._bucket.buffer)
-        for slot in self.slots:
-            assert slot.place is not None
-            assert slot.place.view is not None
-            gradient = slot.gradient
+        for member in self.members:
+            assert member.place is not None
+            assert member.place.view is not None
+            gradient = member.gradient
             if gradient.is_sparse:
-                slot.parameter.grad = slot.place.view.to_sparse()
+                member.parameter.grad = member.place.view.to_sparse()
             else:
-                gradient.copy_(slot.place.view)
+                gradient.copy_(member.place.view)
 
 
 class _CompressedUnit(_Unit):
@@ -218,7 +218,7 @@ class _CompressedUnit(_Unit):
     _sent: Tensor
     _context: Any
 
-    def _take(self, slot: _Slot, gradient: Tensor) -> None:
+    def _take(self, member: _Member, gradient: Tensor) -> None:
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         sent, self._context = self._options.compression.compress(dense)
         self._sent = copy_of(sent)
@@ -229,11 +229,11 @@ class _CompressedUnit(_Unit):
     def put(self) -> None:
         self._complete(self._sent)
         result = self._options.compression.decompress(self._sent, self._context)
-        (slot,) = self.slots
-        if slot.gradient.is_sparse:
-            slot.parameter.grad = result.to_sparse()
+        (member,) = self.members
+        if member.gradient.is_sparse:
+            member.parameter.grad = result.to_sparse()
         else:
-            slot.gradient.copy_(result)
+            member.gradient.copy_(result)
 
 
 class _SparseUnit(_Unit):
@@ -241,7 +241,7 @@ class _SparseUnit(_Unit):
 
     _total: Tensor
 
-    def _take(self, slot: _Slot, gradient: Tensor) -> None:
+    def _take(self, member: _Member, gradient: Tensor) -> None:
         # `coalesce` of a coalesced tensor is the tensor itself.
         sparse = gradient if gradient.is_sparse else gradient.to_sparse(1)
         self._total = sparse.coalesce().clone()
@@ -253,9 +253,9 @@ class _SparseUnit(_Unit):
         return group.allreduce([self._total], options)
 
     def put(self) -> None:
-        (slot,) = self.slots
+        (member,) = self.members
         total = self._total if self._divisor == 1 else self._total / self._divisor
-        slot.parameter.grad = total.coalesce()
+        member.parameter.grad = total.coalesce()
 
 
 class GradientReduction:
@@ -274,8 +274,8 @@ class GradientReduction:
         self._options = options
         self._passes = passes
         self._names = dict(names)
-        self._slots: list[_Slot] = []
-        self._known: dict[Tensor, _Slot] = {}
+        self._members: list[_Member] = []
+        self._known: dict[Tensor, _Member] = {}
         self._units: list[_Unit] = []
         self._works: list[Any] = []  # of started units; their number is the next to start
         self._comparison: Any = None
@@ -293,36 +293,36 @@ class GradientReduction:
             if parameter in self._known or not parameter.requires_grad:
                 continue
             name = self._names.setdefault(parameter, f"added.{len(self._names)}")
-            slot = _Slot(name, parameter, self._passes)
-            self._known[parameter] = slot
-            self._slots.append(slot)
-            hook = _arrival_hook(weakref.ref(self), weakref.ref(slot))
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+            member = _Member(name, parameter, self._passes)
+            self._known[parameter] = member
+            self._members.append(member)
+            hook = _arrival_hook(weakref.ref(self), weakref.ref(member))
+            self._hooks.append(call_on_arrival(parameter, hook))
 
     def set_passes(self, passes: int) -> None:
         """Change over how many passes gradients are accumulated, from now on."""
         self._passes = passes
-        for slot in self._slots:
-            slot.passes_left = passes
+        for member in self._members:
+            member.passes_left = passes
 
     # ---- backward --------------------------------------------------------------------------
 
-    def _arrive(self, slot: _Slot) -> None:
+    def _arrive(self, member: _Member) -> None:
         with self._lock, torch.no_grad():
             self.has_gradients = True
-            if slot.passes_left <= 0:
+            if member.passes_left <= 0:
                 raise GradientsInUse(
-                    f"parameter {slot.name} received more gradients than"
+                    f"parameter {member.name} received more gradients than"
                     f" backward_passes_per_step={self._passes} before optimizer.step(); expected"
                     f" {self._passes}. Call optimizer.step() or optimizer.synchronize() in between,"
                     " or raise backward_passes_per_step to accumulate gradients."
                 )
-            slot.passes_left -= 1
-            if slot.passes_left:
+            member.passes_left -= 1
+            if member.passes_left:
                 return
-            if slot.unit is not None:
-                slot.unit.take(slot)
-            slot.note_taken()
+            if member.unit is not None:
+                member.unit.take(member)
+            member.note_taken()
             self._start_ready()
 
     def _start_ready(self) -> None:
@@ -352,9 +352,9 @@ class GradientReduction:
         try:
             self._plan()
             for unit in self._units:
-                for slot in unit.slots:
-                    if slot in unit.missing:
-                        unit.take(slot)
+                for member in unit.members:
+                    if member in unit.missing:
+                        unit.take(member)
             self._start_ready()
             with trace.span("wait", "wait", buckets=len(self._works)):
                 if self._comparison is not None:
@@ -375,11 +375,11 @@ class GradientReduction:
         self._works, self._comparison, self.has_gradients = [], None, False
         for unit in self._units:
             unit.expect()
-        for slot in self._slots:
-            slot.reset(self._passes)
+        for member in self._members:
+            member.reset(self._passes)
 
     def _require_unchanged(self) -> None:
-        changed = [slot.name for slot in self._slots if slot.is_changed()]
+        changed = [member.name for member in self._members if member.is_changed()]
         if not changed:
             return
         raise GradientsInUse(
@@ -393,55 +393,58 @@ class GradientReduction:
 
     def _plan(self) -> None:
         """Make units for parameters that have none: those that are new since the last step."""
-        new = [slot for slot in self._slots if slot.unit is None]
+        new = [member for member in self._members if member.unit is None]
         if not new:
             return
         _require_no_other(new)
         group = require_group("DistributedOptimizer")
         _require_equal(new, self._options, group)
-        sparse = self._sparse_slots(new, group)
+        sparse = self._sparse_members(new, group)
         compression = self._options.compression
-        dense = [slot for slot in reversed(new) if slot not in sparse]
+        dense = [member for member in reversed(new) if member not in sparse]
         if compression is NoneCompression or compression is FP16Compression:
             self._units += _bucket_units(dense, self._options, group)
         else:
-            self._units += [_CompressedUnit([slot], self._options) for slot in dense]
-        self._units += [_SparseUnit([slot], self._options) for slot in new if slot in sparse]
+            self._units += [_CompressedUnit([member], self._options) for member in dense]
+        self._units += [_SparseUnit([member], self._options) for member in new if member in sparse]
 
-    def _sparse_slots(self, slots: Sequence[_Slot], group: Any) -> set[_Slot]:
+    def _sparse_members(self, members: Sequence[_Member], group: Any) -> set[_Member]:
         """Those with a sparse gradient on any rank, unless they are to travel as dense ones."""
         if self._options.sparse_as_dense:
             return set()
-        mine = [slot.parameter.grad is not None and slot.parameter.grad.is_sparse for slot in slots]
+        mine = [
+            member.parameter.grad is not None and member.parameter.grad.is_sparse
+            for member in members
+        ]
         flags = torch.tensor(mine, dtype=torch.uint8, device="cpu")
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.MAX)
         group.allreduce([flags], options).wait()
-        return {slot for slot, flag in zip(slots, flags.tolist(), strict=True) if flag}
+        return {member for member, flag in zip(members, flags.tolist(), strict=True) if flag}
 
 
-def _bucket_units(slots: Sequence[_Slot], options: Options, group: Any) -> list[_Unit]:
+def _bucket_units(members: Sequence[_Member], options: Options, group: Any) -> list[_Unit]:
     """In the given order; those that travel in another dtype in buckets of their own."""
     is_fp16 = options.compression is FP16Compression
     cap = process_settings().bucket_cap_bytes
     units: list[_Unit] = []
     for dtype in (None, torch.float16):
         chosen = [
-            slot
-            for slot in slots
-            if (is_fp16 and slot.parameter.dtype in _WIDE_FLOATS) is (dtype is not None)
+            member
+            for member in members
+            if (is_fp16 and member.parameter.dtype in _WIDE_FLOATS) is (dtype is not None)
         ]
-        named = [(slot.name, slot.parameter) for slot in chosen]
+        named = [(member.name, member.parameter) for member in chosen]
         for bucket in make_buckets(named, cap, group.size(), dtype):
             inside = [chosen[place.index] for place in bucket.slots]
             units.append(_BucketUnit(bucket, inside, options, group))
     return units
 
 
-def _require_equal(slots: Sequence[_Slot], options: Options, group: Any) -> None:
+def _require_equal(members: Sequence[_Member], options: Options, group: Any) -> None:
     lines = [
         *options.describe(),
-        *(f"parameter {slot.name}: {describe_layout(slot.parameter)}" for slot in slots),
+        *(f"parameter {member.name}: {describe_layout(member.parameter)}" for member in members),
     ]
     require_agreement(
         lines,
@@ -460,27 +463,14 @@ _TWO_REDUCE = (
 )
 
 
-def _require_no_other(slots: Sequence[_Slot]) -> None:
+def _require_no_other(members: Sequence[_Member]) -> None:
     """Raise if hooks of ours, other than this optimizer's, wait for the same gradients."""
-    others = [
-        slot.name
-        for slot in slots
-        if sum(_is_reducing(hook) for hook in _hooks_of(slot.parameter)) > 1
-    ]
+    others = [member.name for member in members if count_reductions(member.parameter) > 1]
     if others:
         raise GradientsInUse(
             f"the gradients of {_listed(others)} are reduced by something else as well; expected"
             f" one hvd.DistributedOptimizer alone. {_TWO_REDUCE}"
         )
-
-
-def _hooks_of(parameter: Any) -> Iterable[Any]:
-    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
-    return hooks.values() if hooks else ()
-
-
-def _is_reducing(hook: Any) -> bool:
-    return getattr(hook, "__module__", None) in (__name__, reducer.__name__)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -494,10 +484,10 @@ def _remove(hooks: Iterable[Any]) -> None:
 
 
 def _arrival_hook(
-    owner: weakref.ref[GradientReduction], slot: weakref.ref[_Slot]
+    owner: weakref.ref[GradientReduction], member: weakref.ref[_Member]
 ) -> Callable[[Tensor], None]:
     def arrived(_: Tensor) -> None:
-        reduction, arriving = owner(), slot()
+        reduction, arriving = owner(), member()
         if reduction is not None and arriving is not None:
             reduction._arrive(arriving)
 

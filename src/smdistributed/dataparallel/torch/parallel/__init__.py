@@ -5,6 +5,7 @@
     distributed     the class, a subclass of torch's
     reducer         what happens to gradients during backward, and when
     averaging       how a bucket is averaged
+    arrivals        hooks by which gradients are found when they arrive
     buckets         memory in which gradients lie and are reduced
     comm_hook       buckets as torch's communication hooks expect them
     agreement       do all ranks wrap the same model?

@@ -55,6 +55,7 @@ from torch.autograd.variable import Variable
 
 from smdistributed.dataparallel import trace
 from smdistributed.dataparallel.exceptions import SMDDPMismatch, SMDDPUnsupported
+from smdistributed.dataparallel.torch.parallel.arrivals import call_on_arrival
 from smdistributed.dataparallel.torch.parallel.averaging import Averager
 from smdistributed.dataparallel.torch.parallel.buckets import GradientSlot, make_buckets
 from smdistributed.dataparallel.torch.parallel.comm_hook import CommHook
@@ -101,9 +102,7 @@ class GradientReducer:
         """Gradients have arrived since this was last set to False, reduced or not."""
         self._plan()
         hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(
-                _arrival_hook(weakref.ref(self), index)
-            )
+            call_on_arrival(slot.parameter, _arrival_hook(weakref.ref(self), index))
             for index, slot in enumerate(self._slots)
         ]
         # The parameters outlive the wrapper; a second wrapper must not find hooks of the first.
