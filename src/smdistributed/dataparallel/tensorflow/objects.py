@@ -2,33 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python objects between ranks, pickled: configuration, state, lists of results.
 
-Only ranks of one job exchange them, and they know each other by the job's secret. To load what was
-pickled runs code, so this is as safe as that secret.
+To load what was pickled runs code; only ranks of the job can send it, see `pickled`.
 
 Source: our choice: Horovod's names.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
+from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+from smdistributed.dataparallel.pickled import pickled, unpickled
 from smdistributed.dataparallel.tensorflow.broadcasts import broadcast
 from smdistributed.dataparallel.tensorflow.gathers import allgather
 from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import resolve_group
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_object_fn"]
-
-# In place of a length: the object could not be pickled there.
-_NOT_PICKLED = -1
 
 
 def broadcast_object(
@@ -60,15 +54,17 @@ def broadcast_object(
     Source: our choice: Horovod's name.
     """
     caller = "broadcast_object()"
-    is_root = resolve_group(group, caller).rank() == root_rank
+    among = resolve_group(group, caller)
+    is_root = among.rank() == root_rank
     label = name or "object"
-    pickled, problem = _pickled(obj) if is_root else (b"", None)
-    length = np.array([_NOT_PICKLED if problem else len(pickled)], np.int64)
+    sent, problem = pickled(obj, _rank_in_job(among), caller) if is_root else (b"", None)
+    length = np.array([len(sent)], np.int64)
     length = _value(broadcast(length, root_rank, name=f"{label}.size", group=group), session)
-    _require_pickled([int(length[0])], problem, caller, [root_rank])
-    content = np.frombuffer(pickled, np.uint8) if is_root else np.zeros(length, np.uint8)
+    content = np.frombuffer(sent, np.uint8) if is_root else np.zeros(length, np.uint8)
     content = _value(broadcast(content, root_rank, name=f"{label}.bytes", group=group), session)
-    return obj if is_root else pickle.loads(content.tobytes())
+    if problem is not None:
+        raise problem
+    return obj if is_root else unpickled(content.tobytes(), caller)
 
 
 def broadcast_object_fn(
@@ -106,49 +102,23 @@ def allgather_object(
     Source: our choice: Horovod's name.
     """
     caller = "allgather_object()"
-    ranks = resolve_group(group, caller).ranks
     label = name or "object"
-    pickled, problem = _pickled(obj)
-    length = np.array([_NOT_PICKLED if problem else len(pickled)], np.int64)
+    sent, problem = pickled(obj, _rank_in_job(resolve_group(group, caller)), caller)
+    length = np.array([len(sent)], np.int64)
     lengths = _value(allgather(length, name=f"{label}.size", group=group), session)
-    _require_pickled(lengths.tolist(), problem, caller, ranks)
-    content = np.frombuffer(pickled, np.uint8)
+    content = np.frombuffer(sent, np.uint8)
     gathered = _value(allgather(content, name=f"{label}.bytes", group=group), session)
+    if problem is not None:
+        raise problem
     ends = np.cumsum(lengths)
     return [
-        pickle.loads(gathered[end - length : end].tobytes())
+        unpickled(gathered[end - length : end].tobytes(), caller)
         for length, end in zip(lengths, ends, strict=True)
     ]
 
 
-def _pickled(obj: Any) -> tuple[bytes, Exception | None]:
-    try:
-        return _pickler().dumps(obj), None
-    except Exception as error:  # whatever the object's own methods raise
-        return b"", error
-
-
-def _pickler() -> Any:
-    """`cloudpickle`, which takes functions of a script, where it is installed."""
-    if importlib.util.find_spec("cloudpickle") is None:
-        return pickle
-    return importlib.import_module("cloudpickle")
-
-
-def _require_pickled(
-    lengths: list[int], problem: Exception | None, caller: str, ranks: Any
-) -> None:
-    if problem is not None:
-        raise SMDDPConfigInvalid(
-            f"{caller} got an object that cannot be pickled ({problem}); expected one that can."
-            " Pass its data: numbers, texts, arrays, lists and dictionaries of these."
-        ) from problem
-    for length, rank in zip(lengths, ranks, strict=True):
-        if length == _NOT_PICKLED:
-            raise SMDDPConfigInvalid(
-                f"{caller}: the object of rank {rank} cannot be pickled, as its own error says;"
-                " expected one that can. Correct it there."
-            )
+def _rank_in_job(group: Group) -> int:
+    return group.ranks[group.rank()]
 
 
 def _value(tensor: Any, session: Any) -> Any:

@@ -11,8 +11,6 @@ Source: Horovod's public API; see docs/horovod.md.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +25,7 @@ from smdistributed.dataparallel.exceptions import (
     SMDDPConfigInvalid,
     SMDDPUnsupported,
 )
+from smdistributed.dataparallel.pickled import pickled, unpickled
 from smdistributed.dataparallel.torch.parallel.agreement import (
     describe_layout,
     require_agreement,
@@ -237,14 +236,6 @@ def _tensors_of(
 # ---- objects -----------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """In place of an object that its rank could not pickle."""
-
-    rank: int
-    reason: str
-
-
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -266,7 +257,8 @@ def broadcast_object(
     common.require_all_ranks(process_set, caller)
     comparison = start_comparison(caller, name)
     is_root = group.rank() == root_rank
-    packed = _packed(obj, group.rank()) if is_root else _room(0)
+    content, problem = pickled(obj, group.rank(), f"hvd.{caller}()") if is_root else (b"", None)
+    packed = _as_tensor(content) if is_root else _room(0)
     size = torch.tensor([packed.numel()], dtype=torch.int64, device="cpu")
     broadcast_(size, root_rank)
     if not is_root:
@@ -274,8 +266,9 @@ def broadcast_object(
     broadcast_(packed, root_rank)
     if comparison is not None:
         comparison.wait()
-    received = _unpacked(packed, caller)
-    return obj if is_root else received
+    if problem is not None:
+        raise problem
+    return obj if is_root else unpickled(packed.numpy().tobytes(), f"hvd.{caller}()")
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
@@ -290,40 +283,23 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """
     caller = "allgather_object"
     group = require_group(caller)
-    packed = _packed(obj, group.rank())
+    content, problem = pickled(obj, group.rank(), f"hvd.{caller}()")
+    packed = _as_tensor(content)
     sizes = torch.empty(group.size(), dtype=torch.int64, device="cpu")
     mine = torch.tensor([packed.numel()], dtype=torch.int64, device="cpu")
     group.all_gather_single(sizes, mine).wait()
     gathered = synchronize(allgather_async(packed, name))
-    return [_unpacked(each, caller) for each in gathered.split(sizes.tolist())]
+    if problem is not None:
+        raise problem
+    return [
+        unpickled(each.numpy().tobytes(), f"hvd.{caller}()")
+        for each in gathered.split(sizes.tolist())
+    ]
 
 
-def _packed(obj: Any, rank: int) -> Tensor:
-    """The object as bytes; if that cannot be done, the reason as bytes."""
-    try:
-        text = _pickler().dumps(obj)
-    except Exception as error:
-        text = pickle.dumps(_Failure(rank, f"{type(error).__name__}: {error}"))
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _room(num_bytes: int) -> Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
-
-
-def _unpacked(packed: Tensor, caller: str) -> Any:
-    received = _pickler().loads(packed.numpy().tobytes())
-    if isinstance(received, _Failure):
-        raise SMDDPConfigInvalid(
-            f"hvd.{caller}(): the object of rank {received.rank} cannot be pickled"
-            f" ({received.reason}); expected one of plain data. Pass what it is made of, such as"
-            " its state_dict()."
-        )
-    return received
-
-
-def _pickler() -> Any:
-    """`cloudpickle` takes functions and classes of the script itself, too."""
-    if importlib.util.find_spec("cloudpickle") is None:
-        return pickle
-    return importlib.import_module("cloudpickle")
