@@ -1,6 +1,8 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Public names of Horovod for TensorFlow: those that work, and what is said of those that do not.
+"""Of Horovod's names for TensorFlow: the arguments, and what is said of names that do not work.
+
+That all names are there, tests/multiprocess/compat/test_horovod_table.py compares with the page.
 
 Pytest and the ranks import it, so no TensorFlow is imported here.
 
@@ -11,39 +13,82 @@ from __future__ import annotations
 
 PACKAGE = "smdistributed.compat.horovod"
 
-# By module: names that work, also with differences.
-_WORKING: dict[str, str] = {
-    "tensorflow": """
-        Adasum Average BroadcastGlobalVariablesHook Compression DistributedGradientTape
-        DistributedOptimizer Max Min PartialDistributedGradientTape Product Sum allgather
-        allgather_object allreduce barrier broadcast broadcast_ broadcast_global_variables
-        broadcast_object broadcast_object_fn broadcast_variables ccl_built
-        check_num_rank_power_of_2 cross_rank cross_size cuda_built ddl_built elastic
-        global_process_set gloo_built gloo_enabled grouped_allgather grouped_allreduce
-        handle_average_backwards_compatibility init is_homogeneous is_initialized join keras
-        local_rank local_rank_op local_size local_size_op mpi_built mpi_enabled
-        mpi_threads_supported nccl_built process_set_included_op rank rank_op refs_to_vars
-        rocm_built shutdown size size_op start_timeline stop_timeline vars_to_refs
-        """,
-    "tensorflow.mpi_ops": "allgather allreduce broadcast broadcast_ join rank size init",
-    "tensorflow.functions": """
-        allgather_object broadcast_object broadcast_object_fn broadcast_variables
-        """,
-    "tensorflow.compression": "Compression Compressor FP16Compressor NoneCompressor",
-    "tensorflow.keras": """
-        Average Compression DistributedOptimizer PartialDistributedOptimizer Sum allgather allreduce
-        broadcast broadcast_global_variables callbacks ccl_built cross_rank cross_size cuda_built
-        ddl_built elastic global_process_set gloo_built gloo_enabled init is_initialized load_model
-        local_rank local_size mpi_built mpi_enabled mpi_threads_supported nccl_built rank rocm_built
-        shutdown size start_timeline stop_timeline
-        """,
-    "tensorflow.keras.callbacks": """
-        BestModelCheckpoint BroadcastGlobalVariablesCallback LearningRateScheduleCallback
-        LearningRateWarmupCallback MetricAverageCallback
-        """,
-}
+# By module and name, Horovod's arguments of what works, in their order, with their defaults.
+_TO_REDUCE = "device_dense='' device_sparse='' compression=Compression.none"
+_ACCUMULATED = "backward_passes_per_step=1"
+_GROUPED = "num_groups=0 groups=None"
+_SET = "process_set=global_process_set"
+_LOCAL = "scale_local_gradients=True"
+_FACTORS = "prescale_factor=1.0 postscale_factor=1.0"
+_TAPE = f"""gradtape {_TO_REDUCE} sparse_as_dense=False op=Average gradient_predivide_factor=1.0
+    {_GROUPED} {_SET}"""
+_RATE = "momentum_correction=True steps_per_epoch=None"
 
-WORKING = {module: names.split() for module, names in _WORKING.items()}
+_ARGUMENTS: dict[str, dict[str, str]] = {
+    "tensorflow": {
+        "BroadcastGlobalVariablesHook": "root_rank device=''",
+        "DistributedGradientTape": f"{_TAPE} {_LOCAL}",
+        "DistributedOptimizer": f"""optimizer name=None use_locking=False {_TO_REDUCE}
+            sparse_as_dense=False {_ACCUMULATED} op=Average gradient_predivide_factor=1.0
+            average_aggregated_gradients=False {_GROUPED} {_SET} {_LOCAL}""",
+        "PartialDistributedGradientTape": f"{_TAPE} local_layers=None {_LOCAL}",
+        "allgather": f"tensor name=None ignore_name_scope=False {_SET}",
+        "allgather_object": f"obj session=None name=None {_SET}",
+        "allreduce": f"""tensor average=None {_TO_REDUCE} op=None {_FACTORS} name=None {_SET}
+            ignore_name_scope=False""",
+        "broadcast": f"tensor root_rank name=None ignore_name_scope=False {_SET}",
+        "broadcast_": f"variables root_rank name=None {_SET}",
+        "broadcast_global_variables": "root_rank",
+        "broadcast_object": f"obj root_rank=0 session=None name=None {_SET}",
+        "broadcast_object_fn": f"root_rank=0 session=None name=None {_SET}",
+        "broadcast_variables": f"variables root_rank {_SET} inplace=False",
+        "grouped_allgather": f"tensors name=None ignore_name_scope=False {_SET}",
+        "grouped_allreduce": f"""tensors average=None {_TO_REDUCE} op=None {_FACTORS} {_SET}
+            ignore_name_scope=False name=None""",
+        "handle_average_backwards_compatibility": "op average",
+        "init": "comm=None process_sets=None",
+        "join": "",
+        "local_rank_op": "name=None",
+        "local_size_op": "name=None",
+        "process_set_included_op": "process_set_id=0 name=None",
+        "rank_op": "name=None",
+        "refs_to_vars": "refs",
+        "size_op": "process_set_id=0 name=None",
+        "start_timeline": "file_path mark_cycles=False",
+        "vars_to_refs": "vars",
+    },
+    "tensorflow.keras": {
+        "DistributedOptimizer": f"""optimizer name=None {_TO_REDUCE} sparse_as_dense=False
+            gradient_predivide_factor=1.0 op=Average {_ACCUMULATED}
+            average_aggregated_gradients=False {_GROUPED} {_SET} {_LOCAL}""",
+        "PartialDistributedOptimizer": f"""optimizer name=None {_TO_REDUCE} sparse_as_dense=False
+            gradient_predivide_factor=1.0 op=Average {_ACCUMULATED}
+            average_aggregated_gradients=False groups=None {_SET} local_layers=None {_LOCAL}""",
+        "allgather": "value name=None",
+        "allreduce": f"""value name=None average=None {_FACTORS} op=None
+            compression=Compression.none""",
+        "broadcast": "value root_rank name=None",
+        "broadcast_global_variables": "root_rank",
+        "init": "comm=None process_sets=None",
+        "load_model": """filepath custom_optimizers=None custom_objects=None
+            compression=Compression.none legacy_opts=False""",
+        "start_timeline": "file_path mark_cycles=False",
+    },
+    "tensorflow.keras.callbacks": {
+        "BestModelCheckpoint": """monitor='val_loss' verbose=0 save_weights_only=False mode='auto'
+            save_freq='epoch'""",
+        "BroadcastGlobalVariablesCallback": "root_rank device='' local_variables=None",
+        "LearningRateScheduleCallback": f"""initial_lr multiplier start_epoch=0 end_epoch=None
+            staircase=True {_RATE}""",
+        "LearningRateWarmupCallback": f"initial_lr warmup_epochs=5 {_RATE} verbose=0",
+        "MetricAverageCallback": "device=''",
+    },
+}
+ARGUMENTS = {
+    f"{module}.{name}": text.split()
+    for module, names in _ARGUMENTS.items()
+    for name, text in names.items()
+}
 
 # By module and name: a part of the error that says what to write instead.
 REFUSED: dict[str, dict[str, str]] = {

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
+import inspect
 import json
 import tempfile
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from horovod_names import BEFORE_INIT, PACKAGE, REFUSED, REFUSED_ARGUMENTS, WORKING
+from horovod_names import ARGUMENTS, BEFORE_INIT, PACKAGE, REFUSED, REFUSED_ARGUMENTS
 from tf_ranks import raised, tagged
 
 import smdistributed.compat.horovod.tensorflow as hvd
@@ -31,15 +33,11 @@ v1 = tf.compat.v1
 
 
 def what_names_do(rank: int, size: int) -> dict[str, str]:
-    """By name, or call, the error that it raises; or that it is there."""
+    """By name, or call, the error that it raises."""
     found: dict[str, str] = {}
     for call in BEFORE_INIT:
         found[f"before init: {call}"] = error_before_init(call)
     hvd.init()
-    for module, names in WORKING.items():
-        there = importlib.import_module(f"{PACKAGE}.{module}")
-        for name in names:
-            found[f"{module}.{name}"] = "there" if hasattr(there, name) else "missing"
     for module, refused in REFUSED.items():
         there = importlib.import_module(f"{PACKAGE}.{module}")
         for name in refused:
@@ -56,6 +54,29 @@ def what_names_do(rank: int, size: int) -> dict[str, str]:
     for call in REFUSED_ARGUMENTS:
         found[call] = error_of(lambda call=call: eval(call, dict(known)))  # a table of ours
     hvd.shutdown()
+    return found
+
+
+def arguments_of_names(rank: int, size: int) -> dict[str, list[str]]:
+    """By name, its arguments as ARGUMENTS has them; ours that only go by keyword are left out."""
+    words = {
+        id(hvd.Compression.none): "Compression.none",
+        id(hvd.global_process_set): "global_process_set",
+    }
+
+    def shown(parameter: inspect.Parameter) -> str:
+        default = parameter.default
+        if default is parameter.empty:
+            return parameter.name
+        word = default.name if isinstance(default, enum.Enum) else repr(default)
+        return f"{parameter.name}={words.get(id(default), word)}"
+
+    found = {}
+    for each in ARGUMENTS:
+        module, _, name = each.rpartition(".")
+        thing = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
+        parameters = inspect.signature(thing).parameters.values()
+        found[each] = [shown(p) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     return found
 
 

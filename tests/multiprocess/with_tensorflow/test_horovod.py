@@ -14,10 +14,10 @@ import pytest
 from tensorflow_harness import run_tensorflow_ranks
 
 from tests.multiprocess.with_tensorflow.horovod_names import (
+    ARGUMENTS,
     BEFORE_INIT,
     REFUSED,
     REFUSED_ARGUMENTS,
-    WORKING,
 )
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
@@ -41,10 +41,10 @@ def what_names_do() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("module", WORKING)
-def test_names_are_there(module: str) -> None:
-    found = {name: what_names_do()[f"{module}.{name}"] for name in WORKING[module]}
-    assert found == dict.fromkeys(WORKING[module], "there")
+def test_arguments_are_horovods() -> None:
+    file = Path(__file__).with_name("horovod_ranks.py")
+    (found,) = run_tensorflow_ranks(f"{file}:arguments_of_names", 1)
+    assert found == ARGUMENTS
 
 
 @pytest.mark.parametrize(
