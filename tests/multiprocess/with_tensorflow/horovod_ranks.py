@@ -192,6 +192,20 @@ def check_allreduce(rank: int, size: int) -> None:
     assert "surprise" in text
 
 
+def check_devices(rank: int, size: int) -> None:
+    """Horovod's documentation has gradients go through the CPU so; here they do anyway."""
+    found = hvd.allreduce(float(rank), op=hvd.Sum, device_dense="/cpu:0", device_sparse="/cpu:0")
+    assert float(found) == sum(range(size))
+    with tf.GradientTape() as tape:
+        loss = (weight := tf.Variable(1.0)) * rank
+    tape = hvd.DistributedGradientTape(tape, "/cpu:0", op=hvd.Sum)
+    assert float(tape.gradient(loss, weight)) == sum(range(size))
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), device_dense="/cpu:0")
+    optimizer.apply_gradients([(tf.constant(float(rank)), weight)])
+    np.testing.assert_allclose(weight.numpy(), 1.0 - (size - 1) / 2)
+    assert hvd.BroadcastGlobalVariablesHook(0, "/cpu:0").device == "/cpu:0"
+
+
 def check_factors(rank: int, size: int) -> None:
     def reduce(values: Any, dtype: Any, op: Any, before: float, after: float) -> Any:
         tensor = tf.constant(values, dtype)

@@ -43,6 +43,7 @@ __all__ = [
     "refused_class",
     "remove_process_set",
     "require_all_ranks",
+    "require_host",
     "require_neutral",
     "resolve",
     "rocm_built",
@@ -202,6 +203,16 @@ def require_all_ranks(process_set: Any, caller: str) -> None:
         f"hvd.{caller}() got process_set={process_set!r}; expected hvd.global_process_set, the"
         " only process set here. Leave the argument out."
     )
+
+
+def require_host(caller: str, **devices: Any) -> None:
+    """Raises `SMDDPUnsupported` if an argument names a device to communicate on, but a CPU."""
+    for name, given in devices.items():
+        if given and "cpu" not in str(given).lower():
+            raise exceptions.SMDDPUnsupported(
+                f"hvd.{caller}() got {name}={given!r}: tensors travel through the memory of the"
+                " host; expected '' or a CPU, as '/cpu:0'. Leave it out."
+            )
 
 
 def require_neutral(

@@ -16,7 +16,6 @@ import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
 from smdistributed.compat.horovod.tensorflow.job import global_process_set, require_job
 from smdistributed.dataparallel import exceptions
-from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -78,14 +77,14 @@ class BroadcastGlobalVariablesHook(sdp.BroadcastGlobalVariablesHook):
 
     Args:
         root_rank: whose.
-        device: must be empty.
+        device: empty, or a CPU.
 
     Raises:
-        SMDDPUnsupported: `device` is set.
+        SMDDPUnsupported: another `device`.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        require_no_devices(device, "")
+        common.require_host("BroadcastGlobalVariablesHook", device=device)
         super().__init__(root_rank)
         self.root_rank = root_rank
         self.device = device

@@ -44,7 +44,7 @@ def DistributedGradientTape(  # noqa: N802 -- Horovod's name
 
     Args:
         gradtape: a `tf.GradientTape`.
-        device_dense, device_sparse: must be empty.
+        device_dense, device_sparse: empty, or a CPU.
         compression: `Compression.none`, `Compression.fp16`, or a class like them.
         sparse_as_dense: make `tf.IndexedSlices` dense; False: gather their rows.
         op: `Average` or `Sum`.
@@ -63,13 +63,12 @@ def DistributedGradientTape(  # noqa: N802 -- Horovod's name
     """
     caller = "DistributedGradientTape"
     _require_no_groups(caller, num_groups, groups, process_set)
+    common.require_host(caller, device_dense=device_dense, device_sparse=device_sparse)
     tape = sdp.DistributedGradientTape(
         gradtape,
-        device_dense,
-        device_sparse,
-        _predivided(compression, gradient_predivide_factor, op, caller),
-        sparse_as_dense,
-        reduce_op(None, op, caller),
+        compression=_predivided(compression, gradient_predivide_factor, op, caller),
+        sparse_as_dense=sparse_as_dense,
+        op=reduce_op(None, op, caller),
         group=_all_ranks(caller),
     )
     tape.register_local_source = _register_local_source
@@ -165,6 +164,8 @@ def distributed_optimizer(
     optimizer: Any,
     *,
     name: str | None,
+    device_dense: str,
+    device_sparse: str,
     compression: Any,
     op: Any,
     gradient_predivide_factor: float,
@@ -176,6 +177,7 @@ def distributed_optimizer(
     """What the functions of this name share, whichever order their arguments have."""
     caller = "DistributedOptimizer"
     _require_no_groups(caller, num_groups, groups, process_set)
+    common.require_host(caller, device_dense=device_dense, device_sparse=device_sparse)
     return sdp.DistributedOptimizer(
         optimizer,
         name=name or f"Distributed{optimizer.__class__.__name__}",

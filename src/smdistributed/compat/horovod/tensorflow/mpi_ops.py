@@ -60,7 +60,6 @@ from smdistributed.compat.horovod.tensorflow.job import (
 from smdistributed.dataparallel.compression import Compression, resolve_compression
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable
-from smdistributed.dataparallel.tensorflow.gradient_reduction import require_no_devices
 from smdistributed.dataparallel.tensorflow.job import resolve_group
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 from smdistributed.dataparallel.tensorflow.slices import reduce_slices
@@ -144,7 +143,7 @@ def allreduce(
     Args:
         tensor: as for `smdistributed.dataparallel.tensorflow.allreduce`; None gives None.
         average: the older `op`: True is `Average`, False is `Sum`.
-        device_dense, device_sparse: must be empty.
+        device_dense, device_sparse: empty, or a CPU.
         compression: `Compression.none`, `Compression.fp16`, or a class like them.
         op: `Average`, which None stands for, `Sum`, `Min`, `Max`.
         prescale_factor, postscale_factor: multiply by these before and after.
@@ -153,8 +152,8 @@ def allreduce(
         ignore_name_scope: without effect, since scopes are no part of names here.
 
     Raises:
-        SMDDPUnsupported: `Adasum`, `Product`, a device, a process set; factors, `Min` or `Max` with
-            `tf.IndexedSlices`.
+        SMDDPUnsupported: `Adasum`, `Product`, another device, a process set; factors, `Min` or
+            `Max` with `tf.IndexedSlices`.
         SMDDPConfigInvalid: (a ValueError) `average` together with `op`.
         As `smdistributed.dataparallel.tensorflow.allreduce`.
     """
@@ -352,7 +351,7 @@ def _all_reduced(
 ) -> list[Any]:
     require_job(caller)
     common.require_all_ranks(process_set, caller)
-    require_no_devices(*devices)
+    common.require_host(caller, device_dense=devices[0], device_sparse=devices[1])
     is_sparse = [isinstance(each, tf.IndexedSlices) for each in tensors]
     results = list(tensors)
     dense = [index for index, sparse in enumerate(is_sparse) if not sparse]
