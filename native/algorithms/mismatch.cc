@@ -44,6 +44,11 @@ std::string advice(const Opinion& first, const Opinion& second) {
            "on "
            "the rank, or for ranks that run a different number of batches.";
   }
+  if (a.dtype != b.dtype && first.purpose != second.purpose) {
+    return "all ranks must make the same calls, for tensors of the same dtypes, in the same order. "
+           "Look for a branch that depends on the rank, for ranks that run a different number of "
+           "batches, or for a conversion (AMP, .half()) that only some ranks make.";
+  }
   if (a.dtype != b.dtype) {
     return "all ranks must pass one dtype. Look for a conversion (AMP, .half()) that only some "
            "ranks "
@@ -56,8 +61,9 @@ std::string advice(const Opinion& first, const Opinion& second) {
   const bool hasPurpose = !first.purpose.empty() || !second.purpose.empty();
   if (hasPurpose && (a.count != b.count || a.detail != b.detail)) {
     return "all ranks must make the same calls, for tensors of the same shapes, in the same order. "
-           "Look for a branch, a set or a dictionary whose order depends on the rank, and for "
-           "variables that are made in another order.";
+           "Look for a branch, a set or a dictionary whose order depends on the rank, for ranks "
+           "that run a different number of batches, and for variables that are made in another "
+           "order.";
   }
   if (a.count != b.count || a.detail != b.detail) {
     return "all ranks must pass the same sizes. Look for data of uneven length, or for a branch "

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import warnings
 from collections.abc import Callable
@@ -440,6 +441,31 @@ def swapped_optimizers(rank: int, world_size: int) -> tuple[str, str, list[str]]
             optimizers[index].zero_grad()
             models[index](torch.ones(1, 3)).sum().backward()
         return raised(lambda: [optimizers[index].step() for index in order])
+
+
+def uneven_batches(rank: int, world_size: int) -> tuple[str, str, list[str]]:
+    """One rank has a batch more, the other averages its loss meanwhile."""
+    with horovod() as hvd:
+        model = _model()
+        optimizer = hvd.DistributedOptimizer(_sgd(model), model.named_parameters())
+
+        def train() -> None:
+            for _ in range(2 + rank):
+                optimizer.zero_grad()
+                model(torch.ones(2, 6)).sum().backward()
+                optimizer.step()
+            hvd.allreduce(torch.tensor(1.0), name="loss")
+
+        return raised(train)
+
+
+def no_batches(rank: int, world_size: int) -> tuple[str, str, list[str]]:
+    """As `uneven_batches`, and one rank has none at all."""
+    with horovod() as hvd:
+        model = _model()
+        optimizer = hvd.DistributedOptimizer(_sgd(model), model.named_parameters())
+        average = functools.partial(hvd.allreduce, torch.tensor(1.0), name="loss")
+        return raised(optimizer.step if rank else average)
 
 
 def alone(rank: int, world_size: int) -> None:

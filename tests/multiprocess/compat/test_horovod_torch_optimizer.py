@@ -81,6 +81,8 @@ def test_two_optimizers_of_one_model_are_an_error() -> None:
     [
         (ranks.other_models, "ranks optimize different parameters"),
         (ranks.swapped_optimizers, "hvd.DistributedOptimizer number 1"),
+        (ranks.uneven_batches, "a different number of batches"),
+        (ranks.no_batches, "a different number of batches"),
     ],
 )
 def test_ranks_that_disagree_get_an_error_each(disagreement: Any, words: str) -> None:
