@@ -410,6 +410,11 @@ def swapped_names(rank: int, world_size: int) -> tuple[str, str, list[str]]:
         return raised(lambda: [hvd.synchronize(handle) for handle in handles])
 
 
+def other_factors(rank: int, world_size: int) -> tuple[str, str, list[str]]:
+    with horovod() as hvd:
+        return raised(hvd.allreduce, torch.ones(3), op=hvd.Sum, postscale_factor=2.0 + rank)
+
+
 def swapped_broadcasts(rank: int, world_size: int) -> tuple[str, str, list[str]]:
     with horovod() as hvd:
         return raised(hvd.broadcast, torch.ones(3), 0, name=f"of rank {rank}")

@@ -55,6 +55,7 @@ def test_gradients_are_those_that_horovod_documents(world_size: int) -> None:
     ("disagreement", "words"),
     [
         (ranks.swapped_names, r"hvd.allreduce(name='a')"),
+        (ranks.other_factors, "hvd.allreduce(prescale_factor=1.0, postscale_factor=3.0)"),
         (ranks.swapped_broadcasts, r"hvd.broadcast(name='of rank 1')"),
         (ranks.other_shapes, "all dimensions but the first"),
         (ranks.other_parameters, "ranks broadcast different parameters"),

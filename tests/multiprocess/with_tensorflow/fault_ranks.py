@@ -152,6 +152,8 @@ def _disagree(rank: int, usual: str, odd: str, *, is_eager: bool = False) -> Any
         "broadcast of 4 from 1": lambda: sdp.broadcast(tf.ones([4]), 1),
         "sum named a": lambda: sdp.oob_allreduce(tf.ones([4]), name="a"),
         "sum named b": lambda: sdp.oob_allreduce(tf.ones([4]), name="b"),
+        "doubled sum": lambda: sdp.allreduce(tf.ones([4]), op=sdp.Sum, postscale_factor=2.0),
+        "trebled sum": lambda: sdp.allreduce(tf.ones([4]), op=sdp.Sum, postscale_factor=3.0),
         "broadcast named a": lambda: sdp.broadcast(tf.ones([4]), 0, name="a"),
         "broadcast named b": lambda: sdp.broadcast(tf.ones([4]), 0, name="b"),
         "gradient named a": lambda: sdp.allreduce(tf.ones([4]), 0, 2, name="a"),
@@ -207,6 +209,10 @@ def fault_disagree_in_collective(rank: int, scratch: Path) -> Any:
 
 def fault_disagree_in_name(rank: int, scratch: Path) -> Any:
     return _disagree(rank, "sum named a", "sum named b")
+
+
+def fault_disagree_in_factors(rank: int, scratch: Path) -> Any:
+    return _disagree(rank, "doubled sum", "trebled sum")
 
 
 def fault_disagree_in_name_of_gradient(rank: int, scratch: Path) -> Any:

@@ -43,6 +43,7 @@ DISAGREEMENTS = {
 }
 # Of calls of one shape and dtype: what all ranks read of both.
 MIXED_UP = {
+    "factors": ("postscale_factor=2.0", "postscale_factor=3.0"),
     "name": ("oob_allreduce 'a'", "oob_allreduce 'b'"),
     "name_of_gradient": ("allreduce of parameter 0 'a'", "allreduce of parameter 1 'b'"),
     "name_of_broadcast": ("tensors 'a'", "tensors 'b'"),

@@ -246,6 +246,9 @@ def _reduce(
     if group.size() > 1 and tensors:
         which = f"{what} '{name}'" if name else what
         key = f"{which} of {_described(tensors)}"
+        if not factors.are_neutral():
+            key += f", prescale_factor={factors.before}, postscale_factor={factors.after}"
+            label = label_of(label, str(factors.before), str(factors.after))
         compressors = [Compression.none if wide else compressor for wide in is_wide]
         results = _reduced(results, compressors, reduce_op, key, label, group)
     results = [

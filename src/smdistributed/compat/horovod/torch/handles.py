@@ -69,17 +69,23 @@ def _checked(handle: Any, caller: str) -> Handle:
     )
 
 
-def start_comparison(caller: str, name: str | None) -> Any:
-    """Let the ranks compare a call that has a name; returns a handle, or None without a name.
+def start_comparison(
+    caller: str, name: str | None, factors: tuple[float, float] = (1.0, 1.0)
+) -> Any:
+    """Let the ranks compare a call that has a name or factors; returns a handle, or None.
 
     The forms of an operation are one: a rank may call `allreduce`, another `allreduce_async_`.
     """
-    if name is None:
+    arguments = [] if name is None else [f"name={str(name)!r}"]
+    if factors != (1.0, 1.0):
+        before, after = map(float, factors)
+        arguments += [f"prescale_factor={before}", f"postscale_factor={after}"]
+    if not arguments:
         return None
-    return require_group(caller).compare(_purpose(caller, str(name)))
+    return require_group(caller).compare(_purpose(caller, ", ".join(arguments)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _purpose(caller: str, name: str) -> str:
+def _purpose(caller: str, arguments: str) -> str:
     operation = caller.replace("_async", "").rstrip("_")
-    return f"hvd.{operation}(name={name!r})"
+    return f"hvd.{operation}({arguments})"

@@ -313,7 +313,7 @@ def _start(
     for buffer in buffers:
         scale(buffer, prescale_factor)
     # Scaled averages of integers are cut off once: they are sums until then.
-    works = [start_comparison(caller, name)]
+    works = [start_comparison(caller, name, (prescale_factor, postscale_factor))]
     for divisor in sorted(set(divisors)):
         chosen = [b for b, d in zip(buffers, divisors, strict=True) if d == divisor]
         works += _reduce(group, chosen, Sum if divisor != 1 else resolved)
@@ -482,7 +482,7 @@ def _start_scattered(
     common.require_all_ranks(process_set, caller)
     resolved = common.resolve(None, op, caller, _LINEAR)
     given = [require_rows(each, caller) for each in tensors]
-    works = [start_comparison(caller, name)]
+    works = [start_comparison(caller, name, (prescale_factor, postscale_factor))]
     outputs = []
     for tensor in given:
         scaled = tensor if prescale_factor == 1.0 else scale(copy_of(tensor), prescale_factor)
