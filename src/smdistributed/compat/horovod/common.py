@@ -12,12 +12,15 @@ Source: Horovod's public API; see docs/horovod.md.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
-from smdistributed.dataparallel import exceptions
+from smdistributed.dataparallel import exceptions, profiler
 
 __all__ = [
+    "ELASTIC_INSTEAD",
+    "ELASTIC_WHY",
     "Adasum",
     "Average",
     "HorovodInternalError",
@@ -43,10 +46,12 @@ __all__ = [
     "refused_class",
     "remove_process_set",
     "require_all_ranks",
+    "require_all_ranks_in_init",
     "require_host",
     "require_neutral",
     "resolve",
     "rocm_built",
+    "start_timeline",
 ]
 
 # Collectives that fail raise this library's errors; `except hvd.HorovodInternalError` meets them.
@@ -215,6 +220,24 @@ def require_host(caller: str, **devices: Any) -> None:
             )
 
 
+def require_all_ranks_in_init(comm: Any, process_sets: Any, instead: str) -> None:
+    """Raises `SMDDPUnsupported` unless the arguments of `init()` mean all ranks.
+
+    Args:
+        instead: a sentence with its stop: how the front end runs collectives among some ranks.
+    """
+    why = "the ranks are those that the launcher started"
+    require_neutral("init", "comm", comm, (None, []), why, "Leave it out.")
+    require_neutral("init", "process_sets", process_sets, (None, []), why, instead)
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool) -> None:
+    """What `hvd.start_timeline()` does once there is a job."""
+    why = "this library has no background cycles to mark"
+    require_neutral("start_timeline", "mark_cycles", mark_cycles, (False,), why, "Leave it out.")
+    profiler.start_profiler(file_path)
+
+
 def require_neutral(
     caller: str, name: str, given: Any, neutral: Iterable[Any], why: str, instead: str
 ) -> None:
@@ -233,6 +256,14 @@ def require_neutral(
     raise exceptions.SMDDPUnsupported(
         f"hvd.{caller}() got {name}={given!r}: {why}; expected {expected}. {instead}"
     )
+
+
+# Of the names below `elastic`.
+ELASTIC_WHY = "ranks do not come and go while a job runs"
+ELASTIC_INSTEAD = (
+    "Save a checkpoint now and then, and load the last one where training begins, so that the job"
+    " can be started again with other ranks."
+)
 
 
 def refused(name: str, why: str, instead: str) -> Callable[..., NoReturn]:

@@ -17,7 +17,7 @@ import tensorflow as tf
 import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
-from smdistributed.dataparallel.profiler import start_profiler, stop_profiler
+from smdistributed.dataparallel.profiler import stop_profiler
 from smdistributed.dataparallel.tensorflow.job import resolve_group
 
 __all__ = [
@@ -56,10 +56,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         SMDDPUnsupported: another `comm` or `process_sets`.
         As `smdistributed.dataparallel.tensorflow.init`.
     """
-    why = "the ranks are those that the launcher started"
-    common.require_neutral("init", "comm", comm, (None, []), why, "Leave it out.")
-    advice = "For some of the ranks use smdistributed.dataparallel.tensorflow.new_group()."
-    common.require_neutral("init", "process_sets", process_sets, (None, []), why, advice)
+    instead = "For some of the ranks use smdistributed.dataparallel.tensorflow.new_group()."
+    common.require_all_ranks_in_init(comm, process_sets, instead)
     if not sdp.is_initialized():
         sdp.init()
 
@@ -158,10 +156,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         SMDDPError: a timeline is being recorded already.
     """
     require_job("start_timeline")
-    why = "this library has no background cycles to mark"
-    advice = "Leave it out."
-    common.require_neutral("start_timeline", "mark_cycles", mark_cycles, (False,), why, advice)
-    start_profiler(file_path)
+    common.start_timeline(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:

@@ -4,21 +4,21 @@
 
 from __future__ import annotations
 
-from smdistributed.compat.horovod.common import refused, refused_class
+from smdistributed.compat.horovod.common import (
+    ELASTIC_INSTEAD,
+    ELASTIC_WHY,
+    refused,
+    refused_class,
+)
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
-_WHY = "the ranks of a job are fixed when it starts"
-_CHECKPOINTS = (
-    "Save checkpoints on rank 0, and start the job again, for example with torchrun --max-restarts."
-)
-
-run = refused("elastic.run", _WHY, _CHECKPOINTS)
-State = refused_class("elastic.State", _WHY, _CHECKPOINTS)
-ObjectState = refused_class("elastic.ObjectState", _WHY, _CHECKPOINTS)
-TorchState = refused_class("elastic.TorchState", _WHY, _CHECKPOINTS)
+run = refused("elastic.run", ELASTIC_WHY, ELASTIC_INSTEAD)
+State = refused_class("elastic.State", ELASTIC_WHY, ELASTIC_INSTEAD)
+ObjectState = refused_class("elastic.ObjectState", ELASTIC_WHY, ELASTIC_INSTEAD)
+TorchState = refused_class("elastic.TorchState", ELASTIC_WHY, ELASTIC_INSTEAD)
 ElasticSampler = refused_class(
     "elastic.ElasticSampler",
-    _WHY,
+    ELASTIC_WHY,
     "Use torch.utils.data.DistributedSampler(dataset, hvd.size(), hvd.rank()).",
 )

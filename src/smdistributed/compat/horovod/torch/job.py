@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from smdistributed._common.discovery import discover
 from smdistributed.compat.horovod import common
 from smdistributed.dataparallel.engine_errors import documented_errors
-from smdistributed.dataparallel.profiler import start_profiler, stop_profiler
+from smdistributed.dataparallel.profiler import stop_profiler
 from smdistributed.dataparallel.torch.default_group import local_rank as rank_on_host
 from smdistributed.dataparallel.torch.process_group import BACKEND_NAME, ProcessGroupSmddp
 from smdistributed.dataparallel.torch.registration import register
@@ -101,10 +101,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         SMDDPTimeoutError, SMDDPPeerLost: the ranks did not all meet.
     """
     global _job
-    why = "the ranks are those that the launcher started"
-    common.require_neutral("init", "comm", comm, (None, []), why, "Leave it out.")
-    advice = "Use torch.distributed.new_group() for collectives among some of the ranks."
-    common.require_neutral("init", "process_sets", process_sets, (None, []), why, advice)
+    instead = "Use torch.distributed.new_group() for collectives among some of the ranks."
+    common.require_all_ranks_in_init(comm, process_sets, instead)
     if _current() is not None:
         return
     register()
@@ -254,10 +252,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         SMDDPError: a timeline is being recorded already.
     """
     _require_job("start_timeline")
-    why = "this library has no background cycles to mark"
-    advice = "Leave it out."
-    common.require_neutral("start_timeline", "mark_cycles", mark_cycles, (False,), why, advice)
-    start_profiler(file_path)
+    common.start_timeline(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:

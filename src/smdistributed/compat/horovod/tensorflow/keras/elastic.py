@@ -6,7 +6,8 @@ Source: Horovod's public API; see docs/horovod.md.
 """
 
 from smdistributed.compat.horovod import common
-from smdistributed.compat.horovod.tensorflow.elastic import ELASTIC_INSTEAD, ELASTIC_WHY, run
+from smdistributed.compat.horovod.common import ELASTIC_INSTEAD, ELASTIC_WHY
+from smdistributed.compat.horovod.tensorflow.elastic import run
 
 __all__ = [
     "CommitStateCallback",
