@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from typing import Any
 
 import pytest
@@ -57,6 +59,18 @@ def test_calls_before_init_are_caught_as_in_horovod() -> None:
     assert isinstance(error, common.HorovodInternalError)
     assert type(error).__name__ == "SMDDPNotInitialized"
     assert "hvd.init() first" in str(error)
+
+
+def test_an_error_under_a_documented_name_reaches_other_processes() -> None:
+    @common.named_as_documented
+    class Ours(exceptions.SMDDPUnsupported, AssertionError):
+        pass
+
+    text = "".join(traceback.format_exception_only(Ours("why")))
+    assert text == "smdistributed.dataparallel.exceptions.SMDDPUnsupported: why\n"
+    sent = pickle.loads(pickle.dumps(Ours("why")))
+    assert type(sent) is exceptions.SMDDPUnsupported
+    assert str(sent) == "why"
 
 
 def test_there_is_one_process_set() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from smdistributed.dataparallel import exceptions, profiler
 
@@ -26,10 +26,10 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "NotInitialized",
     "Op",
     "ProcessSet",
     "Product",
-    "SMDDPNotInitialized",
     "Sum",
     "add_process_set",
     "ccl_built",
@@ -40,6 +40,7 @@ __all__ = [
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
+    "named_as_documented",
     "nccl_built",
     "not_initialized",
     "refused",
@@ -54,17 +55,38 @@ __all__ = [
     "start_timeline",
 ]
 
+_Error = TypeVar("_Error", bound=Exception)
+
 # Collectives that fail raise this library's errors; `except hvd.HorovodInternalError` meets them.
 HorovodInternalError = exceptions.SMDDPError
 
 
-class SMDDPNotInitialized(exceptions.SMDDPNotInitialized, ValueError):
+def named_as_documented(cls: type[_Error]) -> type[_Error]:
+    """A documented error that is one of Python's too, as Horovod raises it, under its own name.
+
+    Args:
+        cls: derived from the documented error first. Copies, and what another process gets of one,
+            are the documented error alone.
+    """
+    documented = cls.__bases__[0]
+
+    def reduce(error: Exception) -> Any:
+        return documented, error.args
+
+    cls.__name__ = cls.__qualname__ = documented.__name__
+    cls.__module__ = documented.__module__
+    cls.__reduce__ = reduce  # type: ignore[method-assign, assignment]
+    return cls
+
+
+@named_as_documented
+class NotInitialized(exceptions.SMDDPNotInitialized, ValueError):
     """A function that needs `init()` was called before it. Horovod raises a ValueError there."""
 
 
-def not_initialized(caller: str) -> SMDDPNotInitialized:
+def not_initialized(caller: str) -> NotInitialized:
     """The error of `hvd.<caller>()` before `hvd.init()`."""
-    return SMDDPNotInitialized(
+    return NotInitialized(
         f"hvd.{caller}() was called before hvd.init(), and needs the ranks to have met. Call"
         " hvd.init() first."
     )

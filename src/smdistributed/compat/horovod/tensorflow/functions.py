@@ -50,8 +50,9 @@ def broadcast_variables(
     return sdp.broadcast_variables(variables, root_rank)
 
 
-class SMDDPError(exceptions.SMDDPError, RuntimeError):
-    """What Horovod raises as a RuntimeError."""
+@common.named_as_documented
+class NoGraph(exceptions.SMDDPError, RuntimeError):
+    """There is no graph of TensorFlow 1. Horovod raises a RuntimeError there."""
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -62,7 +63,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
         As `smdistributed.dataparallel.tensorflow.broadcast_global_variables`.
     """
     if tf.executing_eagerly():
-        raise SMDDPError(
+        raise NoGraph(
             "hvd.broadcast_global_variables() was called with eager execution, where TensorFlow"
             " keeps no list of global variables; expected a graph of TensorFlow 1. Use"
             " hvd.broadcast_variables(model.variables, root_rank), and the same for the optimizer's"

@@ -42,7 +42,7 @@ from torch import Tensor
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from smdistributed._common.settings import process_settings
-from smdistributed.compat.horovod.common import Average, Op
+from smdistributed.compat.horovod.common import Average, Op, named_as_documented
 from smdistributed.compat.horovod.torch.job import require_group
 from smdistributed.compat.horovod.torch.reductions import TORCH_OPS
 from smdistributed.compat.horovod.torch.tensors import copy_of
@@ -62,11 +62,9 @@ _WIDE_FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 _numbers = itertools.count()  # of the optimizers of this process
 
 
+@named_as_documented
 class GradientsInUse(SMDDPUnsupported, AssertionError):
     """Gradients were touched while they are reduced. Horovod raises an AssertionError there."""
-
-
-GradientsInUse.__name__ = GradientsInUse.__qualname__ = "SMDDPUnsupported"
 
 
 @dataclasses.dataclass(frozen=True)
