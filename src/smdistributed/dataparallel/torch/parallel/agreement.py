@@ -48,28 +48,21 @@ def describe_model(
     return [*(f"{name}={value}" for name, value in options.items()), *parameters, *buffers]
 
 
-_WRAPPED = "DistributedDataParallel: the ranks wrap different models"
-_ADVICE = (
-    "Expected all parameters to be registered before wrapping, in the same order, with the same"
-    " shapes and dtypes on every rank, and the same arguments. Look for a branch that depends on"
-    " the rank while the model is made."
-)
-
-
 def require_agreement(
     lines: Sequence[str],
     group: Any,
     device: torch.device,
     *,
-    what: str = _WRAPPED,
-    advice: str = _ADVICE,
+    what: str,
+    advice: str,
 ) -> None:
     """Raise on every rank unless all ranks passed the same lines. A collective of `group`.
 
     Args:
         lines: see `describe_model`.
         device: one whose tensors the group can move.
-        what, advice: what the error says before and after the first difference.
+        what: says the error before the first difference: a clause without a stop.
+        advice: says it after that: sentences with their stops.
 
     Raises:
         SMDDPMismatch: they differ; the text holds the first line that does, of every rank.

@@ -365,4 +365,12 @@ def _agree(module: nn.Module, arguments: Mapping[str, Any], group: Any) -> None:
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     lines = describe_model(module, ignored, arguments)
     device = parameter.device if parameter is not None else torch.device("cpu")
-    require_agreement(lines, group, device)
+    require_agreement(
+        lines,
+        group,
+        device,
+        what="DistributedDataParallel: the ranks wrap different models",
+        advice="Expected all parameters to be registered before wrapping, in the same order, with"
+        " the same shapes and dtypes on every rank, and the same arguments. Look for a branch that"
+        " depends on the rank while the model is made.",
+    )
