@@ -401,9 +401,13 @@ def check_the_tape(rank: int, size: int) -> None:
     for wrong in (
         {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
         {"gradient_predivide_factor": 0.0},
-        {"op": hvd.Min},
     ):
         raised(SMDDPConfigInvalid, lambda wrong=wrong: gradients(**wrong))
+    for what in (
+        lambda: gradients(op=hvd.Min),
+        lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1), op=hvd.Min),
+    ):
+        assert "got op=hvd.Min; expected one of hvd.Average, hvd.Sum" in raised(ValueError, what)
 
 
 def check_the_timeline(rank: int, size: int) -> None:

@@ -68,7 +68,7 @@ def DistributedGradientTape(  # noqa: N802 -- Horovod's name
         gradtape,
         compression=_predivided(compression, gradient_predivide_factor, op, caller),
         sparse_as_dense=sparse_as_dense,
-        op=reduce_op(None, op, caller),
+        op=reduce_op_of_gradients(op, caller),
         group=_all_ranks(caller),
     )
     tape.register_local_source = _register_local_source
