@@ -358,12 +358,15 @@ def check_keras(at: Rank) -> None:
         callbacks=[
             callbacks.BroadcastGlobalVariablesCallback(0, group=at.group),
             callbacks.MetricAverageCallback(group=at.group),
+            callbacks.LearningRateWarmupCallback(LEARNING_RATE, warmup_epochs=2, group=at.group),
         ],
     )
+    rate = LEARNING_RATE * (len(at.half) + 1) / (2 * len(at.half))  # of the first of two epochs
+    assert history.history["lr"] == pytest.approx([rate])
     losses = [(width * rank * (rank + 1.0)) ** 2 for rank in at.half]
     assert history.history["loss"] == pytest.approx([np.mean(losses)])
     gradients = [2 * width * rank * (rank + 1.0) * (rank + 1.0) for rank in at.half]
-    trained = at.half[0] - LEARNING_RATE * np.mean(gradients)
+    trained = at.half[0] - rate * np.mean(gradients)
     np.testing.assert_allclose(model.get_weights()[0], np.full([width, 1], trained), rtol=1e-5)
 
 

@@ -22,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
-from smdistributed.dataparallel.tensorflow.job import rank, size
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import resolve_group
 
 __all__ = ["LearningRateSchedule", "LearningRateWarmup"]
 
@@ -142,6 +143,8 @@ class LearningRateSchedule:
 class LearningRateWarmup(LearningRateSchedule):
     """Raises the learning rate from `initial_lr / size()` to `initial_lr`, batch by batch.
 
+    With a group, `size()` is that of the group, here and below.
+
     At the end of batch number b of epoch e, both from 0, of s batches an epoch, with w
     `warmup_epochs`, the rate is that of t = e + (b + 1) / s epochs:
 
@@ -151,11 +154,13 @@ class LearningRateWarmup(LearningRateSchedule):
         initial_lr: the rate to reach: usually that of one process times `size()`. Required.
         warmup_epochs: how many epochs it takes.
         momentum_correction, steps_per_epoch: as for `LearningRateScheduleCallback`.
-        verbose: 1: rank 0 prints a line when it is done.
+        verbose: 1: rank 0, of the group if there is one, prints a line when it is done.
+        group: of `new_group`, whose ranks train together; None: all ranks.
 
     Raises:
         As `LearningRateScheduleCallback`.
         SMDDPNotInitialized: when training begins: before `init()`.
+        SMDDPConfigInvalid: (a ValueError) when training begins: this process is not in the group.
 
     Source: our choice; see docs/tensorflow.md.
     """
@@ -167,11 +172,13 @@ class LearningRateWarmup(LearningRateSchedule):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
+        *,
+        group: Group | None = None,
     ) -> None:
         def multiplier(epoch: float) -> float:
             assert self.steps_per_epoch
-            done = epoch + 1 / self.steps_per_epoch
-            return (1 + done * (size() - 1) / warmup_epochs) / size()
+            done, size = epoch + 1 / self.steps_per_epoch, self._among().size()
+            return (1 + done * (size - 1) / warmup_epochs) / size
 
         super().__init__(
             initial_lr,
@@ -182,11 +189,15 @@ class LearningRateWarmup(LearningRateSchedule):
             steps_per_epoch=steps_per_epoch,
         )
         self.verbose = verbose
+        self.group = group
+
+    def _among(self) -> Group:
+        return resolve_group(self.group, type(self).__name__)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Logs the rate; says so after the last epoch of the warm-up."""
         super().on_epoch_end(epoch, logs)
-        if self.end_epoch == epoch + 1 and self.verbose > 0 and rank() == 0:
+        if self.end_epoch == epoch + 1 and self.verbose > 0 and self._among().rank() == 0:
             print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {self._rate():g}.")
 
 
