@@ -9,9 +9,9 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Modules, from the bottom: `job` (who takes part), `handles` and `tensors`, `exchanges` and
-`reductions` (collectives), `functions` (state), `gradients` and `optimizer`. docs/horovod.md tells
-for every name whether it works, differs or is refused, and why.
+Modules, from the bottom: `job` (who takes part), `handles` and `tensors`, `exchanges`, `reductions`
+and `scattered_reductions` (collectives), `functions` (state), `gradients` and `optimizer`.
+docs/horovod.md tells for every name whether it works, differs or is refused, and why.
 
 Source: Horovod's public API; see docs/horovod.md.
 """
@@ -88,11 +88,13 @@ from smdistributed.compat.horovod.torch.reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    sparse_allreduce_async,
+)
+from smdistributed.compat.horovod.torch.scattered_reductions import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
-    sparse_allreduce_async,
 )
 from smdistributed.compat.horovod.torch.sync_batch_norm import SyncBatchNorm
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's reductions: `allreduce`, `reducescatter` and their forms.
+"""Horovod's reductions: `allreduce` and its forms.
 
-Each has a form that starts it and returns a handle (`_async`), forms that work in place (`_`), and
-grouped forms for lists. What they share:
+There is a form that starts it and returns a handle (`_async`), forms that work in place (`_`), and
+grouped forms for lists. What they share with `reducescatter`, in `scattered_reductions`:
 
 - `op` is `Average` unless something else is asked for. Averages of integers are cut off towards
   zero. Averages of 16-bit floats do not leave their range on the way.
@@ -23,34 +23,27 @@ Source: Horovod's public API; see docs/horovod.md.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import (
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    ReduceOp,
-    ReduceScatterOptions,
-)
+from torch.distributed import AllreduceCoalescedOptions, AllreduceOptions, ReduceOp
 
 from smdistributed.compat.horovod import common
 from smdistributed.compat.horovod.common import Average, Max, Min, Op, Product, Sum
-from smdistributed.compat.horovod.torch.exchanges import allgather, grouped_allgather
 from smdistributed.compat.horovod.torch.handles import Handle, start_comparison
 from smdistributed.compat.horovod.torch.job import global_process_set, require_group
-from smdistributed.compat.horovod.torch.tensors import (
-    copy_of,
-    require_rows,
-    require_tensor,
-    scale,
-)
+from smdistributed.compat.horovod.torch.tensors import copy_of, require_tensor, scale
 from smdistributed.dataparallel.compression import Compression, resolve_compression
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPUnsupported
 
 __all__ = [
+    "LINEAR",
     "TORCH_OPS",
+    "Call",
     "allreduce",
     "allreduce_",
     "allreduce_async",
@@ -59,11 +52,6 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "reducescatter",
-    "reducescatter_async",
-    "rows_of_rank",
     "sparse_allreduce_async",
 ]
 
@@ -74,7 +62,37 @@ TORCH_OPS = {
     Max: ReduceOp.MAX,
     Product: ReduceOp.PRODUCT,
 }
-_LINEAR = (Average, Sum)
+LINEAR = (Average, Sum)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a reduction is asked for, beside its tensors.
+
+    Attributes:
+        caller: the function that was called, without `hvd.`. By Horovod's names one that begins
+            with `grouped_` has a list, and one that ends with `_` works in place.
+        name: compared between the ranks, unless it is None.
+        op: how values are combined.
+        factors: by which is multiplied what goes in, and what comes out.
+        process_set: must mean all ranks.
+    """
+
+    caller: str
+    name: str | None
+    op: Op
+    factors: tuple[float, float]
+    process_set: Any
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it has a list of tensors."""
+        return self.caller.startswith("grouped_")
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the results go into the given tensors."""
+        return self.caller.endswith("_")
 
 
 # ---- allreduce ---------------------------------------------------------------------------------
@@ -97,10 +115,9 @@ def allreduce_async(
         name: compared between the ranks.
         op: `Average` (also None), `Sum`, `Min`, `Max` or `Product`.
     """
-    caller = "allreduce_async"
-    return _start(
-        caller, [tensor], average, name, op, prescale_factor, postscale_factor, process_set
-    )
+    resolved = common.resolve(average, op, "allreduce_async")
+    factors = prescale_factor, postscale_factor
+    return _start(Call("allreduce_async", name, resolved, factors, process_set), [tensor])
 
 
 def allreduce_async_(
@@ -113,17 +130,9 @@ def allreduce_async_(
     process_set: Any = global_process_set,
 ) -> Handle:
     """As `allreduce_async`, in place; leave the tensor alone until `synchronize`."""
-    return _start(
-        "allreduce_async_",
-        [tensor],
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        in_place=True,
-    )
+    resolved = common.resolve(average, op, "allreduce_async_")
+    factors = prescale_factor, postscale_factor
+    return _start(Call("allreduce_async_", name, resolved, factors, process_set), [tensor])
 
 
 def allreduce_(
@@ -136,8 +145,9 @@ def allreduce_(
     process_set: Any = global_process_set,
 ) -> Any:
     """As `allreduce`, in place and without a gradient; returns the tensor."""
-    given = (average, name, op, prescale_factor, postscale_factor, process_set)
-    return _start("allreduce_", [tensor], *given, in_place=True).wait()
+    resolved = common.resolve(average, op, "allreduce_")
+    factors = prescale_factor, postscale_factor
+    return _start(Call("allreduce_", name, resolved, factors, process_set), [tensor]).wait()
 
 
 def allreduce(
@@ -159,10 +169,9 @@ def allreduce(
     """
     chosen = resolve_compression(compression)
     resolved = common.resolve(average, op, "allreduce")
+    factors = prescale_factor, postscale_factor
     sent, context = chosen.compress(tensor)
-    reduced = _Allreduce.apply(
-        False, name, resolved, prescale_factor, postscale_factor, process_set, sent
-    )
+    reduced = _Allreduce.apply(Call("allreduce", name, resolved, factors, process_set), sent)
     return chosen.decompress(reduced, context)
 
 
@@ -176,17 +185,9 @@ def grouped_allreduce_async(
     process_set: Any = global_process_set,
 ) -> Handle:
     """As `allreduce_async`, for a list; the result is a list."""
-    return _start(
-        "grouped_allreduce_async",
-        tensors,
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        is_list=True,
-    )
+    resolved = common.resolve(average, op, "grouped_allreduce_async")
+    factors = prescale_factor, postscale_factor
+    return _start(Call("grouped_allreduce_async", name, resolved, factors, process_set), tensors)
 
 
 def grouped_allreduce_async_(
@@ -199,18 +200,9 @@ def grouped_allreduce_async_(
     process_set: Any = global_process_set,
 ) -> Handle:
     """As `allreduce_async_`, for a list; the result is a list of the same tensors."""
-    return _start(
-        "grouped_allreduce_async_",
-        tensors,
-        average,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        in_place=True,
-        is_list=True,
-    )
+    resolved = common.resolve(average, op, "grouped_allreduce_async_")
+    factors = prescale_factor, postscale_factor
+    return _start(Call("grouped_allreduce_async_", name, resolved, factors, process_set), tensors)
 
 
 def grouped_allreduce_(
@@ -223,8 +215,10 @@ def grouped_allreduce_(
     process_set: Any = global_process_set,
 ) -> Any:
     """As `allreduce_`, for a list."""
-    given = (average, name, op, prescale_factor, postscale_factor, process_set)
-    return _start("grouped_allreduce_", tensors, *given, in_place=True, is_list=True).wait()
+    resolved = common.resolve(average, op, "grouped_allreduce_")
+    factors = prescale_factor, postscale_factor
+    call = Call("grouped_allreduce_", name, resolved, factors, process_set)
+    return _start(call, tensors).wait()
 
 
 def grouped_allreduce(
@@ -240,105 +234,86 @@ def grouped_allreduce(
     """As `allreduce`, for a list."""
     chosen = resolve_compression(compression)
     resolved = common.resolve(average, op, "grouped_allreduce")
+    factors = prescale_factor, postscale_factor
+    call = Call("grouped_allreduce", name, resolved, factors, process_set)
     pairs = [chosen.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in pairs]
-    reduced = _Allreduce.apply(
-        True, name, resolved, prescale_factor, postscale_factor, process_set, *sent
-    )
+    reduced = _Allreduce.apply(call, *[tensor for tensor, _ in pairs])
     both = zip(reduced, pairs, strict=True)
     return [chosen.decompress(tensor, context) for tensor, (_, context) in both]
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        is_list: bool,
-        name: str | None,
-        op: Op,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: Any,
-        *tensors: Tensor,
-    ) -> Any:
-        ctx.op, ctx.is_list = op, is_list
-        ctx.factors = prescale_factor, postscale_factor
-        caller = "grouped_allreduce" if is_list else "allreduce"
-        given = (None, name, op, prescale_factor, postscale_factor, process_set)
-        result = _start(caller, tensors, *given, is_list=is_list).wait()
-        return tuple(result) if is_list else result
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
+        ctx.call = call
+        result = _start(call, tensors).wait()
+        return tuple(result) if call.is_grouped else result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        if ctx.op not in _LINEAR:
+        call: Call = ctx.call
+        if call.op not in LINEAR:
             raise SMDDPUnsupported(
-                f"hvd.allreduce() with op=hvd.{ctx.op.name} has no gradient here; expected"
+                f"hvd.allreduce() with op=hvd.{call.op.name} has no gradient here; expected"
                 " hvd.Average or hvd.Sum where a gradient is computed. Pass tensor.detach()."
             )
-        given = (None, None, ctx.op, *ctx.factors, None)
-        reduced = _start("grouped_allreduce", gradients, *given, is_list=True).wait()
-        return (None, None, None, None, None, None, *reduced)
+        unnamed = dataclasses.replace(call, caller="grouped_allreduce", name=None)
+        return (None, *_start(unnamed, gradients).wait())
 
 
-def _start(
-    caller: str,
-    tensors: Sequence[Tensor],
-    average: bool | None,
-    name: str | None,
-    op: Any,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: Any,
-    *,
-    in_place: bool = False,
-    is_list: bool = False,
-) -> Handle:
+def _start(call: Call, tensors: Sequence[Tensor]) -> Handle:
     """Start an allreduce of one tensor, or of a list."""
-    group = require_group(caller)
-    common.require_all_ranks(process_set, caller)
-    resolved = common.resolve(average, op, caller)
-    given = [require_tensor(each, caller, _SPARSE_ADVICE) for each in tensors]
-    given_objects = list(tensors)
-    is_scaled = (prescale_factor, postscale_factor) != (1.0, 1.0)
+    group = require_group(call.caller)
+    common.require_all_ranks(call.process_set, call.caller)
+    given = [require_tensor(each, call.caller, _SPARSE_ADVICE) for each in tensors]
+    in_place = call.is_in_place
+    results = list(tensors) if in_place else None
     buffers = [
         each if in_place and each.is_contiguous() and not each.is_neg() else copy_of(each)
         for each in given
     ]
-    divisors = [
-        group.size()
-        if is_scaled and resolved is Average and not (b.is_floating_point() or b.is_complex())
-        else 1
-        for b in buffers
-    ]
-    for buffer in buffers:
-        scale(buffer, prescale_factor)
+    before, after = call.factors
     # Scaled averages of integers are cut off once: they are sums until then.
-    works = [start_comparison(caller, name, (prescale_factor, postscale_factor))]
+    divisors = [1] * len(buffers)
+    if call.op is Average and call.factors != (1.0, 1.0):
+        divisors = [1 if _has_fractions(each) else group.size() for each in buffers]
+    for buffer in buffers:
+        scale(buffer, before)
+    works = [start_comparison(call.caller, call.name, call.factors)]
     for divisor in sorted(set(divisors)):
         chosen = [b for b, d in zip(buffers, divisors, strict=True) if d == divisor]
-        works += _reduce(group, chosen, Sum if divisor != 1 else resolved)
+        works += _reduce(group, chosen, Sum if divisor != 1 else call.op)
 
     def finish() -> Any:
         for buffer, divisor, target in zip(buffers, divisors, given, strict=True):
-            scale(buffer, postscale_factor / divisor)
+            scale(buffer, after / divisor)
             if in_place and buffer is not target:
                 target.copy_(buffer)
-        results = given_objects if in_place else buffers
-        return results if is_list else results[0]
+        found = buffers if results is None else results
+        return found if call.is_grouped else found[0]
 
     return Handle(works, finish)
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 _SPARSE_ADVICE = "Call hvd.sparse_allreduce_async(), or to_dense() first."
 
 
+@functools.cache  # nobody changes them, and to make them takes a while beside a small reduction
+def _options_of(op: Op) -> AllreduceOptions:
+    options = AllreduceOptions()
+    options.reduceOp = ReduceOp(TORCH_OPS[op])
+    options.asyncOp = True
+    return options
+
+
 def _reduce(group: Any, buffers: Sequence[Tensor], op: Op) -> list[Any]:
     """Start to reduce contiguous tensors in place."""
     if len(buffers) == 1:
-        single = AllreduceOptions()
-        single.reduceOp = ReduceOp(TORCH_OPS[op])
-        single.asyncOp = True
-        return [group.allreduce([buffers[0]], single)]
+        return [group.allreduce([buffers[0]], _options_of(op))]
     works = []
     for device in dict.fromkeys(buffer.device for buffer in buffers):
         options = AllreduceCoalescedOptions()
@@ -347,160 +322,6 @@ def _reduce(group: Any, buffers: Sequence[Tensor], op: Op) -> list[Any]:
         here = [buffer for buffer in buffers if buffer.device == device]
         works.append(group.allreduce_coalesced(here, options))
     return works
-
-
-# ---- reducescatter -----------------------------------------------------------------------------
-
-
-def reducescatter_async(
-    tensor: Tensor,
-    name: str | None = None,
-    op: Any = Average,
-    process_set: Any = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Start to combine a tensor of all ranks, of which each rank gets some rows.
-
-    Rows that are left over when they are shared out go to the first ranks, one each.
-
-    Args:
-        tensor: at least one dimension; one shape and dtype on all ranks.
-        name: compared between the ranks.
-        op: `Average` (also None) or `Sum`.
-    """
-    caller = "reducescatter_async"
-    return _start_scattered(
-        caller, [tensor], name, op, process_set, prescale_factor, postscale_factor, is_list=False
-    )
-
-
-def reducescatter(
-    tensor: Tensor,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: Any = Average,
-    process_set: Any = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """As `reducescatter_async`; returns this rank's rows, and can be differentiated.
-
-    As in Horovod, the gradient is what the ranks' gradients are when gathered, multiplied by the
-    number of ranks for `Sum`.
-    """
-    chosen = resolve_compression(compression)
-    sent, context = chosen.compress(tensor)
-    reduced = _Reducescatter.apply(
-        False, name, op, process_set, prescale_factor, postscale_factor, sent
-    )
-    return chosen.decompress(reduced, context)
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    op: Any = Average,
-    process_set: Any = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """As `reducescatter_async`, for a list."""
-    caller = "grouped_reducescatter_async"
-    return _start_scattered(
-        caller, tensors, name, op, process_set, prescale_factor, postscale_factor, is_list=True
-    )
-
-
-def grouped_reducescatter(
-    tensors: Sequence[Tensor],
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: Any = Average,
-    process_set: Any = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Any:
-    """As `reducescatter`, for a list."""
-    chosen = resolve_compression(compression)
-    pairs = [chosen.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in pairs]
-    reduced = _Reducescatter.apply(
-        True, name, op, process_set, prescale_factor, postscale_factor, *sent
-    )
-    both = zip(reduced, pairs, strict=True)
-    return [chosen.decompress(tensor, context) for tensor, (_, context) in both]
-
-
-class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        is_list: bool,
-        name: str | None,
-        op: Any,
-        process_set: Any,
-        prescale_factor: float,
-        postscale_factor: float,
-        *tensors: Tensor,
-    ) -> Any:
-        caller = "grouped_reducescatter" if is_list else "reducescatter"
-        resolved = common.resolve(None, op, caller, _LINEAR)
-        ctx.factor = prescale_factor * postscale_factor
-        if resolved is Sum:
-            ctx.factor *= require_group(caller).size()
-        ctx.is_list = is_list
-        given = (name, resolved, process_set, prescale_factor, postscale_factor)
-        result = _start_scattered(caller, tensors, *given, is_list=is_list).wait()
-        return tuple(result) if is_list else result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        scaled = [gradient * ctx.factor for gradient in gradients]
-        gathered = grouped_allgather(scaled) if ctx.is_list else [allgather(scaled[0])]
-        return (None, None, None, None, None, None, *gathered)
-
-
-def rows_of_rank(rows: int, size: int) -> list[int]:
-    """How many of the rows each rank gets."""
-    least, left = divmod(rows, size)
-    return [least + (rank < left) for rank in range(size)]
-
-
-def _start_scattered(
-    caller: str,
-    tensors: Sequence[Tensor],
-    name: str | None,
-    op: Any,
-    process_set: Any,
-    prescale_factor: float,
-    postscale_factor: float,
-    *,
-    is_list: bool,
-) -> Handle:
-    group = require_group(caller)
-    common.require_all_ranks(process_set, caller)
-    resolved = common.resolve(None, op, caller, _LINEAR)
-    given = [require_rows(each, caller) for each in tensors]
-    works = [start_comparison(caller, name, (prescale_factor, postscale_factor))]
-    outputs = []
-    for tensor in given:
-        scaled = tensor if prescale_factor == 1.0 else scale(copy_of(tensor), prescale_factor)
-        shares = scaled.split(rows_of_rank(scaled.shape[0], group.size()))
-        mine = shares[group.rank()]
-        output = torch.empty(mine.shape, dtype=mine.dtype, device=mine.device)
-        options = ReduceScatterOptions()
-        options.reduceOp = ReduceOp(TORCH_OPS[resolved])
-        options.asyncOp = True
-        works.append(group.reduce_scatter([output], [list(shares)], options))
-        outputs.append(output)
-
-    def finish() -> Any:
-        for output in outputs:
-            scale(output, postscale_factor)
-        return outputs if is_list else outputs[0]
-
-    return Handle(works, finish)
 
 
 # ---- sparse tensors ----------------------------------------------------------------------------
@@ -523,7 +344,7 @@ def sparse_allreduce_async(
     caller = "sparse_allreduce_async"
     group = require_group(caller)
     common.require_all_ranks(process_set, caller)
-    resolved = common.resolve(None, op, caller, _LINEAR)
+    resolved = common.resolve(None, op, caller, LINEAR)
     if not getattr(tensor, "is_sparse", False):
         raise SMDDPConfigInvalid(
             f"hvd.{caller}() got a tensor that is not sparse (COO); expected one. Call"
