@@ -46,7 +46,7 @@ def kill_agent(fitted: EstimatorBase, host: str, number: int = signal.SIGKILL) -
     os.kill(agent, number)
 
 
-def wait_for(what: Any, most_s: float = 30.0) -> None:
+def wait_for(what: Any, most_s: float = 90.0) -> None:
     until = time.monotonic() + most_s
     while not what():
         assert time.monotonic() < until, "it has not come"
