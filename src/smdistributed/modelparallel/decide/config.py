@@ -6,12 +6,14 @@ They come from the script (`smp.init(config)`) and from the launcher (`SM_HP_MP_
 JSON object), which wins key by key. Own checks instead of a validation library: the texts are part
 of the contract with users' scripts, and the room imports nothing but the standard library.
 
-Source: modelparallel specification, section 1.
+Some keys belong to one framework only: `_ONLY_FOR`.
+
+Source: modelparallel specification, section 1; TensorFlow modelparallel specification, section 2.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from smdistributed.modelparallel.decide.schedules import PIPELINES
@@ -29,6 +31,59 @@ _MEMORY_WEIGHTS = {"memory": 0.8, "speed": 0.2}
 # Old name of a key: its name.
 _ALIASES = {"partitions": "pipeline_parallel_degree", "_prescaled_batch": "prescaled_batch"}
 _NEEDS_DDP = ("ddp_port", "ddp_dist_backend")
+
+_FRAMEWORK_NAMES: Mapping[Framework, str] = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+# The key that says whether there are replicas.
+_REPLICAS_KEYS: Mapping[Framework, str] = {"torch": "ddp", "tensorflow": "horovod"}
+
+# Keys that belong to one framework; the other one takes their default values only. Not among them:
+# `contiguous`, which PyTorch accepts with a notice; `deterministic_server`, as the replicas of a
+# TensorFlow model follow one order anyway.
+_ONLY_FOR: Mapping[Framework, Sequence[str]] = {
+    "torch": (
+        "ddp",
+        "ddp_port",
+        "ddp_dist_backend",
+        "load_partition",
+        "partition_file",
+        "overlapping_allreduce",
+        "offload_activations",
+        "activation_loading_horizon",
+        "tensor_parallel_degree",
+        "tensor_parallel_seed",
+        "prescaled_batch",
+        "shard_optimizer_state",
+        "skip_tracing",
+        "fp16_params",
+        "fp16",
+        "bf16",
+        "delayed_parameter_initialization",
+        "sharded_data_parallel_degree",
+        "sdp_reduce_bucket_size",
+        "sdp_param_persistence_threshold",
+        "sdp_max_live_parameters",
+        "sdp_hierarchical_allgather",
+        "sdp_gradient_clipping",
+        "static_mode",
+        "fast_mode",
+        "checkpoint_attentions",
+        "_match_weights",
+        "_fp32_grad_accumulation",
+    ),
+    "tensorflow": ("horovod",),
+}
+_KERAS_PRECISION = 'leave it out, and call tf.keras.mixed_precision.set_global_policy("mixed_{}")'
+# What the other framework's users should do about such a key; about the others: leave them out.
+_INSTEAD = {
+    "ddp": "set `horovod: True` instead",
+    "horovod": "set `ddp: True` instead",
+    "fp16": _KERAS_PRECISION.format("float16"),
+    "fp16_params": _KERAS_PRECISION.format("float16"),
+    "bf16": _KERAS_PRECISION.format("bfloat16"),
+    "delayed_parameter_initialization": (
+        "leave it out: each rank allocates the variables of its own partition only"
+    ),
+}
 
 
 def _is_int(value: object) -> bool:
@@ -110,6 +165,7 @@ class Config:
     their own there.
 
     Attributes:
+        framework: whose parameters these are.
         unknown: those keys, and their values.
         notices: what the user should be told, as warnings.
     """
@@ -155,6 +211,7 @@ class Config:
     _match_weights: bool = _flag()
     _fp32_grad_accumulation: bool = _flag()
 
+    framework: Framework = "torch"
     unknown: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
@@ -189,9 +246,9 @@ class Config:
             f"{key} is no parameter of this library: it is kept on smp.state.cfg, and does nothing."
             for key in unknown
         ]
-        config = cls(**chosen, unknown=unknown)
+        config = cls(**chosen, framework=framework, unknown=unknown)
         config = dataclasses.replace(config, **_derived(config, chosen))
-        _check_together(config, chosen, framework)
+        _check_together(config, chosen)
         return dataclasses.replace(config, notices=(*notices, *_notices(config, chosen)))
 
     def topology(self, size: int) -> Topology:
@@ -206,10 +263,11 @@ class Config:
             self.tensor_parallel_degree,
             self.placement_strategy,
         )
-        if size > self.pipeline_parallel_degree and not self.ddp:
+        if size > self.pipeline_parallel_degree and not self.data_parallel:
             raise ConfigError(
                 f"{size} processes are more than the {self.pipeline_parallel_degree} of one "
-                "pipeline, and the others would train replicas of it. Set `ddp: True`, or start "
+                "pipeline, and the others would train replicas of it. Set "
+                f"`{_REPLICAS_KEYS[self.framework]}: True`, or start "
                 f"{self.pipeline_parallel_degree}."
             )
         dp_size = topology.size_of(GroupKind.DP)
@@ -219,6 +277,14 @@ class Config:
                 f"divide the {dp_size} ranks of a data parallel group."
             )
         return topology
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether ranks may train replicas of the model: `ddp` of PyTorch, TensorFlow's `horovod`.
+
+        There may be one replica all the same.
+        """
+        return self.ddp or self.horovod
 
     @property
     def partitions(self) -> int:
@@ -298,18 +364,15 @@ def _derived(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_together(config: Config, given: Mapping[str, Any], framework: Framework) -> None:
+def _check_together(config: Config, given: Mapping[str, Any]) -> None:
     if config.ddp and config.horovod:
         raise ConfigError("ddp and horovod cannot be simultaneously enabled; choose one.")
-    if config.horovod and framework == "torch":
-        raise ConfigError(
-            "horovod is True, which is for TensorFlow; for PyTorch set `ddp: True` instead."
-        )
+    _check_framework(config.framework, given)
     if config.default_partition is None:
         if not config.auto_partition:
             raise ConfigError(
-                "default_partition must be supplied if auto_partition is set to False: the modules "
-                "that no smp.partition() names go there."
+                "default_partition must be supplied if auto_partition is set to False: what no "
+                "smp.partition() names goes there."
             )
     elif config.default_partition >= config.pipeline_parallel_degree:
         raise ConfigError(
@@ -322,7 +385,7 @@ def _check_together(config: Config, given: Mapping[str, Any], framework: Framewo
             f" {config.partition_file!r}; expected the file to load from. Set it, or set"
             " load_partition to False: then the partition is decided."
         )
-    if not config.ddp:
+    if config.framework == "torch" and not config.ddp:
         for key in (key for key in _NEEDS_DDP if given.get(key) is not None):
             raise ConfigError(f"{key} is {given[key]!r}, which needs `ddp` to be set to True.")
         for key in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
@@ -344,10 +407,24 @@ def _check_together(config: Config, given: Mapping[str, Any], framework: Framewo
         raise ConfigError("fp16 and bf16 are mutually exclusive; set one of them.")
 
 
+def _check_framework(framework: Framework, given: Mapping[str, Any]) -> None:
+    """Refuses what is another framework's, other than by its default value."""
+    defaults = Config.__dataclass_fields__
+    for owner, keys in _ONLY_FOR.items():
+        if owner == framework:
+            continue
+        for key in keys:
+            if key in given and given[key] != defaults[key].default:
+                raise ConfigError(
+                    f"{key} is {given[key]!r}, which is {_FRAMEWORK_NAMES[owner]} only,"
+                    f" {_INSTEAD.get(key, 'leave it out')}."
+                )
+
+
 _OF_TENSOR_PARALLELISM = "it belongs to tensor parallelism, which is to come"
 _OF_SHARDING = "it belongs to sharded data parallelism, which is to come"
 _HINT = "it is a hint for the original's scheduler, and results are the same without it"
-# Keys that are accepted, and what their users should know.
+# Keys that PyTorch's library accepts, and what their users should know.
 _WITHOUT_EFFECT = {
     "tensor_parallel_degree": (
         "its groups are made, but no module is divided: the ranks of a group train as replicas do"
@@ -369,6 +446,8 @@ _WITHOUT_EFFECT = {
 
 
 def _notices(config: Config, given: Mapping[str, Any]) -> list[str]:
+    if config.framework == "tensorflow":  # which refuses what is without effect
+        return []
     notices = [
         f"{key} is {given[key]!r}, which has no effect yet: {text}."
         for key, text in _WITHOUT_EFFECT.items()

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 from typing import Any
 
 import pytest
 
+from smdistributed.modelparallel.decide import config as config_module
 from smdistributed.modelparallel.decide.config import PARAMETERS_VARIABLE, Config
 from smdistributed.modelparallel.exceptions import ConfigError
 
@@ -244,3 +246,92 @@ def test_worlds_that_cannot_work(parameters: dict[str, Any], size: int, words: s
 )
 def test_worlds_that_work(parameters: dict[str, Any], size: int) -> None:
     assert _parse(parameters).topology(size).size == size
+
+
+# --- TensorFlow ---
+
+_DEFAULTS = {
+    field.name: field.default for field in dataclasses.fields(Config) if "check" in field.metadata
+}
+# Of each key that is PyTorch only, a value that PyTorch's library takes.
+_OF_TORCH = {
+    key: {"ddp_port": 7777, "ddp_dist_backend": "gloo", "partition_file": "f"}.get(
+        key, (not _DEFAULTS[key]) if isinstance(_DEFAULTS[key], bool) else 3
+    )
+    for key in config_module._ONLY_FOR["torch"]
+}
+
+
+def _tensorflow(parameters: dict[str, Any] | None = None, **launcher: Any) -> Config:
+    environ = {PARAMETERS_VARIABLE: json.dumps(launcher)} if launcher else {}
+    return Config.parse(parameters, environ, "tensorflow")
+
+
+def test_the_framework_stays_on_the_configuration() -> None:
+    assert _tensorflow().framework == "tensorflow"
+    assert _parse().framework == "torch"
+
+
+@pytest.mark.parametrize(
+    ("config", "has_replicas"),
+    [
+        (_parse(), False),
+        (_parse(DDP), True),
+        (_tensorflow(), False),
+        (_tensorflow({"horovod": True}), True),
+    ],
+)
+def test_one_property_says_whether_there_are_replicas(config: Config, has_replicas: bool) -> None:
+    assert config.data_parallel == has_replicas
+
+
+def test_with_tensorflow_ddp_is_called_horovod() -> None:
+    with pytest.raises(ConfigError, match="PyTorch only, set `horovod: True`"):
+        _tensorflow(DDP)
+    with pytest.raises(ConfigError, match="TensorFlow only, set `ddp: True`"):
+        _parse({"horovod": True})
+
+
+@pytest.mark.parametrize(("key", "value"), _OF_TORCH.items())
+def test_with_tensorflow_keys_of_pytorch_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} is {value!r}, which is PyTorch only, "):
+        _tensorflow({key: value})
+    with pytest.raises(ConfigError, match=f"^{key} is {value!r}, which is PyTorch only, "):
+        _tensorflow(None, **{key: value})
+
+
+def test_keys_of_pytorch_by_their_old_names() -> None:
+    with pytest.raises(ConfigError, match="prescaled_batch is True, which is PyTorch only"):
+        _tensorflow({"_prescaled_batch": True})
+
+
+def test_with_tensorflow_a_value_of_the_wrong_type_is_told_first() -> None:
+    with pytest.raises(ConfigError, match=r"fp16 is 1; it must be a value in: \[True, False\]"):
+        _tensorflow({"fp16": 1})
+
+
+def test_with_tensorflow_all_keys_may_be_given_with_their_default_values() -> None:
+    config = _tensorflow({key: _DEFAULTS[key] for key in _OF_TORCH} | {"contiguous": True})
+    assert config.notices == ()
+    assert config == _tensorflow()
+
+
+def test_contiguous_has_an_effect_with_tensorflow_alone() -> None:
+    assert _tensorflow({"contiguous": False}).notices == ()
+    assert "contiguous is False, which has no effect" in "".join(
+        _parse({"contiguous": False}).notices
+    )
+
+
+def test_with_tensorflow_other_notices_are_of_unknown_keys() -> None:
+    parameters = {"partitions": 2, "deterministic_server": True, "mine": 1}
+    (notice,) = _tensorflow(parameters).notices
+    assert "mine is no parameter" in notice
+
+
+@pytest.mark.parametrize(("parameters", "size"), [({}, 4), ({"partitions": 2}, 4)])
+def test_replicas_of_a_tensorflow_model_need_horovod(parameters: dict[str, Any], size: int) -> None:
+    with pytest.raises(ConfigError, match=r"4 processes are more .*Set `horovod: True`"):
+        _tensorflow(parameters).topology(size)
+    topology = _tensorflow(parameters | {"horovod": True}).topology(size)
+    assert topology.reduced_data_degree == size // parameters.get("partitions", 1)
