@@ -21,7 +21,10 @@ TORCH = (
     "smdistributed.modelparallel.torch",
     "smdistributed.compat.horovod.torch",
 )
-TENSORFLOW = ("smdistributed.dataparallel.tensorflow.keras",)
+TENSORFLOW = (
+    "smdistributed.dataparallel.tensorflow.keras",
+    "smdistributed.modelparallel.tensorflow",
+)
 
 
 @pytest.mark.parametrize("modules", [TORCH, TENSORFLOW], ids=["torch", "tensorflow"])
