@@ -5,7 +5,8 @@
     schedule      the words (task, phase), and the protocol: what a schedule is asked
     simple        one schedule
     interleaved   one schedule, the default
-    simulation    who does what when under a schedule, and the bubble and memory that follow
+    ordering      the order of a rank's work under a schedule, over any graph of segments
+    simulation    who does what when in a chain of visits, and the bubble and memory that follow
 
 `SCHEDULES` below is the registry. The check of the parameter `pipeline`, predictions, reports,
 tests and tools iterate over it. To add a schedule, write its file and its test, add its class to

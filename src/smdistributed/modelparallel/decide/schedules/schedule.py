@@ -7,8 +7,10 @@ other ranks serve it. Each microbatch is two tasks, forward and backward, and a 
 after another. While a task is away on another rank, a rank works on the next one. The schedule says
 which one that is.
 
-A rank asks these rules when it runs a step, and the simulation asks the same rules when it
-predicts one. So what is predicted is what is done.
+These rules are asked in two ways. With a leader, a rank asks them when it runs a step, and the
+simulation asks the same rules when it predicts one. Without a leader, `ordering` asks them for each
+rank before the step, and each rank then runs the list that follows. Either way, what is predicted
+is what is done.
 """
 
 import dataclasses
@@ -42,6 +44,11 @@ class Task:
 class Schedule(Protocol):
     """The rules of one step. It keeps no state: it is told what it needs.
 
+    Without a leader, `ordering` asks for each rank what is asked for the leader, and counts what
+    has begun and ended on that rank. A step comes to its end if another microbatch may always start
+    while none is under way, if a backward pass may begin when all forward passes have ended, and if
+    a schedule that forbids backward passes until then forbids no start.
+
     Attributes:
         name: the value of the parameter `pipeline`.
         turns_back_early: the owner of a loss begins the backward pass as soon as the step function
@@ -58,7 +65,7 @@ class Schedule(Protocol):
 
     @property
     def bound(self) -> int:
-        """The most microbatches that are under way at a time: their activations are kept."""
+        """The most microbatches that are under way on a rank at a time: activations are kept."""
 
     def priority(self, task: Task, is_leader: bool) -> Priority:
         """What comes first where a rank has the choice: the smallest.

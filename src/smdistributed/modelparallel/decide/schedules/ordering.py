@@ -1,0 +1,452 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""In which order each rank runs its tasks: one simulation of a step over a graph of segments.
+
+A *segment* is a piece of the computation of one microbatch on one rank, forward or backward. The
+segments of a step form a graph, which is the same for each microbatch. A *turn* is one segment for
+one microbatch. A rank runs one turn at a time; an output is at once on each rank that needs it.
+
+Whenever a rank is free, it takes the most urgent turn that may run (`Schedule.priority`; of equals
+the segment that comes first in the graph). A turn may run when all this is true:
+
+1. Its inputs are there, and its segment has run for the microbatch before.
+2. Its microbatch has begun on this rank, or is the next to begin and `Schedule.may_start` agrees.
+   Each rank begins the microbatches in ascending order. A microbatch is *under way* on a rank from
+   the begin of its first turn there to the end of its last. A rank keeps nothing of a microbatch
+   that is not under way there, apart from messages that wait for its first turn.
+3. It is a forward, or `Schedule.may_turn_back` agrees. It is told how many microbatches have done
+   all their forward segments on this rank; on a rank without forward segments, all have.
+
+**The bound holds on each rank, however fast the ranks are.** Rules 2 and 3 ask about one rank
+only, about what stands before a turn in the list of its own rank. So where the rank runs its list,
+in that order, it has the same microbatches under way as in the simulation. (A bound on the
+microbatches that are under way on any rank would be no bound in the run: no rank can know it.)
+
+**The simulation ends.** Suppose that some turns are left, all ranks are free, and none may run. Let
+m be the lowest microbatch that has turns left. All turns of lower microbatches have run, and have
+begun on each rank before m, which comes next in ascending order. A rank where m has not begun has
+no higher microbatch under way either, and so it has none: it may begin m, if `may_start` agrees
+while nothing is under way. As the graph has no circle, m has a turn left with all its inputs there.
+Rules 1 and 2 permit it. If it is a forward, it may run, which contradicts the assumption. If it is
+a backward that rule 3 forbids, its rank has forwards left. Then let m be the lowest microbatch with
+*forwards* left instead, and let the turn be one of those whose inputs are there: it exists, as no
+forward needs a backward. Its rank has begun all lower microbatches. Rule 2 permits it if a schedule
+that forbids to turn back does not forbid to start either. `Simple` forbids no start.
+
+**The lists never block.** Messages are buffered, so no send waits. A rank runs its list in order,
+and waits only for inputs. In the simulation each input of a turn ended before the turn began. Of
+all turns that have not run, take the one that ended first in the simulation: all before it in its
+list, and all that its inputs come from, have run. So it can run, whatever the speed of the ranks.
+
+**With the given seconds, the run takes the predicted times.** Whether a turn may run depends on its
+own rank and on the messages that have arrived there. So a rank that runs its list waits where the
+simulated rank waited, and nowhere else.
+
+Cost: O(turns * log(turns) + turns * ranks) for all ranks together.
+
+Source: modelparallel specification, section 3.6; the rest is our choice.
+"""
+
+import dataclasses
+import graphlib
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Priority, Schedule, Task
+
+__all__ = ["Ordering", "Segment", "TimedTurn", "Turn", "order"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A piece of the computation of one microbatch, on one rank.
+
+    Attributes:
+        key: its name; no other segment has it.
+        rank: where it runs.
+        phase: forward or backward.
+        inputs: keys of the segments, on this rank or others, of which it needs something.
+        seconds: how long it runs. All ranks have to assume the same, or their lists do not fit.
+        kept_bytes: what the rank keeps of it, from its begin to the end of the last segment there
+            that has it as an input.
+        message_bytes: by rank, as pairs: what it sends to other ranks. Such a rank keeps it until
+            the end of the last segment there that has this one as an input.
+    """
+
+    key: str
+    rank: int
+    phase: Phase
+    inputs: tuple[str, ...] = ()
+    seconds: float = 1.0
+    kept_bytes: int = 0
+    message_bytes: tuple[tuple[int, int], ...] = ()
+
+
+class Turn(NamedTuple):
+    """A segment for one microbatch."""
+
+    segment: str
+    microbatch: int
+
+
+class TimedTurn(NamedTuple):
+    """A turn, and when it runs: seconds since the begin of the step, predicted."""
+
+    turn: Turn
+    begin_s: float
+    end_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordering:
+    """The order in which each rank runs its turns, and what follows.
+
+    Attributes:
+        runs: by rank, the turns in order, with predicted times; empty for a rank without segments.
+        makespan_s: predicted seconds of the step.
+        peak_microbatches: by rank, the most microbatches that are under way there at a time. True
+            of each run of the lists, whatever the segments' seconds are in truth.
+        peak_bytes: by rank, the most bytes kept there at a time, messages that have arrived
+            included. Messages may arrive earlier than predicted, so this part is a prediction.
+    """
+
+    runs: Mapping[int, tuple[TimedTurn, ...]]
+    makespan_s: float
+    peak_microbatches: Mapping[int, int]
+    peak_bytes: Mapping[int, int]
+
+    def of_rank(self, rank: int) -> tuple[Turn, ...]:
+        """The turns of a rank, in order.
+
+        Raises:
+            KeyError: there is no such rank.
+        """
+        return tuple(run.turn for run in self.runs[rank])
+
+
+def order(schedule: Schedule, segments: Sequence[Segment], ranks: int) -> Ordering:
+    """The order in which each rank runs the segments of all microbatches.
+
+    Equal arguments give equal results in every process: so each rank may call it for itself.
+
+    Args:
+        schedule: the rules.
+        segments: of one microbatch. They may be in any order; where turns are equally urgent, the
+            segment comes first that comes first here.
+        ranks: how many there are; some may have no segments.
+
+    Raises:
+        ValueError: the segments are no graph that can run: two with the same key, an input that
+            is no segment, a circle, a forward that needs a backward, a rank that does not exist,
+            a number that makes no sense; or the schedule never begins a microbatch.
+    """
+    _check(segments, ranks)
+    return _Simulation(schedule, segments, ranks).run()
+
+
+def _check(segments: Sequence[Segment], ranks: int) -> None:
+    by_key: dict[str, Segment] = {}
+    for segment in segments:
+        if segment.key in by_key:
+            raise ValueError(
+                f"two segments have the key {segment.key!r}; expected one. Give each its own key."
+            )
+        by_key[segment.key] = segment
+    for segment in segments:
+        _check_numbers(segment, ranks)
+        for key in segment.inputs:
+            _check_input(segment, by_key.get(key), key)
+    try:
+        graphlib.TopologicalSorter({each.key: each.inputs for each in segments}).prepare()
+    except graphlib.CycleError as error:
+        raise ValueError(
+            f"segments need each other in a circle: {' <- '.join(error.args[1])}. Expected none:"
+            " cut one of them into two segments, before and after what the others need of it."
+        ) from None
+
+
+def _check_numbers(segment: Segment, ranks: int) -> None:
+    destinations = [rank for rank, _ in segment.message_bytes]
+    for rank in (segment.rank, *destinations):
+        if not 0 <= rank < ranks:
+            raise ValueError(
+                f"segment {segment.key!r} names rank {rank}; expected 0 to {ranks - 1}."
+                " Give `order` the number of all ranks."
+            )
+    if segment.rank in destinations or len(set(destinations)) < len(destinations):
+        raise ValueError(
+            f"segment {segment.key!r} of rank {segment.rank} has messages to ranks {destinations};"
+            " expected each other rank at most once. What stays here is `kept_bytes`."
+        )
+    if not (math.isfinite(segment.seconds) and segment.seconds >= 0):
+        raise ValueError(
+            f"segment {segment.key!r} takes {segment.seconds} s; expected a number from 0 on."
+        )
+    for nbytes in (segment.kept_bytes, *(nbytes for _, nbytes in segment.message_bytes)):
+        if nbytes < 0:
+            raise ValueError(
+                f"segment {segment.key!r} keeps or sends {nbytes} bytes; expected 0 or more."
+            )
+
+
+def _check_input(segment: Segment, needed: Segment | None, key: str) -> None:
+    if needed is None:
+        raise ValueError(
+            f"segment {segment.key!r} needs {key!r}, which is no segment. Expected one of this"
+            " graph: what is fed from outside is no input."
+        )
+    if segment.phase is Phase.FORWARD and needed.phase is Phase.BACKWARD:
+        raise ValueError(
+            f"segment {segment.key!r} is a forward and needs {key!r}, which is a backward. Expected"
+            " the reverse only: all that a forward needs is a part of the forward."
+        )
+
+
+class _Ready(NamedTuple):
+    """A turn whose inputs are there; the smallest comes first."""
+
+    priority: Priority
+    number: int  # of the segment
+    microbatch: int
+
+
+class _Held(NamedTuple):
+    """Bytes on a rank, held until so many segments there have ended."""
+
+    rank: int
+    nbytes: int
+    num_users: int
+
+
+class _Rank:
+    """What a rank has to do, has done and keeps."""
+
+    def __init__(self, schedule: Schedule, segments: Sequence[Segment]) -> None:
+        self._schedule = schedule
+        self._num_segments = len(segments)
+        self._num_forwards = sum(segment.phase is Phase.FORWARD for segment in segments)
+        # Heaps of turns whose inputs are there, by what else they wait for.
+        self._ready: list[_Ready] = []  # nothing
+        self._not_begun: dict[int, list[_Ready]] = {}  # by microbatch: that it begins here
+        self._turning: list[_Ready] = []  # that backwards may run
+        self._num_begun = 0
+        self._under_way: dict[int, int] = {}  # by microbatch: its segments that have not ended
+        self._forwards_left: dict[int, int] = {}
+        self._num_forwards_done = 0 if self._num_forwards else schedule.microbatches
+        self._bytes = self.peak_bytes = self.peak_microbatches = 0
+        self.is_busy = False
+        self.runs: list[TimedTurn] = []
+
+    def arrive(self, ready: _Ready, phase: Phase) -> None:
+        """The inputs of a turn are there."""
+        if phase is Phase.BACKWARD and not self._schedule.may_turn_back(self._num_forwards_done):
+            self._turning.append(ready)
+        elif ready.microbatch < self._num_begun:
+            heapq.heappush(self._ready, ready)
+        else:
+            heapq.heappush(self._not_begun.setdefault(ready.microbatch, []), ready)
+
+    def take(self) -> _Ready | None:
+        """The most urgent of the turns that may run."""
+        heap = self._ready
+        following = self._not_begun.get(self._num_begun)
+        if (
+            following
+            and (not heap or following[0] < heap[0])
+            and self._schedule.may_start(self._num_begun, len(self._under_way))
+        ):
+            heap = following
+        if not heap:
+            return None
+        taken = heapq.heappop(heap)
+        if heap is following:
+            self._begin(taken.microbatch)
+        return taken
+
+    def _begin(self, microbatch: int) -> None:
+        self._num_begun += 1
+        self._under_way[microbatch] = self._num_segments
+        self._forwards_left[microbatch] = self._num_forwards
+        self.peak_microbatches = max(self.peak_microbatches, len(self._under_way))
+        for ready in self._not_begun.pop(microbatch):
+            heapq.heappush(self._ready, ready)
+
+    def end(self, microbatch: int, phase: Phase) -> None:
+        """A turn has ended."""
+        self.is_busy = False
+        self._under_way[microbatch] -= 1
+        if not self._under_way[microbatch]:
+            del self._under_way[microbatch]
+        if phase is Phase.BACKWARD:
+            return
+        self._forwards_left[microbatch] -= 1
+        if not self._forwards_left[microbatch]:
+            del self._forwards_left[microbatch]
+            self._num_forwards_done += 1
+            turning, self._turning = self._turning, []
+            for ready in turning:
+                self.arrive(ready, Phase.BACKWARD)
+
+    def hold(self, nbytes: int) -> None:
+        self._bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
+
+    def let_go(self, nbytes: int) -> None:
+        self._bytes -= nbytes
+
+
+class _Memory:
+    """Which bytes a segment brings, and which it needs no longer. `Held` by number."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.held: list[_Held] = []
+        self.at_begin: list[list[int]] = [[] for _ in segments]  # by segment: what it brings then
+        self.at_end: list[list[int]] = [[] for _ in segments]
+        self.used_by: list[list[int]] = [[] for _ in segments]
+        users: dict[tuple[str, int], list[int]] = {}  # of a segment on a rank
+        for index, segment in enumerate(segments):
+            for key in dict.fromkeys(segment.inputs):
+                users.setdefault((key, segment.rank), []).append(index)
+        for index, segment in enumerate(segments):
+            here = [index, *users.get((segment.key, segment.rank), ())]
+            self._add(segment.kept_bytes, segment.rank, here, self.at_begin[index])
+            for rank, nbytes in segment.message_bytes:
+                there = users.get((segment.key, rank))
+                if there is None:
+                    raise ValueError(
+                        f"segment {segment.key!r} sends {nbytes} bytes to rank {rank}, where no"
+                        " segment has it as an input. Name it there, or leave the message out."
+                    )
+                self._add(nbytes, rank, there, self.at_end[index])
+
+    def _add(self, nbytes: int, rank: int, users: list[int], brings: list[int]) -> None:
+        if not nbytes:
+            return
+        number = len(self.held)
+        self.held.append(_Held(rank, nbytes, len(users)))
+        brings.append(number)
+        for index in users:
+            self.used_by[index].append(number)
+
+
+class _Simulation:
+    """Ranks that take the most urgent of what may run, one turn at a time."""
+
+    def __init__(self, schedule: Schedule, segments: Sequence[Segment], ranks: int) -> None:
+        microbatches = range(schedule.microbatches)
+        self._segments = segments
+        self._ranks = [
+            _Rank(schedule, [each for each in segments if each.rank == rank])
+            for rank in range(ranks)
+        ]
+        # Nobody leads: each rank chooses as a leader does.
+        self._priorities = {
+            phase: [schedule.priority(Task(phase, each), is_leader=True) for each in microbatches]
+            for phase in Phase
+        }
+        self._consumers = _consumers(segments)
+        # By microbatch and segment: the inputs that are missing, the microbatch before included.
+        inputs = [len(set(segment.inputs)) for segment in segments]
+        self._missing = [
+            [num_inputs + (microbatch > 0) for num_inputs in inputs] for microbatch in microbatches
+        ]
+        self._memory = _Memory(segments)
+        self._users = [[held.num_users for held in self._memory.held] for _ in microbatches]
+        self._ends: list[tuple[float, int, int]] = []  # a heap: time, index of segment, microbatch
+
+    def run(self) -> Ordering:
+        for index in self._without_inputs():
+            self._arrive(index, 0)
+        now = 0.0
+        self._look(now)
+        while self._ends:
+            now = self._ends[0][0]
+            # What happens at the same time is known before anybody chooses.
+            while self._ends and self._ends[0][0] <= now:
+                _, index, microbatch = heapq.heappop(self._ends)
+                self._end(index, microbatch)
+            self._look(now)
+        return self._result(now)
+
+    def _without_inputs(self) -> Iterator[int]:
+        """Segments that can run in the first microbatch at once."""
+        for missing in self._missing[:1]:
+            yield from (index for index, number in enumerate(missing) if not number)
+
+    def _arrive(self, index: int, microbatch: int) -> None:
+        segment = self._segments[index]
+        priority = self._priorities[segment.phase][microbatch]
+        self._ranks[segment.rank].arrive(_Ready(priority, index, microbatch), segment.phase)
+
+    def _look(self, now: float) -> None:
+        """Lets every idle rank take something."""
+        for rank in self._ranks:
+            if rank.is_busy:
+                continue
+            taken = rank.take()
+            if taken is None:
+                continue
+            segment = self._segments[taken.number]
+            end_s = now + segment.seconds
+            rank.is_busy = True
+            rank.runs.append(TimedTurn(Turn(segment.key, taken.microbatch), now, end_s))
+            self._hold(self._memory.at_begin[taken.number])
+            heapq.heappush(self._ends, (end_s, taken.number, taken.microbatch))
+
+    def _end(self, index: int, microbatch: int) -> None:
+        segment = self._segments[index]
+        self._ranks[segment.rank].end(microbatch, segment.phase)
+        self._hold(self._memory.at_end[index])
+        self._let_go(index, microbatch)
+        for consumer in self._consumers[index]:
+            self._bring(consumer, microbatch)
+        if microbatch + 1 < len(self._missing):
+            self._bring(index, microbatch + 1)
+
+    def _bring(self, index: int, microbatch: int) -> None:
+        """One of the inputs of a turn is there."""
+        missing = self._missing[microbatch]
+        missing[index] -= 1
+        if not missing[index]:
+            self._arrive(index, microbatch)
+
+    def _hold(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            held = self._memory.held[number]
+            self._ranks[held.rank].hold(held.nbytes)
+
+    def _let_go(self, index: int, microbatch: int) -> None:
+        users = self._users[microbatch]
+        for number in self._memory.used_by[index]:
+            users[number] -= 1
+            if not users[number]:
+                held = self._memory.held[number]
+                self._ranks[held.rank].let_go(held.nbytes)
+
+    def _result(self, makespan_s: float) -> Ordering:
+        num_done = sum(len(rank.runs) for rank in self._ranks)
+        num_turns = len(self._segments) * len(self._missing)
+        if num_done < num_turns:
+            raise ValueError(
+                f"the schedule let {num_done} of {num_turns} turns run, and no other. Expected one"
+                " that begins a microbatch where none is under way, and that turns back when all"
+                " forwards have ended. Is active_microbatches 1 or more?"
+            )
+        return Ordering(
+            runs={number: tuple(rank.runs) for number, rank in enumerate(self._ranks)},
+            makespan_s=makespan_s,
+            peak_microbatches={n: rank.peak_microbatches for n, rank in enumerate(self._ranks)},
+            peak_bytes={n: rank.peak_bytes for n, rank in enumerate(self._ranks)},
+        )
+
+
+def _consumers(segments: Sequence[Segment]) -> list[list[int]]:
+    """By segment, the numbers of those that need it."""
+    number_of = {segment.key: number for number, segment in enumerate(segments)}
+    consumers: list[list[int]] = [[] for _ in segments]
+    for number, segment in enumerate(segments):
+        for key in dict.fromkeys(segment.inputs):
+            consumers[number_of[key]].append(number)
+    return consumers
