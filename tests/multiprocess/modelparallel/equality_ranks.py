@@ -206,7 +206,7 @@ def _compare(wrong: list[str], what: str, value: Any, expected: Any, case: Case)
 def _compare_outputs(
     wrong: list[str], what: str, output: Any, expected: list[Any], case: Case
 ) -> None:
-    from smdistributed.modelparallel.torch.containers.structures import flatten
+    from smdistributed.modelparallel.torch.containers import flatten
     from smdistributed.modelparallel.torch.pipeline.step_output import (
         StepOutput,
         detach,

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide import partition
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 from smdistributed.modelparallel.torch.delayed_initialization import (
     Disguise,
     has_delayed,

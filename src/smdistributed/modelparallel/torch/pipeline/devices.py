@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 from smdistributed.modelparallel.torch.modules.placement import is_absent
 from smdistributed.modelparallel.torch.pipeline.values.deferred import Deferred
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
-from smdistributed.modelparallel.torch.containers.structures import map_leaves
+from smdistributed.modelparallel.torch.containers import map_leaves
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
 from smdistributed.modelparallel.torch.pipeline.caller.programs import CallingActivity
 from smdistributed.modelparallel.torch.pipeline.changes.attributes import Attributes

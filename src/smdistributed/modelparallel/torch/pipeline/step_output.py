@@ -1,19 +1,8 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a step function returns: the results of its microbatches, gathered.
+"""What a step function returns, with PyTorch: `StepOutput`s, and lists of other values.
 
-The body returned once for each microbatch. The caller gets the same containers once, and in the
-place of each leaf
-
-| the leaf is, in the microbatches | the caller gets |
-| --- | --- |
-| a tensor in all | a `StepOutput` |
-| None in all | None |
-| anything else | the plain list of the values, by microbatch |
-
-Containers are those of `structures`, except sets, whose elements have no order in which those of
-two microbatches would correspond: a set is a leaf. Attributes that a container has beside its items
-are those of the first microbatch (our choice).
+`smdistributed.modelparallel.containers.gathering` has the rules.
 
 Source: modelparallel specification, sections 3.4 and 4.3.
 """
@@ -21,18 +10,19 @@ Source: modelparallel specification, sections 3.4 and 4.3.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.containers.structures import Structure, flatten, map_leaves
+from smdistributed.modelparallel.containers.gathering import MicrobatchOutputs, gather
+from smdistributed.modelparallel.torch.containers import map_leaves
 
 __all__ = ["StepOutput", "detach", "gather_outputs"]
 
 
-class StepOutput:
+class StepOutput(MicrobatchOutputs[Tensor]):
     """One tensor for each microbatch, in the order of the batch.
 
     `len()`, indexing and iteration give the tensors (our extension).
@@ -50,27 +40,31 @@ class StepOutput:
     Source: modelparallel specification, section 4.3.
     """
 
-    __slots__ = ("outputs", "weights")
+    __slots__ = ("weights",)
 
-    outputs: list[Tensor]
+    _tensor_class = Tensor
+    _methods = "reduce_mean(), reduce_sum(), concat(), stack()"
+
     weights: tuple[float, ...] | None
 
     def __init__(
         self, outputs: Sequence[Tensor], weights: Sequence[builtins.float] | None = None
     ) -> None:
-        self.outputs = list(outputs)
+        super().__init__(outputs)
         self.weights = None if weights is None else tuple(weights)
-        if not self.outputs:
-            raise ValueError(
-                "A StepOutput was made from no outputs; expected a tensor for each microbatch. Pass"
-                " at least one."
-            )
-        for index, output in enumerate(self.outputs):
-            if not isinstance(output, Tensor):
-                raise TypeError(
-                    f"Output {index} of a StepOutput is a {type(output).__name__}; expected a"
-                    " tensor for each microbatch. Keep other values in a list."
-                )
+
+    @staticmethod
+    def _is_tensor(value: Any) -> bool:
+        return isinstance(value, Tensor)
+
+    @staticmethod
+    def _describe(output: Tensor) -> str:
+        dtype = str(output.dtype).removeprefix("torch.")
+        return f"tensor of shape {tuple(output.shape)}, {dtype}, {output.device}"
+
+    @staticmethod
+    def _is_scalar(output: Tensor) -> bool:
+        return output.dim() == 0
 
     def reduce_mean(self) -> Tensor:
         """The mean over microbatches, element by element; of the shape of one output.
@@ -145,39 +139,8 @@ class StepOutput:
     def _of(self, outputs: list[Tensor]) -> StepOutput:
         return StepOutput(outputs, self.weights)
 
-    def __len__(self) -> int:
-        return len(self.outputs)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Tensor]: ...
-
-    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
-        return self.outputs[index]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.outputs)
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached only for what a StepOutput has not. `outputs` is asked for while it is unpickled.
-        if not name.startswith("_") and hasattr(Tensor, name):
-            raise AttributeError(
-                f"A StepOutput has no attribute {name!r}: it holds a tensor for each microbatch;"
-                " expected one of reduce_mean(), reduce_sum(), concat(), stack(), or an index,"
-                f" each of which gives a tensor. Write for example .reduce_mean().{name}."
-            )
-        raise AttributeError(f"'StepOutput' object has no attribute {name!r}")
-
     def __reduce__(self) -> tuple[Any, ...]:
         return StepOutput, (self.outputs, self.weights)
-
-    def __repr__(self) -> str:
-        if all(output.dim() == 0 for output in self.outputs):
-            return f"StepOutput({self.outputs!r})"
-        kinds = list(dict.fromkeys(_describe(output) for output in self.outputs))
-        return f"StepOutput({len(self.outputs)} × {' | '.join(kinds)})"
 
     def _stacked(self, operation: str) -> Tensor:
         try:
@@ -188,9 +151,8 @@ class StepOutput:
             ) from error
 
     def _mismatch(self, operation: str, expected: str, instead: str) -> RuntimeError:
-        listed = "; ".join(f"{i}: {_describe(output)}" for i, output in enumerate(self.outputs))
         return RuntimeError(
-            f"{operation} of a StepOutput whose microbatches differ ({listed}); expected"
+            f"{operation} of a StepOutput whose microbatches differ ({self._listed()}); expected"
             f" {expected}, on one device. Return the same shape from every microbatch, {instead},"
             " or use .outputs."
         )
@@ -220,64 +182,14 @@ def gather_outputs(values: Sequence[Any], weights: Sequence[float] | None = None
         RuntimeError: containers differ between microbatches.
         ValueError: there are no values, or containers hold themselves.
     """
-    if not values:
-        raise ValueError(
-            "There are no results to gather; expected those of at least one microbatch. Run the"
-            " step function with a batch."
-        )
-    taken_apart = [flatten(value, _is_set) for value in values]
-    structure = taken_apart[0][1]
-    for _, other in taken_apart:
-        if other != structure:
-            raise RuntimeError(_differing([each for _, each in taken_apart]))
-    columns = zip(*(leaves for leaves, _ in taken_apart), strict=True)
-    gathered = [_gather_leaf(column, weights) for column in columns]
-    for index in structure.attribute_leaves:
-        gathered[index] = taken_apart[0][0][index]
-    return structure.unflatten(gathered)
+    return gather(values, lambda column: _gather_leaf(column, weights))
 
 
 def _gather_leaf(column: tuple[Any, ...], weights: Sequence[float] | None) -> Any:
     if all(isinstance(value, Tensor) for value in column):
         return StepOutput(column, weights)
-    if all(value is None for value in column):
-        return None
     return list(column)
 
 
 def _detach_leaf(leaf: Any) -> Any:
     return leaf.detach() if isinstance(leaf, Tensor) else leaf
-
-
-def _is_set(container: Any) -> bool:
-    return isinstance(container, (set, frozenset))
-
-
-def _differing(structures: list[Structure]) -> str:
-    """What to tell about microbatches that returned different containers."""
-    alike: dict[Structure, list[int]] = {}
-    for microbatch, structure in enumerate(structures):
-        alike.setdefault(structure, []).append(microbatch)
-    # Where most agree, the others are the ones to look at.
-    common = max(alike, key=lambda structure: len(alike[structure]))
-    odd = next(structure for structure in alike if structure != common)
-    return (
-        "The step function returned different containers: "
-        + "; ".join(
-            f"{_microbatches(numbers)} returned {structure!r}"
-            for structure, numbers in alike.items()
-        )
-        + f". Microbatches {alike[common][0]} and {alike[odd][0]} first differ"
-        f" {common.difference(odd)}; expected the same containers, lengths and keys in all."
-        " Return the same ones from every path through the step function, with None where there is"
-        " no value."
-    )
-
-
-def _microbatches(numbers: list[int]) -> str:
-    return f"microbatch{'' if len(numbers) == 1 else 'es'} {', '.join(map(str, numbers))}"
-
-
-def _describe(tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"tensor of shape {tuple(tensor.shape)}, {dtype}, {tensor.device}"

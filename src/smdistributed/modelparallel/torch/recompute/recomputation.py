@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 from smdistributed.modelparallel.torch.modules.buffers import kept_buffers
 from smdistributed.modelparallel.torch.pipeline.changes.changed_arguments import (
     is_any_changed,

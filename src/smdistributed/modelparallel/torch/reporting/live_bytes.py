@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smdistributed.modelparallel.report.costs import Message
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 
 __all__ = ["Level", "LiveBytes"]
 

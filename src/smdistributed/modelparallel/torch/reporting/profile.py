@@ -26,7 +26,7 @@ from smdistributed.modelparallel.report.costs import (
     Piece,
     Profile,
 )
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 from smdistributed.modelparallel.torch.modules.assignment import ROOT, module_paths
 from smdistributed.modelparallel.torch.modules.placement import holds_anything
 from smdistributed.modelparallel.torch.partitioning.observation import unchanged

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from smdistributed.modelparallel.torch.containers.structures import (
+from smdistributed.modelparallel.torch.containers import (
     LEAF,
     Structure,
     flatten,

@@ -23,8 +23,8 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.torch.containers.structures import map_leaves
-from smdistributed.modelparallel.torch.pipeline import microbatches as module
+from smdistributed.modelparallel.containers import splitting as module
+from smdistributed.modelparallel.torch.containers import map_leaves
 from smdistributed.modelparallel.torch.pipeline.microbatches import ArgumentSplitter, Call
 
 N = 4

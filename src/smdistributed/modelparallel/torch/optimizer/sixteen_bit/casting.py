@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from smdistributed.modelparallel.decide.config import Config
-from smdistributed.modelparallel.torch.containers.structures import flatten
+from smdistributed.modelparallel.torch.containers import flatten
 from smdistributed.modelparallel.torch.modules.wrapping import Wrapper
 from smdistributed.modelparallel.torch.pipeline.values.deferred import arrived
 from smdistributed.modelparallel.torch.pipeline.values.lazy_functions import widened

@@ -21,7 +21,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.torch.compilation import keep_from_compiler
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
 from smdistributed.modelparallel.exceptions import SMPError
-from smdistributed.modelparallel.torch.containers.structures import flatten, is_container
+from smdistributed.modelparallel.torch.containers import flatten, is_container
 from smdistributed.modelparallel.torch.pipeline.caller.programs import (
     CallingActivity,
     Program,

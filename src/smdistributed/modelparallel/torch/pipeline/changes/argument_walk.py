@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from smdistributed.modelparallel.torch.containers.structures import is_container, slot_names
+from smdistributed.modelparallel.torch.containers import is_container, slot_names
 from smdistributed.modelparallel.torch.pipeline.values.objects import (
     IMMUTABLE,
     is_constant,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.torch.containers.structures import flatten, is_container
+from smdistributed.modelparallel.torch.containers import flatten, is_container
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 
 __all__ = ["Attributes", "Missing", "is_watched"]

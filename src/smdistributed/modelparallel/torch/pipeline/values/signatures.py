@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from smdistributed.modelparallel.torch.containers.structures import (
+from smdistributed.modelparallel.torch.containers import (
     LEAF,
     Structure,
     flatten,

@@ -17,7 +17,7 @@ a BatchEncoding, the factory of a defaultdict. Leaves in attributes travel too, 
 | container | items | put together |
 | --- | --- | --- |
 | tuple, list, set, frozenset, deque; subclasses | elements | by the base class |
-| namedtuple, `torch.return_types` | elements | by the base class |
+| namedtuple, results of `open_results_of` | elements | by the base class, by the class |
 | dict, OrderedDict, defaultdict; subclasses | values, in order | by the base class |
 | `UserDict` and subclasses, such as BatchEncoding | values, in order | the attribute `data` |
 | ModelOutput of Hugging Face | values that are not None | as a dict; attributes mirror items |
@@ -26,8 +26,8 @@ a BatchEncoding, the factory of a defaultdict. Leaves in attributes travel too, 
 
 Like copying and unpickling, putting together calls no `__init__`, `__post_init__` or user's
 `__setitem__`, except for the other `Mapping`s, whose insides are unknown. Cached properties are
-left out; they compute themselves again. Leaves always: tensors, modules, `torch.Size`,
-enumerations, exceptions, classes.
+left out; they compute themselves again. Leaves always: enumerations, exceptions, classes, and what
+a framework says with `never_open`: tensors, modules.
 
 Why not `torch.utils._pytree`: it takes for a leaf any set, mapping, dataclass instance or instance
 of a user's subclass (BatchEncoding among them) that nobody registered with it, it knows no
@@ -45,9 +45,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-import torch
-from torch import nn
-
 __all__ = [
     "LEAF",
     "Structure",
@@ -55,6 +52,8 @@ __all__ = [
     "is_container",
     "is_mutable",
     "map_leaves",
+    "never_open",
+    "open_results_of",
     "slot_names",
     "stands_twice",
 ]
@@ -307,7 +306,7 @@ class _Tuple(_Kind):
 
 
 class _ReturnType(_Tuple):
-    """What `torch.max(x, dim=0)` and its like return; made by the class alone."""
+    """A tuple with names that was made in C, as `torch.max(x, dim=0)` returns one."""
 
     def build(self, meta: Any, items: list[Any]) -> Any:
         return self.cls(items)
@@ -436,7 +435,8 @@ class _Dataclass(_Kind):
 
 _MOST_CLASSES = 10_000
 
-_NEVER_CONTAINERS = (torch.Tensor, nn.Module, torch.Size, enum.Enum, BaseException)
+_never_containers: tuple[type, ...] = (enum.Enum, BaseException)
+_opened_modules: frozenset[str] = frozenset()
 
 
 class _Kinds(dict[type, _Kind | None]):
@@ -452,12 +452,32 @@ class _Kinds(dict[type, _Kind | None]):
 _kinds = _Kinds()
 
 
+def never_open(*classes: type) -> None:
+    """Says that instances of these classes are leaves, whatever else they are.
+
+    A framework's room says it when it is imported, once for its process.
+    """
+    global _never_containers
+    _never_containers = (*_never_containers, *classes)
+    _kinds.clear()
+
+
+def open_results_of(module: str) -> None:
+    """Says that tuples with names of this module, which are made in C, hide no field.
+
+    Others, such as `os.stat_result`, have fields that are not among their elements: leaves.
+    """
+    global _opened_modules
+    _opened_modules |= {module}
+    _kinds.clear()
+
+
 def _find_kind(cls: type) -> _Kind | None:
-    if issubclass(cls, _NEVER_CONTAINERS):
+    if issubclass(cls, _never_containers):
         return None
     if issubclass(cls, tuple):
-        if hasattr(cls, "n_sequence_fields"):  # made in C; others than torch's hide some fields
-            return _ReturnType(cls) if cls.__module__ == "torch.return_types" else None
+        if hasattr(cls, "n_sequence_fields"):  # made in C, and may hide some fields
+            return _ReturnType(cls) if cls.__module__ in _opened_modules else None
         return _Tuple(cls)
     for base, kind in (
         (list, _List),
