@@ -28,6 +28,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.messages.channel import Channel
 from smdistributed.modelparallel.torch.pipeline import interception
 from smdistributed.modelparallel.torch.pipeline.callee.callee import Callee
 from smdistributed.modelparallel.torch.pipeline.caller.caller import Caller
@@ -39,7 +40,6 @@ from smdistributed.modelparallel.torch.pipeline.loop.modes import RandomState
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder, active_recorder
 from smdistributed.modelparallel.torch.pipeline.messages import messages
 from smdistributed.modelparallel.torch.pipeline.messages.router import Router
-from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel
 from smdistributed.modelparallel.torch.pipeline.progress.habits import Habit
 from smdistributed.modelparallel.torch.pipeline.progress.last_backward import LastBackward
 from smdistributed.modelparallel.torch.pipeline.progress.outcome import Outcome

@@ -17,17 +17,16 @@ import torch
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.messages.channel import Channel, Incoming
+from smdistributed.modelparallel.messages.waiting import Wait
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 from smdistributed.modelparallel.torch.pipeline.messages import messages
-from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel, Incoming, pack, unpack
+from smdistributed.modelparallel.torch.pipeline.messages.wire import pack, unpack
 
 __all__ = ["Router"]
 
 _log = get_logger()
 
-# How often a rank that waits looks whether it has waited too long, and after how long it says so.
-_LOOK_S = 5.0
-_STALL_S = 30.0
 # How long a rank that leaves waits for those who do not.
 _PARTING_S = 1.0
 
@@ -129,19 +128,7 @@ class Router:
         Raises:
             SMPError: none has come in time.
         """
-        begin = time.monotonic()
-        has_told = False
-        while (message := self._channel.next_message(_LOOK_S)) is None:
-            waited_s = time.monotonic() - begin
-            if waited_s >= self._timeout_s and awaited():
-                raise SMPError(
-                    f"nothing has come for {waited_s:.0f} s; expected {awaited()}. Look at"
-                    " what that rank does, or allow more time."
-                )
-            if waited_s >= _STALL_S and not has_told and awaited():
-                has_told = True
-                _log.warning("nothing has come for %.0f s; expected %s", waited_s, awaited())
-        self._open(message)
+        self._open(Wait(awaited, self._timeout_s, SMPError).next_message(self._channel))
 
     def part(self) -> None:
         """Waits a moment for the others to end their last step, before the channel is closed.

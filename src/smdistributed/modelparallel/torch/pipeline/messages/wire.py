@@ -16,41 +16,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Channel", "Incoming", "Letter", "pack", "unpack"]
+from smdistributed.modelparallel.messages.channel import Incoming
 
-
-class Incoming(Protocol):
-    """A message as a channel delivers it: also a writable buffer, the segments."""
-
-    @property
-    def source(self) -> int:
-        """The rank it comes from."""
-
-    @property
-    def header(self) -> bytes:
-        """What was sent beside the segments."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of the segments, with what is between them."""
-
-
-class Channel(Protocol):
-    """Moves messages between the ranks of a pipeline, in order for each pair of them."""
-
-    def post_message(self, dest: int, header: bytes, segments: Sequence[tuple[int, int]]) -> None:
-        """Copies what is sent (addresses and bytes) before it returns, and waits for nobody."""
-
-    def next_message(self, timeout_s: float) -> Incoming | None:
-        """The oldest message that has come, or None if none came in that time."""
-
-    def abort(self, reason: str) -> None:
-        """Ends the channel on every rank."""
+__all__ = ["Letter", "pack", "unpack"]
 
 
 class Letter(NamedTuple):

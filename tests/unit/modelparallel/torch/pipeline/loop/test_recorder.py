@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
+from smdistributed.modelparallel.messages.channel import Channel
 from smdistributed.modelparallel.report.records import Sent, Stretch
 from smdistributed.modelparallel.torch.pipeline.loop.activity import Activity
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import Recorder
 from smdistributed.modelparallel.torch.pipeline.messages.messages import End
 from smdistributed.modelparallel.torch.pipeline.messages.router import Router
-from smdistributed.modelparallel.torch.pipeline.messages.wire import Channel
 
 
 class Clock:
