@@ -1,0 +1,109 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank does in a step: data, made by whoever has cut the graph.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Argument", "Kept", "Program", "Received", "SegmentCall", "Send", "Source"]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor of the microbatch's arguments, by its index."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """A tensor from another rank, of the same microbatch.
+
+    Attributes:
+        edge: its number in the program; the sender's `Send` has the same.
+        source: the rank that sends it, in the group.
+    """
+
+    edge: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An output that an earlier segment of the same microbatch on this rank has kept."""
+
+    slot: int
+
+
+Source = Argument | Received | Kept
+
+
+@dataclass(frozen=True)
+class Send:
+    """An output that other ranks use.
+
+    Attributes:
+        output: its index among the segment's outputs.
+        edge: its number in the program.
+        destinations: ranks of the group.
+    """
+
+    output: int
+    edge: int
+    destinations: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentCall:
+    """A segment as this rank calls it, for every microbatch.
+
+    Attributes:
+        name: for messages: its layers, as "m/dense_3".
+        phase: for messages: "forward" or "backward".
+        partition: where it belongs.
+        call: takes its inputs and returns its outputs, both eager tensors in a list.
+        inputs: where each comes from.
+        sends: outputs that go to other ranks.
+        keeps: (output, slot): outputs that later segments use (`Kept`).
+        results: (output, result): outputs that are results of the microbatch.
+    """
+
+    name: str
+    phase: str
+    partition: int
+    call: Callable[[list[Any]], Sequence[Any]]
+    inputs: tuple[Source, ...] = ()
+    sends: tuple[Send, ...] = ()
+    keeps: tuple[tuple[int, int], ...] = ()
+    results: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Of one step function and signature, on one rank.
+
+    Attributes:
+        number: the same on all ranks of the group, and of no other program; below 2**32.
+        name: for messages, the step function's.
+        microbatches: how many.
+        segments: by any key.
+        turns: (key, microbatch): what is called, in this order.
+        arguments: `tf.TensorSpec`s of the arguments of one microbatch.
+        results: `tf.TensorSpec`s of the results of one microbatch on this rank.
+        changed: the `tf.Variable`s that segments on this rank assign: put back if the step fails.
+    """
+
+    number: int
+    name: str
+    microbatches: int
+    segments: Mapping[Hashable, SegmentCall]
+    turns: Sequence[tuple[Hashable, int]]
+    arguments: Sequence[Any] = ()
+    results: Sequence[Any] = ()
+    changed: Sequence[Any] = ()
