@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,8 +37,12 @@ from smdistributed.dataparallel.torch.exchange import store_exchange
 from smdistributed.dataparallel.torch.group_creation import discover_membership
 from smdistributed.dataparallel.torch.registration import register
 from smdistributed.modelparallel.decide.config import Config
-from smdistributed.modelparallel.decide.topology import GroupKind
-from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.job.agreement import (
+    check_equal,
+    comparable,
+    tell,
+    tell_of_another_call,
+)
 from smdistributed.modelparallel.torch.delayed_initialization import (
     record_until_wrapped,
     stop_recording,
@@ -54,12 +58,6 @@ __all__ = ["init", "is_initialized", "reset", "shutdown"]
 
 # Trainers believe the first of these that they find, and `register` would say "data parallel".
 _FRAMEWORK_PARAMS = '{"sagemaker_mpi_enabled": true}'
-
-# Parameters that a rank may have to itself.
-_OF_EACH_RANK = frozenset(("partition_file",))
-
-_process_id = 0
-"""Of the process that called `init`; its forked children leave nothing."""
 
 
 def init(config: Mapping[str, Any] | None = None) -> None:
@@ -86,12 +84,11 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     Source: modelparallel specification, sections 1 and 4.1.
     """
     if state.initialized:
-        _say(
+        tell_of_another_call(
             state.rank,
-            "smp.init() was called again: initialized already, ignoring this call%s. The first one"
-            " counts: call it once, before importing what calls it too (transformers, where"
+            config,
+            "call it once, before importing what calls it too (transformers, where"
             " SM_HP_MP_PARAMETERS is set), or give the parameters in SM_HP_MP_PARAMETERS.",
-            f" and its configuration {dict(config)}" if config else "",
         )
         _keep_accelerate_apart()
         return
@@ -117,13 +114,12 @@ def init(config: Mapping[str, Any] | None = None) -> None:
             message_group=groups.message_group,
         )
         state.enter(job, leaving.pop_all())
-    global _process_id
-    _process_id = os.getpid()
     _keep_accelerate_apart()
     if parameters.delayed_parameter_initialization:
         record_until_wrapped()
         state.call_at_reset(stop_recording)
-    _tell(job)
+    tell(job)
+    get_logger().debug("device %s", job.device)
 
 
 def is_initialized() -> bool:
@@ -159,9 +155,9 @@ def _agree(config: Config, membership: Membership) -> Membership:
     rank, size = dist.get_rank(), dist.get_world_size()
     store = PrefixStore("smp/init/", dist.distributed_c10d._get_default_store())
     exchange = store_exchange(store, rank, size, process_settings().timeout_s)
-    mine = {"host": host_identity(os.environ), "parameters": _comparable(config)}
+    mine = {"host": host_identity(os.environ), "parameters": comparable(config)}
     everyone = [json.loads(each) for each in exchange("ranks", json.dumps(mine).encode())]
-    _check_equal([each["parameters"] for each in everyone])
+    check_equal([each["parameters"] for each in everyone])
     if (membership.rank, membership.world_size) != (rank, size):  # the script numbers its ranks
         membership = dataclasses.replace(
             membership,
@@ -191,26 +187,6 @@ def _keep_accelerate_apart() -> None:
         os.environ.pop("LOCAL_RANK", None)
 
 
-def _comparable(config: Config) -> dict[str, str]:
-    return {
-        field.name: repr(getattr(config, field.name))
-        for field in dataclasses.fields(config)
-        if field.name not in ("unknown", "notices", *_OF_EACH_RANK)
-    }
-
-
-def _check_equal(parameters: Sequence[Mapping[str, str]]) -> None:
-    first = parameters[0]
-    for rank, theirs in enumerate(parameters):
-        for key, value in first.items():
-            if theirs.get(key) != value:
-                raise ConfigError(
-                    f"{key} is {theirs.get(key)} on rank {rank}, and {value} on rank 0; expected"
-                    " the same on all ranks. Pass the same parameters to smp.init() everywhere,"
-                    " and look at SM_HP_MP_PARAMETERS in the environment of both."
-                )
-
-
 def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -218,31 +194,7 @@ def _device(local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
-def _tell(job: Job) -> None:
-    if job.rank == 0:
-        get_logger().info("Configuration parameters:")
-        for line in job.config.describe():
-            get_logger().info("  %s", line)
-    for notice in job.config.notices:
-        _say(job.rank, "%s", notice)
-    members = {kind.name: list(job.members(kind)) for kind in GroupKind}
-    get_logger().debug("rank %d of %d, device %s: %s", job.rank, job.size, job.device, members)
-
-
-def _say(rank: int, text: str, *arguments: object) -> None:
-    """A warning, once for the job: all ranks find the same."""
-    (get_logger().warning if rank == 0 else get_logger().debug)(text, *arguments)
-
-
-def _leave_at_exit() -> None:
-    # After an error other ranks may be gone or hang, and some backends would wait for them.
-    has_failed = getattr(sys, "last_value", None) is not None
-    if not state.initialized or has_failed or os.getpid() != _process_id:
-        return
-    try:
-        state.reset()
-    except Exception:
-        get_logger().debug("could not leave the job in order", exc_info=True)
+_leave_at_exit = state.reset_at_exit
 
 
 def prepare() -> None:

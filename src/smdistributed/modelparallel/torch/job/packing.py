@@ -12,9 +12,6 @@ and that it shares memory with others; the same tensor twice in an object stays 
 Sparse tensors, `nn.Parameter` and other subclasses pickle as torch pickles them, and the tensors
 that those are made of as said here.
 
-Nothing here decides whether a pickle may be trusted: the ranks of a job have proved to each other
-that they know its token (docs/security.md).
-
 Source: modelparallel specification, section 4.7.
 """
 
@@ -30,12 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from smdistributed.modelparallel.job.pickling import LARGE_BYTES, dump, unpickling
+
 __all__ = ["LARGE_BYTES", "Packed", "pack", "unpack"]
-
-LARGE_BYTES = 32 * 1024
-"""From here on a block stays outside of the pickle."""
-
-_PROTOCOL = 5  # the first with blocks beside the pickle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +52,8 @@ def pack(obj: Any) -> Packed:
     Raises:
         TypeError: the object does not pickle; the text names its type.
     """
-    file = io.BytesIO()
-    blocks: list[Tensor] = []
-
-    def keep_inside(buffer: pickle.PickleBuffer) -> bool:
-        with buffer.raw() as memory:
-            if memory.nbytes < LARGE_BYTES:
-                return True
-            blocks.append(_as_tensor(memory))
-            return False
-
-    try:
-        _Pickler(file, _PROTOCOL, buffer_callback=keep_inside).dump(obj)
-    except Exception as error:  # a class may raise whatever it likes
-        why = f"{type(error).__name__}: {error}"
-        raise TypeError(
-            f"an object of type {_type_name(obj)} does not pickle ({why}); expected one that does,"
-            " tensors on any device included. Pass the data it is made of, and functions and"
-            " classes from the top level of a module that all ranks import."
-        ) from error
-    return Packed(torch.frombuffer(file.getbuffer(), dtype=torch.uint8), tuple(blocks))
+    stream, blocks = dump(obj, _Pickler)
+    return Packed(torch.frombuffer(stream, dtype=torch.uint8), tuple(map(_as_tensor, blocks)))
 
 
 def unpack(packed: Packed, device: torch.device) -> Any:
@@ -92,14 +68,8 @@ def unpack(packed: Packed, device: torch.device) -> Any:
     """
     stream: Any = packed.stream.numpy()
     blocks = [block.numpy() for block in packed.blocks]
-    try:
+    with unpickling():
         return _Unpickler(io.BytesIO(stream), blocks, device).load()
-    except Exception as error:
-        raise TypeError(
-            f"an object does not unpickle here ({type(error).__name__}: {error}); expected the"
-            " modules with its classes and functions to be importable on both ranks. Start the"
-            " same script on all ranks, and define there what is sent, at the top level."
-        ) from error
 
 
 class _Pickler(pickle.Pickler):
@@ -168,8 +138,3 @@ def _as_tensor(memory: Any) -> Tensor:
     """A tensor on this memory; on a copy if it is read-only, which torch knows nothing of."""
     array = np.frombuffer(memory, np.uint8)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _type_name(obj: Any) -> str:
-    module, name = type(obj).__module__, type(obj).__qualname__
-    return name if module == "builtins" else f"{module}.{name}"

@@ -22,6 +22,7 @@ from smdistributed._common.discovery import Membership
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.job.agreement import check_equal, comparable
 from smdistributed.modelparallel.torch.job import initialization, process_groups
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -206,12 +207,12 @@ def test_backends(
 
 def test_parameters_must_be_the_same_on_all_ranks() -> None:
     def of(**parameters: Any) -> dict[str, str]:
-        return initialization._comparable(Config.parse(parameters, {}))
+        return comparable(Config.parse(parameters, {}))
 
     same = of(microbatches=4)
-    initialization._check_equal([same, of(microbatches=4, partition_file="a", other=1), same])
+    check_equal([same, of(microbatches=4, partition_file="a", other=1), same])
     with pytest.raises(ConfigError, match="microbatches is 2 on rank 2, and 4 on rank 0; expected"):
-        initialization._check_equal([same, same, of(microbatches=2)])
+        check_equal([same, same, of(microbatches=2)])
 
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(8, 3, 3), (1, 3, 0), (2, 3, 1)])
