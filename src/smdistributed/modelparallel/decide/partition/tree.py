@@ -26,11 +26,11 @@ Representation", for d'Hondt's rule.
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from smdistributed.modelparallel.decide.partition.assignment import Assignment, Share
 from smdistributed.modelparallel.exceptions import ConfigError
 
-__all__ = ["Assignment", "Link", "Module", "Share", "assign"]
+__all__ = ["Link", "Module", "assign"]
 
 # Of the norm of all loads that is minimised: large, so that it is nearly the largest load, yet
 # loads below it count, and the search is led over plateaus.
@@ -75,37 +75,6 @@ class Link:
     def seconds(self, size_bytes: float) -> float:
         """Of a message of this size."""
         return self.call_s + size_bytes / self.bytes_per_s
-
-
-class Share(NamedTuple):
-    """What a module is of the whole model, 0 to 1, without its children."""
-
-    memory: float
-    time: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Assignment:
-    """A decision.
-
-    Attributes:
-        partition_of: by name of module; the root is in partition 0.
-        loads: by partition, as shares of the model's cost; messages included.
-        crossing_bytes: that pass between partitions in one forward pass.
-        shares: by name of module.
-        reasons: by name of module, why it is where it is, in words.
-    """
-
-    partition_of: Mapping[str, int]
-    loads: tuple[float, ...]
-    crossing_bytes: float
-    shares: Mapping[str, Share]
-    reasons: Mapping[str, str]
-
-    @property
-    def largest(self) -> float:
-        """The load that sets the pace."""
-        return max(self.loads)
 
 
 def assign(
