@@ -10,6 +10,7 @@ Source: our choice.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 __all__ = ["Flow", "Problem"]
@@ -43,6 +44,25 @@ class Problem:
 
     weights: Sequence[float]
     flows: Sequence[Flow]
+
+    @functools.cached_property
+    def pairs(self) -> list[dict[int, float]]:
+        """By group, the groups that it alone sends to or receives from, and the cost for each end.
+
+        A flow to one group costs both ends the same, so one sum for both directions is enough.
+        """
+        pairs: list[dict[int, float]] = [{} for _ in self.weights]
+        for flow in self.flows:
+            if len(flow.consumers) == 1:
+                (consumer,) = flow.consumers
+                for near, far in ((flow.producer, consumer), (consumer, flow.producer)):
+                    pairs[near][far] = pairs[near].get(far, 0.0) + flow.cost
+        return pairs
+
+    @functools.cached_property
+    def fans(self) -> list[Flow]:
+        """The flows to several groups."""
+        return [flow for flow in self.flows if len(flow.consumers) > 1]
 
     @property
     def num_groups(self) -> int:

@@ -12,12 +12,10 @@ Messages follow the order of execution. A module's children are called one after
 what one returns goes straight to the next one's partition; to the caller's at the end. So a
 message crosses wherever two neighbours in the row caller, child, ..., child, caller are apart.
 
-The search starts from two assignments and improves each: the tree partition of the original (cut
-the children into runs, hand partitions to runs by d'Hondt's rule, go on inside), and the best way
-to cut the whole model, in order of execution, into one run for each partition. Improving means to
-move what belongs together, alone or against something else, while that makes the loads better. All
-in partition 0 is taken if it is better than what was found, as where messages cost most. No
-randomness: the same tree gives the same answer on every rank.
+What belongs together is a group of the problem that `search` works on. One of the assignments that
+it starts from is made here, the tree partition of the original: cut the children into runs, hand
+partitions to runs by d'Hondt's rule, go on inside. No randomness: the same tree gives the same
+answer on every rank.
 
 Source: modelparallel specification, sections 3.8 and 7; M. Balinski and H. P. Young, "Fair
 Representation", for d'Hondt's rule.
@@ -28,17 +26,12 @@ import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from smdistributed.modelparallel.decide.partition.assignment import Assignment, Share
+from smdistributed.modelparallel.decide.partition.placement import Placement
+from smdistributed.modelparallel.decide.partition.problem import Flow, Problem
+from smdistributed.modelparallel.decide.partition.search import alternative, search
 from smdistributed.modelparallel.exceptions import ConfigError
 
 __all__ = ["Link", "Module", "assign"]
-
-# Of the norm of all loads that is minimised: large, so that it is nearly the largest load, yet
-# loads below it count, and the search is led over plateaus.
-_POWER = 12
-# Pairs of groups that may be tried against each other in one pass.
-_MOST_SWAPS = 20_000
-# Up to so many groups the search also goes on from each place a step away from what it has found.
-_MOST_FORCED = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,20 +86,13 @@ def assign(
     """
     if partitions < 1:
         raise ConfigError(f"{partitions} partitions; expected one or more.")
-    problem = _Problem(root, memory_weight, link or Link())
-    starts = [_by_tree(problem, partitions), _by_runs(problem, partitions)]
-    found = [_improve(_Placement(problem, start, partitions)) for start in starts]
-    best = min(found, key=_Placement.badness)
-    in_one = _Placement(problem, [0] * problem.num_groups, partitions)
-    if _is_better(in_one.badness(), best.badness()):  # messages would cost more than they save
-        best = _improve(in_one)
-    if problem.num_groups <= _MOST_FORCED:
-        best = _improve_by_force(best)
-    return _explained(problem, best)
+    tree = _Tree(root, memory_weight, link or Link())
+    found = search(tree.problem, partitions, [_by_tree(tree, partitions)])
+    return _explained(tree, found)
 
 
-class _Problem:
-    """The tree as arrays: nodes in order of execution, groups that stay together, neighbours."""
+class _Tree:
+    """The tree as arrays, with nodes in order of execution, and the problem that it poses."""
 
     def __init__(self, root: Module, memory_weight: float, link: Link) -> None:
         self.root = root
@@ -128,21 +114,19 @@ class _Problem:
             for in_memory, in_time in zip(self.memory_share, self.time_share, strict=True)
         ]
         self.group_of = _groups(self.modules, self.parents)
-        self.num_groups = max(self.group_of) + 1
-        self.group_weights = [0.0] * self.num_groups
+        weights = [0.0] * (max(self.group_of) + 1)
         for group, weight in zip(self.group_of, self.weights, strict=True):
-            self.group_weights[group] += weight
-        # By group: the neighbours it talks to, with the cost for each side; inner talk is free.
-        self.edges: list[dict[int, float]] = [{} for _ in range(self.num_groups)]
-        self.messages: list[tuple[int, int, float]] = []  # groups, bytes
-        for at, neighbour, size in self._row_pairs():
-            one, other = self.group_of[at], self.group_of[neighbour]
-            if one == other:
-                continue
-            self.messages.append((one, other, size))
-            cost = (1 - memory_weight) * _share(link.seconds(size), time)
-            for near, far in ((one, other), (other, one)):
-                self.edges[near][far] = self.edges[near].get(far, 0.0) + cost
+            weights[group] += weight
+        messages = [
+            (self.group_of[at], self.group_of[neighbour], size)
+            for at, neighbour, size in self._row_pairs()
+        ]
+        flows = [
+            Flow(one, (other,), size, (1 - memory_weight) * _share(link.seconds(size), time))
+            for one, other, size in messages
+            if one != other  # what goes on inside of a group is free
+        ]
+        self.problem = Problem(weights, flows)
 
     def is_below(self, node: int, ancestor: int) -> bool:
         """Whether a node is in the tree of another one."""
@@ -163,51 +147,6 @@ class _Problem:
             for before, after in itertools.pairwise(called):
                 yield before, after, self.modules[before].output_bytes
             yield called[-1], caller, self.modules[called[-1]].output_bytes
-
-
-class _Placement:
-    """A partition for each group, and what follows; changed by moves."""
-
-    def __init__(self, problem: _Problem, places: Sequence[int], partitions: int) -> None:
-        self.problem = problem
-        self.places = list(places)
-        self.loads = [0.0] * partitions
-        for group, place in enumerate(self.places):
-            self.loads[place] += problem.group_weights[group]
-            self.loads[place] += sum(
-                cost for far, cost in problem.edges[group].items() if self.places[far] != place
-            )
-
-    def copy(self) -> "_Placement":
-        """One that moves on its own."""
-        return _Placement(self.problem, self.places, len(self.loads))
-
-    def badness(self) -> float:
-        """What is minimised."""
-        return sum(load**_POWER for load in self.loads)
-
-    def move(self, group: int, target: int) -> int:
-        """Returns where the group was."""
-        source = self.places[group]
-        if source == target:
-            return source
-        loads, places = self.loads, self.places
-        weight = self.problem.group_weights[group]
-        loads[source] -= weight
-        loads[target] += weight
-        for far, cost in self.problem.edges[group].items():
-            place = places[far]
-            if place == source:  # they part
-                loads[source] += cost
-                loads[target] += cost
-            elif place == target:  # they meet
-                loads[source] -= cost
-                loads[target] -= cost
-            else:
-                loads[source] -= cost
-                loads[target] += cost
-        places[group] = target
-        return source
 
 
 def _walk(module: Module, parent: int, numbers: Iterator[int]) -> Iterator[tuple[Module, int]]:
@@ -249,21 +188,21 @@ def _groups(modules: Sequence[Module], parents: Sequence[int]) -> list[int]:
     return [numbers.setdefault(find(node), len(numbers)) for node in range(len(modules))]
 
 
-# --- Starts ---
+# --- The start ---
 
 
-def _by_tree(problem: _Problem, partitions: int) -> list[int]:
+def _by_tree(tree: _Tree, partitions: int) -> list[int]:
     """The original's algorithm, by group."""
-    below = [list[int]() for _ in problem.modules]
-    totals = list(problem.weights)
+    below = [list[int]() for _ in tree.modules]
+    totals = list(tree.weights)
     for node in range(len(totals) - 1, 0, -1):
-        totals[problem.parents[node]] += totals[node]
+        totals[tree.parents[node]] += totals[node]
     for node in range(1, len(totals)):
-        below[problem.parents[node]].append(node)
-    places = [-1] * problem.num_groups
+        below[tree.parents[node]].append(node)
+    places = [-1] * tree.problem.num_groups
     queue: list[tuple[int, list[int]]] = [(0, list(range(partitions)))]
     for node, own in queue:  # it grows: breadth first
-        group = problem.group_of[node]
+        group = tree.group_of[node]
         if places[group] < 0:
             places[group] = own[0]
         if below[node]:
@@ -321,165 +260,65 @@ def _fill(costs: Sequence[float], bound: float) -> list[tuple[int, int]]:
     return [*runs, (begin, len(costs))]
 
 
-def _by_runs(problem: _Problem, partitions: int) -> list[int]:
-    """All groups in order of execution, cut into one run for each partition; the root's in 0."""
-    # What goes with the root is there from the start, and the first run is the shorter for it.
-    weights = problem.group_weights
-    others = range(1, problem.num_groups)
-    low, high = max(weights), sum(weights)
-    places = [0] * problem.num_groups
-    for _ in range(60):
-        middle = (low + high) / 2
-        tried, place, filled = [0] * problem.num_groups, 0, weights[0]
-        for group in others:
-            if filled + weights[group] > middle:
-                place, filled = place + 1, 0.0
-            filled += weights[group]
-            tried[group] = place
-        if place < partitions:
-            high, places = middle, tried
-        else:
-            low = middle
-    return places
-
-
-# --- Improving ---
-
-
-def _improve(placement: _Placement) -> _Placement:
-    while _try_moves(placement) or _try_swaps(placement):
-        pass
-    return placement
-
-
-def _improve_by_force(best: _Placement) -> _Placement:
-    """Goes on from everything that is one move away, good or not, while that leads further."""
-    partitions = range(len(best.loads))
-    for group, target in itertools.product(range(1, best.problem.num_groups), partitions):
-        tried = best.copy()
-        tried.move(group, target)
-        if _is_better(_improve(tried).badness(), best.badness()):
-            return _improve_by_force(tried)
-    return best
-
-
-def _is_better(badness: float, than: float) -> bool:
-    return badness < than * (1 - 1e-9)
-
-
-def _try_moves(placement: _Placement) -> bool:
-    has_improved = False
-    badness = placement.badness()
-    for group in range(1, placement.problem.num_groups):
-        best = source = placement.places[group]
-        for target in range(len(placement.loads)):
-            placement.move(group, target)
-            found = placement.badness()
-            if _is_better(found, badness):
-                badness, best = found, target
-        placement.move(group, best)
-        has_improved |= best != source
-    return has_improved
-
-
-def _try_swaps(placement: _Placement) -> bool:
-    """What is in the fullest partition, against something elsewhere."""
-    badness = placement.badness()
-    fullest = max(range(len(placement.loads)), key=placement.loads.__getitem__)
-    groups = range(1, placement.problem.num_groups)
-    inside = [group for group in groups if placement.places[group] == fullest]
-    outside = [group for group in groups if placement.places[group] != fullest]
-    pairs = itertools.islice(itertools.product(inside, outside), _MOST_SWAPS)
-    for one, other in pairs:
-        elsewhere = placement.move(other, fullest)
-        placement.move(one, elsewhere)
-        if _is_better(placement.badness(), badness):
-            return True
-        placement.move(one, fullest)
-        placement.move(other, elsewhere)
-    return False
-
-
 # --- Explaining ---
 
 
-def _explained(problem: _Problem, placement: _Placement) -> Assignment:
+def _explained(tree: _Tree, placement: Placement) -> Assignment:
     places = placement.places
     holders: dict[Hashable, list[int]] = {}
-    for node, module in enumerate(problem.modules):
+    for node, module in enumerate(tree.modules):
         for key in module.shares:
             holders.setdefault(key, []).append(node)
-    movable = _moving_together(problem, places)
-    names = [module.name for module in problem.modules]
-    shares = map(Share, problem.memory_share, problem.time_share)
+    movable = _moving_together(tree, places)
+    names = [module.name for module in tree.modules]
+    shares = map(Share, tree.memory_share, tree.time_share)
     return Assignment(
         partition_of={
-            name: places[group] for name, group in zip(names, problem.group_of, strict=True)
+            name: places[group] for name, group in zip(names, tree.group_of, strict=True)
         },
         loads=tuple(placement.loads),
-        crossing_bytes=sum(
-            size for one, other, size in problem.messages if places[one] != places[other]
-        ),
+        crossing_bytes=tree.problem.crossing_bytes(places),
         shares=dict(zip(names, shares, strict=True)),
         reasons={
-            name: "; ".join(_bonds(problem, node, holders) + _alternative(placement, movable[node]))
+            name: "; ".join(_bonds(tree, node, holders) + alternative(placement, movable[node]))
             for node, name in enumerate(names)
         },
     )
 
 
-def _bonds(problem: _Problem, node: int, holders: Mapping[Hashable, Sequence[int]]) -> list[str]:
+def _bonds(tree: _Tree, node: int, holders: Mapping[Hashable, Sequence[int]]) -> list[str]:
     """What a module has to be with."""
     if node == 0:
         return ["the root runs on partition 0"]
-    module = problem.modules[node]
+    module = tree.modules[node]
     if not module.has_parameters:
-        parent = problem.modules[problem.parents[node]].name
+        parent = tree.modules[tree.parents[node]].name
         return [f"it goes with {parent}, as what has no parameters or is not called does"]
-    bonds = ["it goes with the root"] if problem.group_of[node] == 0 else []
+    bonds = ["it goes with the root"] if tree.group_of[node] == 0 else []
     others = sorted({each for key in module.shares for each in holders[key]} - {node})
-    others = [each for each in others if not problem.is_below(each, node)]
+    others = [each for each in others if not tree.is_below(each, node)]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        bonds.append(f"it shares parameters with {problem.modules[others[0]].name}{more}")
+        bonds.append(f"it shares parameters with {tree.modules[others[0]].name}{more}")
     return bonds
 
 
-def _moving_together(problem: _Problem, places: Sequence[int]) -> list[frozenset[int]]:
+def _moving_together(tree: _Tree, places: Sequence[int]) -> list[frozenset[int]]:
     """By node, the groups whose next best place is of interest.
 
     Of a module that is in one place with all below it, while its parent is not: all of them, as
     that is what one would think of moving. Of others: its own.
     """
-    num_nodes = len(problem.modules)
+    num_nodes = len(tree.modules)
     ends = list(range(1, num_nodes + 1))  # a module's tree is the range from it to its end
     is_whole = [True] * num_nodes
     for node in range(num_nodes - 1, 0, -1):
-        parent = problem.parents[node]
+        parent = tree.parents[node]
         ends[parent] = max(ends[parent], ends[node])
-        is_same = places[problem.group_of[node]] == places[problem.group_of[parent]]
+        is_same = places[tree.group_of[node]] == places[tree.group_of[parent]]
         is_whole[parent] &= is_whole[node] and is_same
-    together = [frozenset((group,)) for group in problem.group_of]
+    together = [frozenset((group,)) for group in tree.group_of]
     for node in range(1, num_nodes):
-        if is_whole[node] and not is_whole[problem.parents[node]]:
-            together[node] = frozenset(problem.group_of[node : ends[node]])
+        if is_whole[node] and not is_whole[tree.parents[node]]:
+            together[node] = frozenset(tree.group_of[node : ends[node]])
     return together
-
-
-def _alternative(placement: _Placement, groups: frozenset[int]) -> list[str]:
-    """What the next best place of some groups would do; empty if they have none."""
-    if 0 in groups or len(placement.loads) == 1:
-        return []
-    homes = {group: placement.places[group] for group in sorted(groups)}
-    now = max(placement.loads)
-    tried = []
-    for target in range(len(placement.loads)):
-        if target in homes.values():
-            continue
-        for group in homes:
-            placement.move(group, target)
-        tried.append((max(placement.loads), target))
-    for group, home in homes.items():
-        placement.move(group, home)
-    largest, target = min(tried)
-    return [f"in partition {target} the largest load would be {largest:.1%} instead of {now:.1%}"]
