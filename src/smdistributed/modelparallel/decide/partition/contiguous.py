@@ -28,10 +28,11 @@ import itertools
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from smdistributed.modelparallel.decide.partition.problem import Flow, Problem
 
-__all__ = ["cut"]
+__all__ = ["cut", "next_best"]
 
 _UNITS = 10**9  # of weight in the whole model
 
@@ -160,3 +161,105 @@ def _events_of(flow: Flow, begin: int) -> tuple[tuple[int, int], ...]:
     if flow.producer > first:
         return ((first, size), (flow.producer, -size))
     return ()
+
+
+# --- Explaining ---
+
+
+class _Move(NamedTuple):
+    """What happens if a group goes to a neighbouring partition; the first of moves is the best."""
+
+    is_refused: bool
+    size_bytes: int
+    largest: int
+    target: int
+    companions: int
+    source: int
+    is_empty: bool  # its partition would be
+
+
+def next_best(problem: Problem, places: Sequence[int]) -> list[str]:
+    """By group, what the next best place would do, in words; empty if there is no other.
+
+    To a neighbouring partition a group takes along what is between it and that partition.
+
+    Args:
+        problem: as for `cut`.
+        places: what `cut` has found.
+    """
+    runs = _Runs(problem, places)
+    texts = []
+    for group in range(problem.num_groups):
+        moves = runs.moves(group)
+        texts.append(runs.told(min(moves)) if moves else "")
+    return texts
+
+
+class _Runs:
+    """The runs of a placement, and what moving the border between two of them would do."""
+
+    def __init__(self, problem: Problem, places: Sequence[int]) -> None:
+        self._places = places
+        self._begins = [bisect_left(places, place) for place in range(max(places, default=-1) + 1)]
+        self._ends = [*self._begins[1:], len(places)]
+        self._sums = _running_sums(problem.weights)
+        self._bound = _bound(self._sums, len(self._ends)) if places else 0
+        # From the begin of a run up to each end in it and in the next one, the bytes that come in.
+        self._from_begin: list[list[int]] = [[] for _ in self._ends]
+        # From each group up to the end of its run, and of the next one.
+        self._to_ends: list[tuple[int, int]] = [(0, 0)] * len(places)
+        for begin, events in _events_of_runs(problem):
+            run = places[begin]
+            end, far_end = self._ends[run], self._ends[min(run + 1, len(self._ends) - 1)]
+            own = sum(events[begin:end])
+            self._to_ends[begin] = own, own + sum(events[end:far_end])
+            if begin == self._begins[run]:
+                sizes = itertools.accumulate(events[begin:far_end], initial=0)
+                self._from_begin[run] = list(sizes)
+        self._weights = [self._sums[end] - self._sums[begin] for begin, end in self._borders()]
+        self._sizes = [self._to_ends[begin][0] for begin in self._begins]
+
+    def moves(self, group: int) -> list[_Move]:
+        """To the partition before and the one after."""
+        run = self._places[group]
+        moves = []
+        if run > 0:
+            moves.append(self._move(run - 1, group + 1, run, run - 1))
+        if run + 1 < len(self._ends):
+            moves.append(self._move(run, group, run, run + 1))
+        return moves
+
+    def told(self, move: _Move) -> str:
+        """In words."""
+        along = f", with {move.companions} more," if move.companions else ""
+        why_not = ""
+        if move.is_empty:
+            why_not = f" (partition {move.source} would be empty)"
+        elif move.is_refused:
+            why_not = f" ({self._share(self._bound)} is allowed)"
+        return (
+            f"in partition {move.target}{along} the largest load would be"
+            f" {self._share(move.largest)} instead of {self._share(max(self._weights))}, and"
+            f" {move.size_bytes:,} bytes would cross instead of {sum(self._sizes):,}{why_not}"
+        )
+
+    def _borders(self) -> Iterator[tuple[int, int]]:
+        return zip(self._begins, self._ends, strict=True)
+
+    def _share(self, weight: int) -> str:
+        return f"{weight / (self._sums[-1] or 1):.1%}"
+
+    def _move(self, run: int, border: int, source: int, target: int) -> _Move:
+        """If the border between a run and the next one were at this group."""
+        begin, end = self._begins[run], self._ends[run + 1]
+        size_bytes = sum(self._sizes) - self._sizes[run] - self._sizes[run + 1]
+        size_bytes += self._from_begin[run][border - begin]
+        if border < end:  # the run that is left of, or grows, to the right of the border
+            size_bytes += self._to_ends[border][self._places[border] == run]
+        others = self._weights[:run] + self._weights[run + 2 :]
+        first, second = self._sums[border] - self._sums[begin], self._sums[end] - self._sums[border]
+        largest = max([first, second, *others])
+        is_empty = border in (begin, end)
+        is_refused = is_empty or largest > self._bound
+        companions = abs(border - self._begins[run + 1]) - 1
+        return _Move(is_refused, size_bytes, largest, target, companions, source, is_empty)

@@ -22,15 +22,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from smdistributed.modelparallel.decide.partition.assignment import Assignment, Share
-from smdistributed.modelparallel.decide.partition.contiguous import cut
+from smdistributed.modelparallel.decide.partition.contiguous import cut, next_best
 from smdistributed.modelparallel.decide.partition.graph import Graph, Node
 from smdistributed.modelparallel.decide.partition.groups import Bond, Groups, group_nodes
+from smdistributed.modelparallel.decide.partition.placement import Placement
 from smdistributed.modelparallel.decide.partition.problem import Flow, Problem
+from smdistributed.modelparallel.decide.partition.search import alternative, search
 from smdistributed.modelparallel.exceptions import ConfigError
 
 __all__ = ["GraphAssignment", "assign_by_hand", "assign_graph"]
 
 _MOST_BONDS = 3  # that a reason lists
+# What all that passes between groups would cost each of its ends, as a share of the model's weight:
+# little, so that it is balance which decides, but of equal ways the one with few bytes is better.
+_CROSSING = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +84,13 @@ def assign_graph(
     _check_number(partitions)
     groups = group_nodes(graph)
     problem = _problem(graph, groups, memory_weight)
-    if not contiguous:
-        raise NotImplementedError("contiguous=False")
     places = cut(problem, partitions)
-    return _assignment(graph, groups, problem, places, partitions, [""] * problem.num_groups)
+    if contiguous:
+        reasons = next_best(problem, places)
+        return _assignment(graph, groups, Placement(problem, places, partitions), reasons)
+    placement = _searched(problem, partitions, places)
+    found = (alternative(placement, frozenset((group,))) for group in range(problem.num_groups))
+    return _assignment(graph, groups, placement, ["; ".join(each) for each in found])
 
 
 def assign_by_hand(
@@ -120,10 +128,24 @@ def assign_by_hand(
     for bond in groups.bonds:
         _check_bond(graph.nodes, bond, wanted)
     places = _places_by_hand(graph.nodes, groups, wanted)
-    problem = _problem(graph, groups, memory_weight)
-    return _assignment(
-        graph, groups, problem, places, partitions, ["as the script says"] * problem.num_groups
-    )
+    placement = Placement(_problem(graph, groups, memory_weight), places, partitions)
+    return _assignment(graph, groups, placement, ["as the script says"] * len(places))
+
+
+def _searched(problem: Problem, partitions: int, start: Sequence[int]) -> Placement:
+    """Without contiguity; partitions are numbered in the order of the first groups in them."""
+    whole = sum(flow.size_bytes for flow in problem.flows)
+    flows = [
+        dataclasses.replace(flow, cost=_CROSSING * flow.size_bytes / whole)
+        for flow in problem.flows
+    ]
+    problem = Problem(problem.weights, flows)
+    if not problem.num_groups:
+        return Placement(problem, start, partitions)
+    found = search(problem, partitions, [start])
+    numbers: dict[int, int] = {}
+    places = [numbers.setdefault(place, len(numbers)) for place in found.places]
+    return Placement(problem, places, partitions)
 
 
 def _check_number(partitions: int) -> None:
@@ -226,21 +248,16 @@ def _flows(graph: Graph, groups: Groups) -> list[Flow]:
 def _assignment(
     graph: Graph,
     groups: Groups,
-    problem: Problem,
-    places: Sequence[int],
-    partitions: int,
+    placement: Placement,
     alternatives: Sequence[str],
 ) -> GraphAssignment:
     memory, operations, variables = map(_shares, _counts(graph, groups))
-    loads = [0.0] * partitions
-    for place, weight in zip(places, problem.weights, strict=True):
-        loads[place] += weight
     bonds = _reasons_of_bonds(graph.nodes, groups)
     reasons = [
         "; ".join(filter(None, (*bonds.get(group, ()), alternative)))
         for group, alternative in enumerate(alternatives)
     ]
-    names = groups.names
+    names, places = groups.names, placement.places
     group_of = {
         node.name: names[group]
         for node, group in zip(graph.nodes, groups.group_of, strict=True)
@@ -248,8 +265,8 @@ def _assignment(
     }
     return GraphAssignment(
         partition_of=dict(zip(names, places, strict=True)),
-        loads=tuple(loads),
-        crossing_bytes=problem.crossing_bytes(places),
+        loads=tuple(placement.loads),
+        crossing_bytes=placement.problem.crossing_bytes(places),
         shares={
             name: Share(memory[group], (operations[group] + variables[group]) / 2)
             for group, name in enumerate(names)
