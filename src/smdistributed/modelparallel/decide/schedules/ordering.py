@@ -17,24 +17,24 @@ the segment that comes first in the graph). A turn may run when all this is true
 3. It is a forward, or `Schedule.may_turn_back` agrees. It is told how many microbatches have done
    all their forward segments on this rank; on a rank without forward segments, all have.
 
-**The bound holds on each rank, however fast the ranks are.** Rules 2 and 3 ask about one rank
-only, about what stands before a turn in the list of its own rank. So where the rank runs its list,
-in that order, it has the same microbatches under way as in the simulation. (A bound on the
-microbatches that are under way on any rank would be no bound in the run: no rank can know it.)
+**The bound holds on each rank, however fast the ranks are.** How many microbatches are under way on
+a rank depends on the order of its turns, and on nothing else. So a rank that runs its list has as
+many under way as in the simulation. (A bound on all ranks together would not hold in the run: no
+rank knows what the others have begun. Nor is there one on the messages that wait for a slow rank:
+where nothing comes back, as in an evaluation, those that send to it may run ahead.)
 
 **The simulation ends.** Suppose that some turns are left, all ranks are free, and none may run. Let
-m be the lowest microbatch that has turns left. All turns of lower microbatches have run, and have
-begun on each rank before m, which comes next in ascending order. A rank where m has not begun has
-no higher microbatch under way either, and so it has none: it may begin m, if `may_start` agrees
-while nothing is under way. As the graph has no circle, m has a turn left with all its inputs there.
-Rules 1 and 2 permit it. If it is a forward, it may run, which contradicts the assumption. If it is
-a backward that rule 3 forbids, its rank has forwards left. Then let m be the lowest microbatch with
-*forwards* left instead, and let the turn be one of those whose inputs are there: it exists, as no
-forward needs a backward. Its rank has begun all lower microbatches. Rule 2 permits it if a schedule
-that forbids to turn back does not forbid to start either. `Simple` forbids no start.
+m be the lowest microbatch with turns left. As the graph has no circle, m has a turn left whose
+inputs are there. All turns of lower microbatches have run, so rule 1 permits it. A rank where m has
+not begun has begun no higher one, so nothing is under way there: rule 2 permits the turn, as
+`may_start` agrees where nothing is under way. So rule 3 forbids it, and forwards are left on its
+rank. Now let m be the lowest microbatch with *forwards* left. As no forward needs a backward, m has
+a forward left whose inputs are there. The forwards of lower microbatches have run, so rule 1
+permits it, and its rank has begun all of them. Rule 2 permits it, as a schedule that forbids to
+turn back forbids no start. So it may run: a contradiction.
 
 **The lists never block.** Messages are buffered, so no send waits. A rank runs its list in order,
-and waits only for inputs. In the simulation each input of a turn ended before the turn began. Of
+and waits only for inputs. In the simulation, the inputs of a turn ended before it was taken. Of
 all turns that have not run, take the one that ended first in the simulation: all before it in its
 list, and all that its inputs come from, have run. So it can run, whatever the speed of the ranks.
 
@@ -42,7 +42,7 @@ list, and all that its inputs come from, have run. So it can run, whatever the s
 own rank and on the messages that have arrived there. So a rank that runs its list waits where the
 simulated rank waited, and nowhere else.
 
-Cost: O(turns * log(turns) + turns * ranks) for all ranks together.
+Cost: O(turns * (log(turns) + ranks)) for the lists of all ranks.
 
 Source: modelparallel specification, section 3.6; the rest is our choice.
 """
@@ -51,7 +51,7 @@ import dataclasses
 import graphlib
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Priority, Schedule, Task
@@ -154,10 +154,17 @@ def _check(segments: Sequence[Segment], ranks: int) -> None:
                 f"two segments have the key {segment.key!r}; expected one. Give each its own key."
             )
         by_key[segment.key] = segment
+    needed_on = {(key, segment.rank) for segment in segments for key in segment.inputs}
     for segment in segments:
         _check_numbers(segment, ranks)
         for key in segment.inputs:
             _check_input(segment, by_key.get(key), key)
+        for rank, nbytes in segment.message_bytes:
+            if (segment.key, rank) not in needed_on:
+                raise ValueError(
+                    f"segment {segment.key!r} sends {nbytes} bytes to rank {rank}, where no segment"
+                    " has it as an input. Name it there, or leave the message out."
+                )
     try:
         graphlib.TopologicalSorter({each.key: each.inputs for each in segments}).prepare()
     except graphlib.CycleError as error:
@@ -307,19 +314,13 @@ class _Memory:
         self.used_by: list[list[int]] = [[] for _ in segments]
         users: dict[tuple[str, int], list[int]] = {}  # of a segment on a rank
         for index, segment in enumerate(segments):
-            for key in dict.fromkeys(segment.inputs):
+            for key in segment.inputs:
                 users.setdefault((key, segment.rank), []).append(index)
         for index, segment in enumerate(segments):
             here = [index, *users.get((segment.key, segment.rank), ())]
             self._add(segment.kept_bytes, segment.rank, here, self.at_begin[index])
             for rank, nbytes in segment.message_bytes:
-                there = users.get((segment.key, rank))
-                if there is None:
-                    raise ValueError(
-                        f"segment {segment.key!r} sends {nbytes} bytes to rank {rank}, where no"
-                        " segment has it as an input. Name it there, or leave the message out."
-                    )
-                self._add(nbytes, rank, there, self.at_end[index])
+                self._add(nbytes, rank, users[segment.key, rank], self.at_end[index])
 
     def _add(self, nbytes: int, rank: int, users: list[int], brings: list[int]) -> None:
         if not nbytes:
@@ -348,7 +349,7 @@ class _Simulation:
         }
         self._consumers = _consumers(segments)
         # By microbatch and segment: the inputs that are missing, the microbatch before included.
-        inputs = [len(set(segment.inputs)) for segment in segments]
+        inputs = [len(segment.inputs) for segment in segments]
         self._missing = [
             [num_inputs + (microbatch > 0) for num_inputs in inputs] for microbatch in microbatches
         ]
@@ -357,8 +358,9 @@ class _Simulation:
         self._ends: list[tuple[float, int, int]] = []  # a heap: time, index of segment, microbatch
 
     def run(self) -> Ordering:
-        for index in self._without_inputs():
-            self._arrive(index, 0)
+        for index, segment in enumerate(self._segments):
+            if self._missing and not segment.inputs:
+                self._arrive(index, 0)
         now = 0.0
         self._look(now)
         while self._ends:
@@ -369,11 +371,6 @@ class _Simulation:
                 self._end(index, microbatch)
             self._look(now)
         return self._result(now)
-
-    def _without_inputs(self) -> Iterator[int]:
-        """Segments that can run in the first microbatch at once."""
-        for missing in self._missing[:1]:
-            yield from (index for index, number in enumerate(missing) if not number)
 
     def _arrive(self, index: int, microbatch: int) -> None:
         segment = self._segments[index]
@@ -447,6 +444,6 @@ def _consumers(segments: Sequence[Segment]) -> list[list[int]]:
     number_of = {segment.key: number for number, segment in enumerate(segments)}
     consumers: list[list[int]] = [[] for _ in segments]
     for number, segment in enumerate(segments):
-        for key in dict.fromkeys(segment.inputs):
+        for key in segment.inputs:
             consumers[number_of[key]].append(number)
     return consumers

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from smdistributed.modelparallel.decide.schedules.ordering import Ordering, Segm
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Schedule
 from smdistributed.modelparallel.decide.schedules.simple import Simple
 from smdistributed.modelparallel.decide.schedules.simulation import Visit, predict
-from tests.unit.modelparallel.decide.schedules.graphs import check, random_case
+from tests.unit.modelparallel.decide.schedules.graphs import check, random_case, run_lists
 
 ROOT = Path(__file__).resolve().parents[5]
 
@@ -82,6 +83,14 @@ def test_processes_with_other_hash_seeds_find_the_same_orders() -> None:
     }
     (digest,) = digests
     assert len(digest.strip()) == 64
+
+
+def test_the_check_finds_lists_that_block() -> None:
+    ordering = order(Interleaved(2, 2), chain(2), 2)
+    runs = dict(ordering.runs)
+    runs[0] = runs[0][2:] + runs[0][:2]  # B0.0 before the F0.0 that it needs by way of rank 1
+    with pytest.raises(AssertionError, match=r"ranks wait for each other before \{0: .*'B0'"):
+        run_lists(chain(2), dataclasses.replace(ordering, runs=runs), lambda seconds: seconds)
 
 
 @pytest.mark.parametrize("pipeline", SCHEDULES)
@@ -206,6 +215,28 @@ def test_of_equally_urgent_segments_the_first_in_the_graph_comes_first() -> None
     assert names(order(Simple(2, 2), segments[::-1], 1)) == ["a.0 b.0 a.1 b.1"]
 
 
+def test_a_backward_comes_first_also_where_it_begins_a_microbatch() -> None:
+    segments = [
+        forward("X", 1),
+        forward("Y", 1),
+        backward("B", 0, "X", seconds=10.0),
+        forward("F", 0, "Y"),
+    ]
+    # When B.0 has ended, F.0 and B.1 are ready.
+    assert names(order(Interleaved(2, 2), segments, 2)) == ["B.0 B.1 F.0 F.1", "X.0 Y.0 X.1 Y.1"]
+
+
+def test_an_input_may_be_named_twice() -> None:
+    segments = [
+        Segment("F0", 0, Phase.FORWARD, kept_bytes=3, message_bytes=((1, 10),)),
+        Segment("F1", 1, Phase.FORWARD, ("F0", "F0")),
+        Segment("B0", 0, Phase.BACKWARD, ("F1", "F0", "F0")),
+    ]
+    ordering = order(Interleaved(5, 1), segments, 2)
+    assert names(ordering)[1] == "F1.0 F1.1 F1.2 F1.3 F1.4"
+    assert ordering.peak_bytes == {0: 3, 1: 10}, "the bytes of a microbatch have gone with it"
+
+
 def test_bytes_are_kept_until_the_last_segment_that_needs_them() -> None:
     segments = [
         Segment("F0", 0, Phase.FORWARD, kept_bytes=1, message_bytes=((1, 10),)),
@@ -267,6 +298,12 @@ def test_what_is_no_graph_is_refused(segments: list[Segment], message: str) -> N
 def test_a_schedule_that_begins_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"let 0 of 8 turns run.*active_microbatches 1 or more"):
         order(Interleaved(2, 0), chain(2), 2)
+
+
+@pytest.mark.parametrize("pipeline", SCHEDULES)
+def test_no_microbatches_are_no_turns(pipeline: str) -> None:
+    ordering = order(schedule_named(pipeline, 0, 1), chain(2), 2)
+    assert ordering == Ordering({0: (), 1: ()}, 0.0, {0: 0, 1: 0}, {0: 0, 1: 0})
 
 
 def test_a_rank_that_does_not_exist_has_no_turns() -> None:
