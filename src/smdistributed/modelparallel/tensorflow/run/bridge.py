@@ -1,0 +1,241 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A step in a user's graph: one queue takes its arguments to the driver, another its results back.
+
+What waits in the graph is an operation of TensorFlow's that holds no thread of its pools, so one
+thread is enough. The driver's calls are made on a thread of this library, one for each program that
+a graph has called.
+
+In a `tf.function` TensorFlow keeps the order of what touches a resource. So the queues' operations
+are in a function of their own that takes all variables that the step reads or writes, and a
+variable of the driver's, in which it counts calls: steps keep their order also where they share no
+variable of the user's. The count tells a call whether a result is its own: a call that TensorFlow
+has cancelled, because something beside it failed, leaves one behind.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed._common.error_text import error_text
+from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.exceptions import SMDDPError
+from smdistributed.dataparallel.tensorflow.autograph import not_converted
+from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.tensorflow.run.driver import Driver
+from smdistributed.modelparallel.tensorflow.run.program import Program
+
+__all__ = ["Bridges"]
+
+_log = get_logger()
+
+# At most one call is under way; what cancelled calls have left may lie beside it.
+_CAPACITY = 16
+_JOIN_S = 2.0
+# The attribute of a graph with the bridges that it uses.
+_KEPT = "_smp_bridges"
+
+
+class Bridges:
+    """Between graphs of the user's and one driver.
+
+    Args:
+        driver: of this rank.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        with tf.init_scope():
+            self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
+        self._bridges: weakref.WeakValueDictionary[Program, _Bridge] = weakref.WeakValueDictionary()
+
+    @not_converted
+    def call_in_graph(
+        self, program: Program, pieces: Sequence[Sequence[Any]], touched: Sequence[Any]
+    ) -> list[list[Any]]:
+        """A step as part of the graph that is being made.
+
+        Args:
+            program: of this rank.
+            pieces: by microbatch, the arguments: tensors of the graph, of the program's dtypes.
+            touched: the `tf.Variable`s that segments of this rank read or assign.
+
+        Returns:
+            By microbatch, this rank's results: tensors of the graph.
+
+        Raises:
+            tf.errors.AbortedError: when the graph runs: the step has failed; the text begins as
+                that of the error which `Driver.run` raises.
+        """
+        bridge = self._bridges.get(program)
+        if bridge is None:
+            bridge = self._bridges[program] = _Bridge(self._driver, program, touched, self._count)
+        for graph in _graphs():
+            _keep(graph, bridge)
+        return bridge.call(pieces)
+
+    def close(self) -> None:
+        """Ends the threads; graphs that call a step from now on fail."""
+        for bridge in list(self._bridges.values()):
+            bridge.close()
+
+
+def _graphs() -> Iterator[Any]:
+    """The graph that is being made, and those around it."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _keep(graph: Any, bridge: _Bridge) -> None:
+    """The bridge lives as long as a graph that calls it."""
+    if not hasattr(graph, _KEPT):
+        setattr(graph, _KEPT, set())
+    getattr(graph, _KEPT).add(bridge)
+
+
+class _Bridge:
+    """Of one program."""
+
+    def __init__(
+        self, driver: Driver, program: Program, touched: Sequence[Any], count: Any
+    ) -> None:
+        self.program = program
+        self._driver = driver
+        with tf.init_scope():
+            arguments = [spec.dtype for spec in program.arguments] * program.microbatches
+            results = [spec.dtype for spec in program.results] * program.microbatches
+            self._requests = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, *arguments])
+            self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string, *results])
+            self._crossing = _crossing(program, self._requests, self._answers, touched, count)
+        name = f"smp-driver-{program.name}"
+        thread = threading.Thread(
+            target=_serve, args=(self._requests, weakref.ref(self)), name=name, daemon=True
+        )
+        thread.start()
+        self.close = weakref.finalize(self, _close, self._requests, self._answers, thread)
+
+    def call(self, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        program = self.program
+        results = self._crossing(*[tensor for each in pieces for tensor in each])
+        count = len(program.results)
+        return [
+            list(results[start : start + count])
+            for start in range(0, count * program.microbatches, count or 1)
+        ] or [[] for _ in range(program.microbatches)]
+
+    def answer(self, number: Any, tensors: Sequence[Any]) -> None:
+        """Runs the step of a call; on the thread of this program."""
+        program = self.program
+        count = len(program.arguments)
+        pieces = [
+            tensors[microbatch * count : (microbatch + 1) * count]
+            for microbatch in range(program.microbatches)
+        ]
+        try:
+            results = self._driver.run(program, pieces)
+            flat = [tensor for each in results for tensor in each]
+            failure = ""
+        except BaseException as error:  # KeyboardInterrupt too: the call is to know
+            _log.debug("step %s failed in a graph", program.name, exc_info=True)
+            flat = _placeholders(program)
+            failure = _failure(error, self._driver)
+        try:
+            self._answers.enqueue([number, failure, *flat])
+        except tf.errors.CancelledError:
+            _log.debug("nobody waits for step %s any more", program.name)
+
+
+def _failure(error: BaseException, driver: Driver) -> str:
+    """In one line, beginning with a documented class."""
+    text = error_text(error)
+    return text if isinstance(error, SMDDPError) else f"{StepAborted.__name__}: {driver.failure}"
+
+
+def _serve(requests: Any, reference: weakref.ref[_Bridge]) -> None:
+    """The thread of a program: ends when the queue is closed."""
+    while True:
+        try:
+            request = requests.dequeue()
+        except (tf.errors.OutOfRangeError, tf.errors.CancelledError):
+            return
+        number, *tensors = request if isinstance(request, (list, tuple)) else [request]
+        bridge = reference()
+        if bridge is None:
+            return
+        bridge.answer(number, tensors)
+        del bridge, request, number, tensors
+
+
+def _close(requests: Any, answers: Any, thread: threading.Thread) -> None:
+    with tf.init_scope():
+        requests.close(cancel_pending_enqueues=True)
+        answers.close(cancel_pending_enqueues=True)
+    if thread is not threading.current_thread():
+        thread.join(_JOIN_S)
+
+
+def _placeholders(program: Program) -> list[Any]:
+    return [tf.zeros([0], spec.dtype) for spec in program.results] * program.microbatches
+
+
+def _crossing(
+    program: Program, requests: Any, answers: Any, touched: Sequence[Any], count: Any
+) -> Any:
+    """The function that a graph calls; its call takes all resources."""
+    results = list(program.results) * program.microbatches
+
+    def crossing(*tensors: Any) -> list[Any]:
+        handles = [tf.raw_ops.VarIsInitializedOp(resource=each.handle) for each in touched]
+        with tf.control_dependencies(handles):
+            number = count.assign_add(1, read_value=True)
+            with tf.control_dependencies([requests.enqueue([number, *tensors])]):
+                failure, *found = _answer_to(number, answers, program)
+        with tf.control_dependencies([_raised(failure)]):
+            found = [tf.identity(tensor) for tensor in found]
+        for tensor, spec in zip(found, results, strict=True):
+            tensor.set_shape(spec.shape)
+        return found
+
+    signature = list(program.arguments) * program.microbatches
+    return tf.function(crossing, input_signature=signature, autograph=False)
+
+
+def _answer_to(number: Any, answers: Any, program: Program) -> list[Any]:
+    """Takes answers until it is that of this call."""
+
+    def take(*_: Any) -> list[Any]:
+        answered, failure, *tensors = answers.dequeue()
+        return [tf.reshape(answered, []), tf.reshape(failure, []), *tensors]
+
+    first = [tf.constant(-1, tf.int64), tf.constant(""), *_placeholders(program)]
+    _, *answer = tf.while_loop(
+        lambda answered, *_: tf.not_equal(answered, number),
+        take,
+        first,
+        shape_invariants=[tensor.shape for tensor in first[:2]]
+        + [tf.TensorShape(None)] * (len(first) - 2),
+        parallel_iterations=1,
+    )
+    return list(answer)
+
+
+def _raised(failure: Any) -> Any:
+    """Fails where there is a text."""
+
+    def fail() -> Any:
+        return tf.numpy_function(_raise, [failure], tf.bool)
+
+    return tf.cond(tf.equal(failure, ""), lambda: tf.constant(True), fail)
+
+
+def _raise(failure: bytes) -> Any:
+    raise tf.errors.AbortedError(None, None, failure.decode())

@@ -1,0 +1,352 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs steps on one rank: calls the segments of its list, and exchanges tensors with other ranks.
+
+Sends never wait, and the list is the same in every step: so whoever made it can say beforehand that
+it does not block, and sums do not depend on what was faster.
+
+A step ends on all ranks or on none. Rank 0 hears from each that it has run its list, and tells all;
+until then an error anywhere ends the step everywhere. Then variables that segments assign are as
+they were before it.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tensorflow.python.eager.record import stop_recording  # it is not public
+
+from smdistributed._common.error_text import error_text
+from smdistributed._common.errors import PeerLostError
+from smdistributed.dataparallel.exceptions import SMDDPMismatch
+from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.messages.channel import Channel, Incoming
+from smdistributed.modelparallel.tensorflow.run.errors import with_line
+from smdistributed.modelparallel.tensorflow.run.mailbox import Mailbox, Receive
+from smdistributed.modelparallel.tensorflow.run.members import Member
+from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
+from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.run.wire import (
+    Header,
+    Kind,
+    content_of,
+    tensor_header,
+    tensor_of,
+)
+
+__all__ = ["Driver"]
+
+_LEADER = 0
+
+
+class Driver:
+    """Of one rank of a group, whose ranks do the same things in the same order.
+
+    Any thread may call it, one at a time.
+
+    Args:
+        channel: between the ranks, the native communicator; nobody else uses its messages.
+        rank: in the group.
+        members: its ranks.
+        timeout_s: how long a step may wait for one tensor.
+
+    Attributes:
+        failure: of the last step that failed, in words: class and text, beginning with the rank
+            where it was.
+    """
+
+    def __init__(
+        self, channel: Channel, rank: int, members: Sequence[Member], timeout_s: float = 1800.0
+    ) -> None:
+        self._rank = rank
+        self._members = list(members)
+        self._mail = Mailbox(channel, rank, len(self._members), timeout_s)
+        self._plans: weakref.WeakKeyDictionary[Program, Plan] = weakref.WeakKeyDictionary()
+        self._names: dict[int, str] = {}
+        self._lock = threading.Lock()
+        # What the step under way has.
+        self.failure = ""
+        self._does = ""
+        self._turn: Turn | None = None
+        self._places: list[Any] = []
+        self._plan: Plan | None = None
+        self._program: Program | None = None
+        self._num_done = 0
+        self._has_ended = False
+
+    # --- a step ----------------------------------------------------------------------------------
+
+    def run(self, program: Program, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Runs a step, of which every rank of the group has its own program of the same number.
+
+        Args:
+            pieces: by microbatch, the arguments: eager tensors.
+
+        Returns:
+            By microbatch, this rank's results.
+
+        Raises:
+            Exception: what a segment of this rank raised; its text begins with rank and segment.
+            StepAborted: another rank has failed; the text begins with that rank and its segment.
+            SMDDPMismatch: another rank runs something else.
+            SMDDPPeerLost: another rank is gone.
+            SMDDPTimeoutError: another rank has not sent what this one waits for.
+            ValueError: the pieces are not those of the program.
+        """
+        does = f"runs step {program.name}"
+        with self._lock, stop_recording(), self._under_way(does, self._take_of_step):
+            self._require_pieces(program, pieces)
+            self._begin_step(program, pieces)
+            saved = [variable.read_value() for variable in program.changed]
+            try:
+                self._mail.take_early()
+                results = self._run_turns(program)
+                self._end_together(program)
+            except BaseException:
+                if not self._has_ended:
+                    for variable, value in zip(program.changed, saved, strict=True):
+                        variable.assign(value)
+                raise
+            return results
+
+    def _planned(self, program: Program) -> Plan:
+        plan = self._plans.get(program)
+        if plan is None:
+            plan = self._plans[program] = Plan(program)
+            self._names[program.number] = program.name
+        return plan
+
+    def _require_pieces(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
+        expected = [len(program.arguments)] * program.microbatches
+        given = [len(each) for each in pieces]
+        if given != expected:
+            raise ValueError(
+                f"step {program.name} got pieces of {given} tensors; expected {expected}. This is a"
+                " defect of smdistributed: please report it with this message."
+            )
+
+    def _begin_step(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
+        self._plan = self._planned(program)
+        self._program = program
+        arguments = [tensor for each in pieces for tensor in each]
+        self._places = arguments + [None] * (self._plan.num_places - len(arguments))
+
+    def _run_turns(self, program: Program) -> list[list[Any]]:
+        assert self._plan is not None
+        places = self._places
+        results: list[list[Any]] = [
+            [None] * len(program.results) for _ in range(program.microbatches)
+        ]
+        post = self._mail.channel.post_message
+        number = self._mail.number
+        for turn in self._plan.turns:
+            self._turn = turn
+            for place, _ in turn.awaited:
+                if places[place] is None:
+                    self._wait_for_inputs(turn)
+                    break
+            self._mail.require_no_interrupt()
+            outputs = turn.call([places[place] for place in turn.inputs])
+            for output, edge, destinations in turn.sends:
+                header, array = tensor_header(
+                    outputs[output], program.number, number, edge, turn.microbatch
+                )
+                body = [(array.ctypes.data, array.nbytes)] if array.nbytes else []
+                for destination in destinations:
+                    post(destination, header, body)
+            for output, place in turn.keeps:
+                places[place] = outputs[output]
+            for output, result in turn.results:
+                results[turn.microbatch][result] = outputs[output]
+            for place in turn.last:
+                places[place] = None
+        self._turn = None
+        return results
+
+    def _wait_for_inputs(self, turn: Turn) -> None:
+        places = self._places
+        self._mail.wait_for(
+            lambda: all(places[place] is not None for place, _ in turn.awaited),
+            lambda: self._missing(turn),
+        )
+
+    def _missing(self, turn: Turn) -> str:
+        sources = {source for place, source in turn.awaited if self._places[place] is None}
+        return f"what {_words(turn)} needs of {self._named(sources)}"
+
+    def _take_of_step(self, source: int, fields: Header, header: bytes, message: Incoming) -> None:
+        program, plan = self._program, self._plan
+        assert program is not None
+        assert plan is not None
+        if fields.kind == Kind.AGREE or fields.program != program.number:
+            raise self._mismatch(source, fields, header)
+        if fields.kind == Kind.TENSOR:
+            place = plan.received[fields.edge][0] + fields.microbatch
+            if self._places[place] is not None:
+                raise RuntimeError(
+                    f"{self._members[source]} sent edge {fields.edge} of microbatch"
+                    f" {fields.microbatch} twice; expected once. This is a defect of smdistributed:"
+                    " please report it with this message."
+                )
+            self._places[place] = tensor_of(message, header)
+        elif fields.kind == Kind.DONE:
+            self._num_done += 1
+        else:
+            self._has_ended = True
+
+    def _end_together(self, program: Program) -> None:
+        """Returns when all ranks have run their lists."""
+        mail = self._mail
+        if self._rank != _LEADER:
+            mail.post(_LEADER, Kind.DONE, program.number)
+            self._wait_for_verdict()
+            return
+        mail.wait_for(
+            lambda: self._num_done == mail.size - 1, lambda: "the others to run their parts"
+        )
+        self._has_ended = True  # from here on nobody can undo it
+        try:
+            for rank in mail.others:
+                mail.post(rank, Kind.END, program.number)
+        except KeyboardInterrupt:
+            mail.channel.abort("interrupted by its user while a step ended")
+            raise
+
+    def _wait_for_verdict(self) -> None:
+        """Whether the step has ended well: of an interrupt now the leader may hear too late."""
+
+        def wait() -> None:
+            leader = f"{self._members[_LEADER]} to say that all ranks have run their parts"
+            self._mail.wait_for(lambda: self._has_ended, lambda: leader)
+
+        try:
+            wait()
+        except KeyboardInterrupt as error:
+            self._mail.post(_LEADER, Kind.ABORT, content=self._text_for_others(error))
+            try:
+                self._mail.end_interrupt()
+                wait()
+            except StepAborted:
+                pass
+            raise
+
+    # --- agreements ------------------------------------------------------------------------------
+
+    def agree(self, does: str, value: bytes) -> list[bytes]:
+        """What each rank of the group brings, by rank.
+
+        Args:
+            does: what this rank does, for people, as "traces step f for a new signature"; the same
+                on all ranks.
+            value: any.
+
+        Raises:
+            SMDDPMismatch: another rank does something else.
+            StepAborted: another rank cannot (`refuse`).
+            SMDDPPeerLost, SMDDPTimeoutError: another rank is gone, or does not come.
+        """
+        with self._lock:
+            values: dict[int, bytes] = {self._rank: value}
+
+            def take(source: int, fields: Header, header: bytes, message: Incoming) -> None:
+                if fields.kind != Kind.AGREE:
+                    raise self._mismatch(source, fields, header)
+                theirs, brought = content_of(header)
+                if theirs != does:
+                    raise self._mismatch(source, fields, header)
+                values[source] = brought
+
+            def missing() -> str:
+                absent = [rank for rank in range(self._mail.size) if rank not in values]
+                return f"{self._named(absent)} to do the same: this rank {does}"
+
+            with self._under_way(does, take):
+                for rank in self._mail.others:
+                    self._mail.post(rank, Kind.AGREE, content=(does, value))
+                self._mail.take_early()
+                self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
+            return [values[rank] for rank in range(self._mail.size)]
+
+    def refuse(self, error: BaseException) -> None:
+        """This rank cannot do what comes next: the others end it with this cause.
+
+        The error is the caller's to raise. It does not wait, and raises nothing.
+        """
+        with self._lock:
+            self._mail.begin(lambda *_: None)
+            self._mail.tell_abort(self._text_for_others(error))
+            self._mail.end()
+
+    def interrupt(self, reason: str) -> None:
+        """Ends what another thread than Python's main one does here, with KeyboardInterrupt.
+
+        Any thread may call it; it does not wait. Nothing happens where nothing is under way.
+        """
+        self._mail.interrupt(reason)
+
+    # --- failures --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _under_way(self, does: str, receive: Receive) -> Iterator[None]:
+        """The next thing that all ranks do; if it fails here, the others are told."""
+        self._does = does
+        self._num_done = 0
+        self._has_ended = False
+        self._mail.begin(receive)
+        try:
+            yield
+        except BaseException as error:
+            self._tell(error)
+            located = self._located(error)
+            if located is error:
+                raise
+            raise located from None
+        finally:
+            self._mail.end()
+            self._places = []
+            self._plan = self._program = self._turn = None
+
+    def _tell(self, error: BaseException) -> None:
+        is_told = isinstance(error, StepAborted)
+        self.failure = str(error) if is_told else self._text_for_others(error)
+        if self._has_ended or isinstance(error, PeerLostError):
+            return  # the others need not hear of the one, and hear of the other by themselves
+        if not is_told or self._rank == _LEADER:  # who waits for its verdict has told nobody else
+            self._mail.tell_abort(self.failure)
+
+    def _located(self, error: BaseException) -> BaseException:
+        if isinstance(error, StepAborted) or self._turn is None:
+            return error
+        return with_line(error, self._line())
+
+    def _text_for_others(self, error: BaseException) -> str:
+        return f"{self._line()}: {error_text(error)}"
+
+    def _line(self) -> str:
+        where = f": {_words(self._turn)}" if self._turn is not None else ""
+        return f"{self._members[self._rank]}{where}"
+
+    def _mismatch(self, source: int, fields: Header, header: bytes) -> SMDDPMismatch:
+        if fields.kind == Kind.AGREE:
+            theirs = content_of(header)[0]
+        else:
+            name = self._names.get(fields.program, f"number {fields.program}, unknown here")
+            theirs = f"runs step {name}"
+        return SMDDPMismatch(
+            f"{self._members[source]} {theirs}, {self._members[self._rank]} {self._does}; expected"
+            " the same on all ranks of a pipeline. Call the same steps in the same order, with"
+            " arguments of the same types and shapes, on all of them."
+        )
+
+    def _named(self, ranks: Sequence[int] | set[int]) -> str:
+        return ", ".join(str(self._members[rank]) for rank in sorted(ranks))
+
+
+def _words(turn: Turn) -> str:
+    return f"{turn.segment.phase} of {turn.segment.name}, microbatch {turn.microbatch}"

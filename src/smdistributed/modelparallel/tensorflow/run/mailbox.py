@@ -1,0 +1,144 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What comes from other ranks, sorted by what is under way.
+
+All ranks do the same in the same order, and number it. By the number of a message this rank knows
+whether it is of what it does now, of what it has not begun (it waits until then), or of something
+that has failed (it is dropped).
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
+from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.messages.channel import Channel, Incoming
+from smdistributed.modelparallel.messages.waiting import Wait
+from smdistributed.modelparallel.tensorflow.run.wire import (
+    Header,
+    Kind,
+    content_of,
+    header_of,
+    post_object,
+)
+
+__all__ = ["Mailbox", "Receive"]
+
+# What deals with a message of what is under way, or refuses it.
+Receive = Callable[[int, Header, bytes, Incoming], None]
+
+# How often a thread looks whether it has been interrupted, if Python tells another one.
+_LOOK_S = 0.2
+_MAIN_LOOK_S = 5.0
+
+
+class Mailbox:
+    """Of one rank of a group.
+
+    Args:
+        channel: between its ranks.
+        rank, size: in the group.
+        timeout_s: how long to wait for one thing.
+
+    Attributes:
+        number: of what is under way, or was last.
+    """
+
+    def __init__(self, channel: Channel, rank: int, size: int, timeout_s: float) -> None:
+        self.channel = channel
+        self.rank = rank
+        self.size = size
+        self.number = 0
+        self._timeout_s = timeout_s
+        self._early: list[Incoming] = []
+        self._receive: Receive = _nothing
+        self._interruption = ""
+        self._thread = threading.main_thread()
+
+    @property
+    def others(self) -> list[int]:
+        """All ranks of the group but this one."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def begin(self, receive: Receive) -> None:
+        """The next thing is under way; `take_early` gives it what has come already."""
+        self.number += 1
+        self._receive = receive
+        self._interruption = ""
+        self._thread = threading.current_thread()
+
+    def end(self) -> None:
+        """Nothing is under way."""
+        self._receive = _nothing
+        self._thread = threading.main_thread()
+
+    def take_early(self) -> None:
+        """Deals with what has come before this rank began."""
+        early, self._early = self._early, []
+        for number, message in enumerate(early):
+            try:
+                self._sort(message)
+            except BaseException:
+                self._early += early[number + 1 :]
+                raise
+
+    def wait_for(self, is_there: Callable[[], bool], awaited: Callable[[], str]) -> None:
+        """Takes messages until something is there.
+
+        Raises:
+            StepAborted: another rank has ended what is under way.
+            SMDDPTimeoutError: it has not come in time.
+            KeyboardInterrupt: `interrupt` was called.
+        """
+        is_main = self._thread is threading.main_thread()
+        look_s = _MAIN_LOOK_S if is_main else _LOOK_S
+        wait = Wait(awaited, self._timeout_s, SMDDPTimeoutError, look_s, self.require_no_interrupt)
+        while not is_there():
+            self._sort(wait.next_message(self.channel))
+
+    def interrupt(self, reason: str) -> None:
+        """Ends what is under way in another thread than Python's main one, which has its own way.
+
+        Any thread may call it; it does not wait.
+        """
+        if self._thread is not threading.main_thread():
+            self._interruption = reason
+
+    def require_no_interrupt(self) -> None:
+        """Raises KeyboardInterrupt if `interrupt` was called."""
+        if self._interruption:
+            raise KeyboardInterrupt(self._interruption)
+
+    def end_interrupt(self) -> None:
+        """It has been dealt with."""
+        self._interruption = ""
+
+    def post(self, dest: int, kind: Kind, program: int = 0, content: Any = None) -> None:
+        """Sends what is no tensor, of what is under way."""
+        post_object(self.channel, dest, kind, self.number, program, content)
+
+    def tell_abort(self, reason: str) -> None:
+        """What is under way has failed: all others end it as well. Raises nothing."""
+        for rank in self.others:
+            with contextlib.suppress(Exception):  # it is gone, or the group is
+                self.post(rank, Kind.ABORT, content=reason)
+
+    def _sort(self, message: Incoming) -> None:
+        header = message.header
+        fields = header_of(header)
+        if fields.number > self.number:
+            self._early.append(message)
+        elif fields.number == self.number:
+            if fields.kind == Kind.ABORT:
+                raise StepAborted(content_of(header))
+            self._receive(message.source, fields, header, message)
+
+
+def _nothing(source: int, fields: Header, header: bytes, message: Incoming) -> None:
+    """Of something that has ended."""
