@@ -38,6 +38,7 @@ __all__ = [
     "close_group",
     "init",
     "is_initialized",
+    "leave_at_once",
     "local_rank",
     "local_size",
     "new_group",
@@ -120,9 +121,6 @@ def shutdown() -> None:
     Optional: a process may end without it. Without a group this does nothing. After a mismatch,
     which has been raised where it was found, it leaves without waiting and without an error.
     """
-    global _job
-    from smdistributed.dataparallel.tensorflow import operations
-
     with _lock:
         if _job is None:
             return
@@ -136,10 +134,39 @@ def shutdown() -> None:
             if not has_failed:  # else it has been told
                 raise
         finally:
-            operations.end()
-            for group in [*_job.groups.values(), _job.world]:
-                group.leave()
-            _job = None
+            _leave(_job)
+
+
+def leave_at_once(group: Group | None = None) -> None:
+    """`close_group`, or `shutdown` if none is given, without waiting for the other ranks.
+
+    A rank that still waits for this one gets an error. For who ends more than this job.
+    """
+    with _lock:
+        if _job is None:
+            return
+        if group is None:
+            _leave(_job)
+        else:
+            _leave_group(_job, group)
+
+
+def _leave(job: _Job) -> None:
+    global _job
+    from smdistributed.dataparallel.tensorflow import operations
+
+    operations.end()
+    for group in [*job.groups.values(), job.world]:
+        group.leave()
+    _job = None
+
+
+def _leave_group(job: _Job, group: Group) -> None:
+    from smdistributed.dataparallel.tensorflow import operations
+
+    if job.groups.pop(group.number, None) is not None and group.included():
+        operations.close_group(group.number)
+        group.leave()
 
 
 def new_group(ranks: Iterable[int], *, name: str | None = None) -> Group:
