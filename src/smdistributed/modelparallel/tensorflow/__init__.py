@@ -2,12 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model parallel training with TensorFlow. Scripts import this package as `smp`.
 
-Each folder is a room, and its docstring says what to read first.
+    import smdistributed.modelparallel.tensorflow as smp
+
+    smp.init({"partitions": 2, "microbatches": 4, "horovod": True})
+    smp.rank(), smp.mp_rank(), smp.get_dp_group()
+
+`smp.init()` places every process in a mesh: the partitions of a model (MP), and its replicas (DP).
+Parameters: `smdistributed.modelparallel.decide.config`. What the process knows is in `smp.state`.
+
+Each folder is a room, and its docstring says what to read first:
+
+| Room | Question |
+| --- | --- |
+| `job` | Which rank am I, and what do ranks tell each other outside of a step? |
+
+The files beside these folders (`core`, `exceptions`) are paths that scripts import from.
 
 Source: TensorFlow modelparallel specification, sections 1 to 6.
 """
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 try:
     import tensorflow as tf
@@ -22,3 +38,161 @@ if int(tf.__version__.partition(".")[0]) < 2:
         f"smdistributed.modelparallel.tensorflow found TensorFlow {tf.__version__}; expected"
         " TensorFlow 2. Run: pip install smdistributed-open[tensorflow]"
     )
+
+from smdistributed.modelparallel.tensorflow import core, exceptions
+from smdistributed.modelparallel.tensorflow.exceptions import SMPNotInitialized
+from smdistributed.modelparallel.tensorflow.job.communication import (
+    CommGroup,
+    RankType,
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    mp_barrier,
+    pp_barrier,
+    rdp_barrier,
+    recv_from,
+    send,
+    tp_barrier,
+)
+from smdistributed.modelparallel.tensorflow.job.initialization import (
+    init,
+    is_initialized,
+    reset,
+    shutdown,
+)
+from smdistributed.modelparallel.tensorflow.job.ranks import (
+    dp_rank,
+    dp_size,
+    get_dp_group,
+    get_dp_process_group,
+    get_mp_group,
+    get_mp_process_group,
+    get_pp_group,
+    get_pp_process_group,
+    get_rdp_group,
+    get_rdp_process_group,
+    get_tp_group,
+    get_tp_process_group,
+    get_world_process_group,
+    local_rank,
+    local_size,
+    mp_rank,
+    mp_size,
+    num_microbatches,
+    pp_rank,
+    pp_size,
+    rank,
+    rdp_rank,
+    rdp_size,
+    size,
+    tp_rank,
+    tp_size,
+)
+from smdistributed.modelparallel.tensorflow.job.state import state
+
+WORLD = CommGroup.WORLD
+MP_GROUP = CommGroup.MP_GROUP
+DP_GROUP = CommGroup.DP_GROUP
+PP_GROUP = CommGroup.PP_GROUP
+TP_GROUP = CommGroup.TP_GROUP
+RDP_GROUP = CommGroup.RDP_GROUP
+
+WORLD_RANK = RankType.WORLD_RANK
+MP_RANK = RankType.MP_RANK
+DP_RANK = RankType.DP_RANK
+PP_RANK = RankType.PP_RANK
+TP_RANK = RankType.TP_RANK
+RDP_RANK = RankType.RDP_RANK
+
+__all__ = [
+    "DP_GROUP",
+    "DP_RANK",
+    "MP_GROUP",
+    "MP_RANK",
+    "PP_GROUP",
+    "PP_RANK",
+    "RDP_GROUP",
+    "RDP_RANK",
+    "TP_GROUP",
+    "TP_RANK",
+    "WORLD",
+    "WORLD_RANK",
+    "CommGroup",
+    "RankType",
+    "SMPNotInitialized",
+    "allgather",
+    "barrier",
+    "broadcast",
+    "core",
+    "dp_barrier",
+    "dp_rank",
+    "dp_size",
+    "exceptions",
+    "get_dp_group",
+    "get_dp_process_group",
+    "get_mp_group",
+    "get_mp_process_group",
+    "get_pp_group",
+    "get_pp_process_group",
+    "get_rdp_group",
+    "get_rdp_process_group",
+    "get_tp_group",
+    "get_tp_process_group",
+    "get_world_process_group",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mp_barrier",
+    "mp_rank",
+    "mp_size",
+    "num_microbatches",
+    "pp_barrier",
+    "pp_rank",
+    "pp_size",
+    "rank",
+    "rdp_barrier",
+    "rdp_rank",
+    "rdp_size",
+    "recv_from",
+    "reset",
+    "send",
+    "shutdown",
+    "size",
+    "state",
+    "tp_barrier",
+    "tp_rank",
+    "tp_size",
+]
+
+_NOT_SAVED = "Checkpoints of models of TensorFlow are to come."
+_OWN_VARIABLES = "Leave it out: each rank allocates the variables of its own partition only."
+_IN_CALL = "Write `with smp.partition(index):` in the model's call()."
+# Names of PyTorch's library that scripts may carry over, and what to do instead.
+_PYTORCH_ONLY = {
+    "DistributedOptimizer": "Use an optimizer of Keras as it is.",
+    "amp": "Use tf.keras.mixed_precision.",
+    "delay_param_initialization": _OWN_VARIABLES,
+    "get_partition": _IN_CALL,
+    "load": _NOT_SAVED,
+    "model_creation": _OWN_VARIABLES,
+    "nn": "Use layers of Keras.",
+    "optimizers": "Use an optimizer of Keras as it is.",
+    "resume_from_checkpoint": _NOT_SAVED,
+    "save": _NOT_SAVED,
+    "save_checkpoint": _NOT_SAVED,
+    "save_safetensors": _NOT_SAVED,
+    "set_activation_checkpointing": "Leave it out.",
+    "set_partition": _IN_CALL,
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Source: TensorFlow modelparallel specification, section 5.6."""
+    if name in _PYTORCH_ONLY:
+        raise AttributeError(
+            f"smp.{name} is PyTorch only; expected a name of the library for TensorFlow."
+            f" {_PYTORCH_ONLY[name]}"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
