@@ -18,7 +18,9 @@ sizes of the flows that come from outside of the run and are used in it. It does
 rest is cut, so dynamic programming is exact, for flows that go back in the order, too.
 
 The cost is p x n^2 additions at most. As long as eps is 0.1 each cut can be in some tenth of all
-places only, and the cost is a hundredth of that.
+places only, and the cost is a hundredth of that. With many groups that may still take minutes,
+where one outweighs all others. So above 3,000 groups the order is divided into 3,000 stretches, and
+in each of them only the place that the fewest bytes pass is considered.
 
 Source: TensorFlow modelparallel specification, section 4; rules 2 and 3, and that no run is empty,
 are our choice.
@@ -35,6 +37,7 @@ from smdistributed.modelparallel.decide.partition.problem import Flow, Problem
 __all__ = ["cut", "next_best"]
 
 _UNITS = 10**9  # of weight in the whole model
+_MOST_PLACES = 3_000  # that are considered
 
 
 def cut(problem: Problem, partitions: int) -> list[int]:
@@ -44,11 +47,14 @@ def cut(problem: Problem, partitions: int) -> list[int]:
         problem: sizes of its flows are whole numbers.
         partitions: how many there are, one or more.
     """
+    if problem.num_groups > _MOST_PLACES + 1:
+        stretch_of = _stretches(problem)
+        places = cut(_joined(problem, stretch_of), partitions)
+        return [places[stretch] for stretch in stretch_of]
     runs = min(partitions, problem.num_groups)
     if runs == 0:
         return []
-    ends = _best_ends(problem, runs)
-    cuts = itertools.pairwise([0, *ends])
+    cuts = itertools.pairwise([0, *_best_ends(problem, runs)])
     return [place for place, (begin, end) in enumerate(cuts) for _ in range(begin, end)]
 
 
@@ -163,6 +169,40 @@ def _events_of(flow: Flow, begin: int) -> tuple[tuple[int, int], ...]:
     return ()
 
 
+# --- Many groups ---
+
+
+def _stretches(problem: Problem) -> list[int]:
+    """By group, the number of what it is joined to; `_MOST_PLACES` places are left between them."""
+    num_groups = problem.num_groups
+    changes = [0] * (num_groups + 1)
+    for flow in problem.flows:
+        ends = flow.producer, flow.consumers[0], flow.consumers[-1]
+        changes[min(ends) + 1] += int(flow.size_bytes)
+        changes[max(ends) + 1] -= int(flow.size_bytes)
+    size_bytes = list(itertools.accumulate(changes))  # that pass the place before each group
+    limits = [1 + i * (num_groups - 1) // _MOST_PLACES for i in range(_MOST_PLACES + 1)]
+    begins = {
+        min(range(low, high), key=size_bytes.__getitem__)
+        for low, high in itertools.pairwise(limits)
+    }
+    return list(itertools.accumulate(int(group in begins) for group in range(num_groups)))
+
+
+def _joined(problem: Problem, joined_to: Sequence[int]) -> Problem:
+    """The problem of groups that are joined."""
+    weights = [0.0] * (joined_to[-1] + 1)
+    for group, weight in zip(joined_to, problem.weights, strict=True):
+        weights[group] += weight
+    flows = []
+    for flow in problem.flows:
+        producer = joined_to[flow.producer]
+        consumers = sorted({joined_to[consumer] for consumer in flow.consumers} - {producer})
+        if consumers:
+            flows.append(Flow(producer, tuple(consumers), flow.size_bytes, flow.cost))
+    return Problem(weights, flows)
+
+
 # --- Explaining ---
 
 
@@ -187,6 +227,8 @@ def next_best(problem: Problem, places: Sequence[int]) -> list[str]:
         problem: as for `cut`.
         places: what `cut` has found.
     """
+    if not places:
+        return []
     runs = _Runs(problem, places)
     texts = []
     for group in range(problem.num_groups):
@@ -200,10 +242,10 @@ class _Runs:
 
     def __init__(self, problem: Problem, places: Sequence[int]) -> None:
         self._places = places
-        self._begins = [bisect_left(places, place) for place in range(max(places, default=-1) + 1)]
+        self._begins = [bisect_left(places, place) for place in range(places[-1] + 1)]
         self._ends = [*self._begins[1:], len(places)]
         self._sums = _running_sums(problem.weights)
-        self._bound = _bound(self._sums, len(self._ends)) if places else 0
+        self._bound = _bound(self._sums, len(self._ends))
         # From the begin of a run up to each end in it and in the next one, the bytes that come in.
         self._from_begin: list[list[int]] = [[] for _ in self._ends]
         # From each group up to the end of its run, and of the next one.
