@@ -144,13 +144,14 @@ def gather(values: Sequence[Any], gather_leaf: Callable[[tuple[Any, ...]], Any])
         if other != structure:
             raise RuntimeError(_differing([each for _, each in taken_apart]))
     gathered: list[Any] = []
-    for column in zip(*(leaves for leaves, _ in taken_apart), strict=True):
-        if all(value is None for value in column):
+    columns = zip(*(leaves for leaves, _ in taken_apart), strict=True)
+    for index, column in enumerate(columns):
+        if index in structure.attribute_leaves:
+            gathered.append(column[0])
+        elif all(value is None for value in column):
             gathered.append(None)
         else:
             gathered.append(gather_leaf(column))
-    for index in structure.attribute_leaves:
-        gathered[index] = taken_apart[0][0][index]
     return structure.unflatten(gathered)
 
 
