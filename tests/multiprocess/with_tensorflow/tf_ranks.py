@@ -108,7 +108,7 @@ def _run(
 
 def run_checks(rank: int, world_size: int, path: Path, names: Sequence[str], folder: str) -> None:
     """Of a rank: runs checks until one fails, and writes what came of each."""
-    sys.path.insert(0, str(path.parent))
+    sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]
     module = __import__(path.stem)
     around_checks = getattr(module, "around_checks", job)
     lines = Path(folder, f"rank{rank}.jsonl")
