@@ -1,0 +1,42 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Variables without values: every rank builds the whole model, and has memory for its own part.
+
+To read in this order: `book` (what is made, and who gets a value), `creation` (where it is made),
+`drawing` (what the values are), `guarded` (what a variable without a value answers), `slots`
+(optimizers).
+
+Source: TensorFlow modelparallel specification, section 3.4.
+"""
+
+from smdistributed.modelparallel.tensorflow.variables.book import Book, Record, without_values
+from smdistributed.modelparallel.tensorflow.variables.guarded import (
+    GuardedVariable,
+    Owner,
+    State,
+    VariableElsewhereError,
+    VariableWithoutValueError,
+    is_elsewhere,
+    is_tracing,
+    mark_elsewhere,
+    raw,
+    require_value,
+    tracing,
+)
+
+__all__ = [
+    "Book",
+    "GuardedVariable",
+    "Owner",
+    "Record",
+    "State",
+    "VariableElsewhereError",
+    "VariableWithoutValueError",
+    "is_elsewhere",
+    "is_tracing",
+    "mark_elsewhere",
+    "raw",
+    "require_value",
+    "tracing",
+    "without_values",
+]
