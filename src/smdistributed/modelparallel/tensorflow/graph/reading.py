@@ -1,0 +1,266 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a traced graph: TensorFlow's operations in, plain nodes out.
+
+Source: TensorFlow modelparallel specification, sections 3.2 to 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed.modelparallel.tensorflow.graph.nodes import (
+    EFFECTS,
+    EVERYWHERE,
+    Node,
+    Port,
+    Role,
+)
+from smdistributed.modelparallel.tensorflow.graph.tracing import Trace
+
+__all__ = ["Reader", "Touch", "homes_of"]
+
+_READS = frozenset(
+    ("ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp")
+)
+_SHAPES = frozenset(("Shape", "Size", "Rank"))
+# They keep a state that is their own, and change none that others see.
+_RANDOM = frozenset(
+    (
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "ParameterizedTruncatedNormal",
+        "TruncatedNormal",
+        "RandomShuffle",
+        "Multinomial",
+        "RandomGamma",
+        "RandomGammaGrad",
+        "RandomPoissonV2",
+        "StatelessRandomGetKeyCounter",
+    )
+)
+_SMALL = 64  # elements of what is made again rather than kept
+_CHEAP_OF_VARIABLES = frozenset(("Cast", "Identity", "StopGradient"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Touch:
+    """What one operation does to states, by keys of its resources.
+
+    Attributes:
+        reads, changes: those.
+    """
+
+    reads: frozenset[Hashable]
+    changes: frozenset[Hashable]
+
+
+class Reader:
+    """The operations of a trace, as far as no partition has to be known.
+
+    Attributes:
+        operations: in the order in which they were made.
+        inputs: by operation, its inputs as ports.
+        number_of: by operation's name.
+        touches: by operation.
+        roles: by operation; reads of variables are `FREE` if nothing changes these.
+        originals: by operation, of which its gradients are; or None.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        graph = trace.graph
+        self.operations: list[Any] = list(graph.get_operations())
+        self.number_of = {op.name: number for number, op in enumerate(self.operations)}
+        self.inputs = [tuple(self.port(tensor) for tensor in op.inputs) for op in self.operations]
+        self.handles: dict[int, Hashable] = {}  # placeholder's number: key of the state
+        self.externals: dict[int, Any] = {}  # placeholder's number: what it stands for
+        for external, placeholder in graph.captures:
+            number = self.number_of[placeholder.op.name]
+            self.externals[number] = external
+            if placeholder.dtype == tf.resource:
+                self.handles[number] = number
+        arguments = {self.number_of[each.op.name] for each in trace.arguments}
+        self.touches = [self._touch(number) for number in range(len(self.operations))]
+        self.changed = {state for touch in self.touches for state in touch.changes}
+        self.roles: list[Role] = []
+        for number in range(len(self.operations)):
+            self.roles.append(self._role(number, arguments))
+        self.originals = [
+            None if op._original_op is None else self.number_of.get(op._original_op.name)
+            for op in self.operations
+        ]
+
+    def port(self, tensor: Any) -> Port:
+        """A tensor of the graph."""
+        return Port(self.number_of[tensor.op.name], tensor.value_index)
+
+    def tensor(self, port: Port) -> Any:
+        """The inverse of `port`."""
+        return self.operations[port.node].outputs[port.output]
+
+    def nodes(self, homes: Sequence[int], returned: Iterable[Port]) -> list[Node]:
+        """The plain nodes.
+
+        Args:
+            homes: by operation.
+            returned: tensors that the step returns, on whatever rank.
+        """
+        nodes = []
+        for number, op in enumerate(self.operations):
+            touch = self.touches[number]
+            nodes.append(
+                Node(
+                    name=op.name,
+                    inputs=self.inputs[number],
+                    home=homes[number],
+                    role=self.roles[number],
+                    is_gradient=self.trace.gradients[number],
+                    takes_shape=op.type in _SHAPES,
+                    reads=touch.reads,
+                    changes=touch.changes,
+                    must_run=self._must_run(number),
+                )
+            )
+        return _with_reads_at_home(nodes, returned)
+
+    # ---- states ------------------------------------------------------------------------------
+
+    def _touch(self, number: int) -> Touch:
+        op = self.operations[number]
+        states = {
+            place: self.handles[port.node]
+            for place, port in enumerate(self.inputs[number])
+            if port.node in self.handles
+        }
+        read_only = set(states) if op.type in _READS else _read_only_inputs(op) & set(states)
+        reads = frozenset(states[place] for place in read_only)
+        changes = frozenset(states[place] for place in states.keys() - read_only)
+        if not states and _has_effects(op):
+            changes = frozenset((EFFECTS,))
+        return Touch(reads, changes)
+
+    def _must_run(self, number: int) -> bool:
+        op = self.operations[number]
+        if self.touches[number].changes:
+            return True
+        return bool(_has_effects(op)) and not self.touches[number].reads
+
+    # ---- roles -------------------------------------------------------------------------------
+
+    def _role(self, number: int, arguments: set[int]) -> Role:
+        op = self.operations[number]
+        if number in arguments:
+            return Role.ARGUMENT
+        if number in self.handles:
+            return Role.HANDLE
+        if number in self.externals or op.type == "Const":
+            return Role.FREE
+        if op.type == "ReadVariableOp":
+            is_steady = not (self.touches[number].reads & self.changed)
+            return Role.FREE if is_steady else Role.PLAIN
+        if self.inputs[number] and not op.op_def.is_stateful and self._is_cheap(number):
+            return Role.FREE
+        return Role.PLAIN
+
+    def _is_cheap(self, number: int) -> bool:
+        op = self.operations[number]
+        needed = [port.node for port in self.inputs[number]]
+        if any(each >= number for each in needed):  # of a loop, changed later
+            return False
+        roles = {self.roles[each] for each in needed}
+        if op.type in _SHAPES and roles == {Role.ARGUMENT}:
+            return True
+        if roles != {Role.FREE}:
+            return False
+        if op.type in _CHEAP_OF_VARIABLES:
+            return True
+        return all(
+            output.shape.num_elements() is not None and output.shape.num_elements() <= _SMALL
+            for output in op.outputs
+        )
+
+
+def _read_only_inputs(op: Any) -> set[int]:
+    try:
+        return set(op.get_attr("_read_only_resource_inputs"))
+    except ValueError:
+        return set()
+
+
+def _has_effects(op: Any) -> bool:
+    is_quiet = op.type in _RANDOM or op.type in _READS or op.type in ("Placeholder", "Const")
+    return bool(op.op_def.is_stateful) and not is_quiet
+
+
+def _with_reads_at_home(nodes: list[Node], returned: Iterable[Port]) -> list[Node]:
+    """What is cheap where a variable is, and is needed elsewhere, is made there once, and sent."""
+    for port in returned:
+        node = nodes[port.node]
+        if node.role is Role.FREE and node.home != EVERYWHERE:
+            nodes[port.node] = dataclasses.replace(node, role=Role.PLAIN)
+    for number in reversed(range(len(nodes))):
+        node = nodes[number]
+        for port in node.inputs:
+            needed = nodes[port.node]
+            is_made_elsewhere = needed.role is Role.FREE and needed.home != EVERYWHERE
+            if is_made_elsewhere and node.home != needed.home:
+                nodes[port.node] = dataclasses.replace(needed, role=Role.PLAIN)
+    return nodes
+
+
+def homes_of(
+    reader: Reader, partition_of: Mapping[int, int], owner_of: Mapping[Hashable, int]
+) -> list[int]:
+    """By operation, where it runs.
+
+    Args:
+        reader: the operations.
+        partition_of: by operation of the model's forward, its partition.
+        owner_of: by state, the partition that has it; others are everywhere.
+    """
+    homes = [partition_of.get(number, EVERYWHERE) for number in range(len(reader.operations))]
+    for number, touch in enumerate(reader.touches):
+        owners = {owner_of[state] for state in touch.reads | touch.changes if state in owner_of}
+        if homes[number] == EVERYWHERE and owners:
+            homes[number] = min(owners)
+    gradients = [number for number, each in enumerate(reader.trace.gradients) if each]
+    for number in gradients:
+        original = reader.originals[number]
+        if original is not None:
+            homes[number] = homes[original]
+    _place_sums(reader, homes, gradients)
+    _place_free(reader, homes)
+    return homes
+
+
+def _place_sums(reader: Reader, homes: list[int], gradients: Sequence[int]) -> None:
+    """Sums of gradients run where they are used, else where what they sum is made."""
+    users: dict[int, set[int]] = {}
+    for number in gradients:
+        for port in reader.inputs[number]:
+            users.setdefault(port.node, set()).add(number)
+    for number in reversed(gradients):
+        if homes[number] != EVERYWHERE or reader.originals[number] is not None:
+            continue
+        places = {homes[user] for user in users.get(number, ())}
+        if not places:
+            places = {homes[port.node] for port in reader.inputs[number]} - {EVERYWHERE}
+        if len(places) == 1:
+            homes[number] = places.pop()
+
+
+def _place_free(reader: Reader, homes: list[int]) -> None:
+    """What is made again wherever it is needed has a home only if it comes from a variable."""
+    for number, role in enumerate(reader.roles):
+        if not role.is_cloned:
+            continue
+        needed = {homes[port.node] for port in reader.inputs[number]}
+        reads = reader.touches[number].reads
+        if not reads:
+            homes[number] = max(needed, default=EVERYWHERE) if role is Role.FREE else EVERYWHERE
