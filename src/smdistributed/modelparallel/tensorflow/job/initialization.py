@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,8 +74,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         with documented_errors():
             world = collectives.init(name="smp", errors=ENGINE_ERRORS)
         leaving.callback(world.close)
-        _agree(parameters, world)
-        job = _make_job(parameters, world, leaving)
+        seed = _agree(parameters, world)
+        job = _make_job(parameters, seed, world, leaving)
         state.enter(job, leaving.pop_all())
     tell(job)
 
@@ -99,17 +100,22 @@ def reset() -> None:
 shutdown = reset
 
 
-def _agree(config: Config, world: Communicator) -> None:
+def _agree(config: Config, world: Communicator) -> int:
     """Compares the parameters of all ranks; a collective.
+
+    Returns:
+        A seed, drawn by rank 0.
 
     Raises:
         ConfigError: they differ; the same on all of them.
     """
-    everyone = exchange(world, json.dumps(comparable(config)).encode())
-    check_equal([json.loads(each) for each in everyone])
+    mine = {"parameters": comparable(config), "seed": secrets.randbits(63)}
+    everyone = [json.loads(each) for each in exchange(world, json.dumps(mine).encode())]
+    check_equal([each["parameters"] for each in everyone])
+    return int(everyone[0]["seed"])
 
 
-def _make_job(config: Config, world: Communicator, leaving: contextlib.ExitStack) -> Job:
+def _make_job(config: Config, seed: int, world: Communicator, leaving: contextlib.ExitStack) -> Job:
     topology = config.topology(world.world_size)
     is_alone = world.world_size == 1  # then nobody may have said which rank of its host it is
     local_rank = 0 if is_alone else int(os.environ["LOCAL_RANK"])
@@ -118,6 +124,7 @@ def _make_job(config: Config, world: Communicator, leaving: contextlib.ExitStack
     return Job(
         config=config,
         topology=topology,
+        seed=seed,
         rank=world.rank,
         local_rank=local_rank,
         local_size=1 if is_alone else int(os.environ["LOCAL_WORLD_SIZE"]),

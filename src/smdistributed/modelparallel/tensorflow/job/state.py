@@ -26,6 +26,7 @@ class Job(BaseJob):
     """What `smp.init()` has found out and made.
 
     Attributes:
+        seed: of what the library draws, such as first values of variables; the same on all ranks.
         communicators: by kind, the group that this rank is in; its ranks are those of `rank_in`.
             Kinds with the same members share one; a group of one rank has none. For objects,
             barriers and agreements, outside of steps.
@@ -35,6 +36,7 @@ class Job(BaseJob):
             graphs; None without `horovod: True`.
     """
 
+    seed: int
     communicators: Mapping[GroupKind, Communicator]
     pipeline_channel: Communicator
     replica_group: Group | None
