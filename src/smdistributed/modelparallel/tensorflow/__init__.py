@@ -14,6 +14,13 @@ Each folder is a room, and its docstring says what to read first:
 
 | Room | Question |
 | --- | --- |
+| `step` | What does a call of a step function do? |
+| `model` | What is a model whose parts are on several ranks? |
+| `run` | How does a rank run its part of a step? |
+| `graph` | How is a step traced, decided on and cut? |
+| `containers` | How are arguments cut, and results gathered? |
+| `variables` | Who has a variable, and when does it get its value? |
+| `remedies` | How do scripts of TensorFlow 2.3 run today? |
 | `job` | Which rank am I, and what do ranks tell each other outside of a step? |
 
 The files beside these folders (`core`, `exceptions`) are paths that scripts import from.
@@ -40,7 +47,9 @@ if int(tf.__version__.partition(".")[0]) < 2:
     )
 
 from smdistributed.modelparallel.tensorflow import core, exceptions
+from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 from smdistributed.modelparallel.tensorflow.exceptions import SMPNotInitialized
+from smdistributed.modelparallel.tensorflow.graph.labels import partition
 from smdistributed.modelparallel.tensorflow.job.communication import (
     CommGroup,
     RankType,
@@ -90,6 +99,8 @@ from smdistributed.modelparallel.tensorflow.job.ranks import (
     tp_size,
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.model.distributed_model import DistributedModel
+from smdistributed.modelparallel.tensorflow.step.step_function import step
 
 WORLD = CommGroup.WORLD
 MP_GROUP = CommGroup.MP_GROUP
@@ -119,8 +130,10 @@ __all__ = [
     "WORLD",
     "WORLD_RANK",
     "CommGroup",
+    "DistributedModel",
     "RankType",
     "SMPNotInitialized",
+    "StepOutput",
     "allgather",
     "barrier",
     "broadcast",
@@ -148,6 +161,7 @@ __all__ = [
     "mp_rank",
     "mp_size",
     "num_microbatches",
+    "partition",
     "pp_barrier",
     "pp_rank",
     "pp_size",
@@ -161,6 +175,7 @@ __all__ = [
     "shutdown",
     "size",
     "state",
+    "step",
     "tp_barrier",
     "tp_rank",
     "tp_size",

@@ -1,0 +1,282 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The model that scripts subclass.
+
+While it is built it has no values: see `variables`. Its first call in a step decides which rank
+owns what. From then on its lists of variables have those of this rank.
+
+Source: TensorFlow modelparallel specification, sections 3.4 and 5.4.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.exceptions import MultipleDistributedModelError
+from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, ModelVariable
+from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
+from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
+from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.variables import (
+    Book,
+    Record,
+    is_elsewhere,
+    mark_elsewhere,
+    raw,
+    tracing,
+    without_values,
+)
+
+__all__ = ["DistributedModel"]
+
+_log = get_logger()
+
+
+class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models have
+    """Makes models without values, one at a time."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        state.require("smp.DistributedModel")
+        if {"inputs", "outputs"} & kwargs.keys():
+            raise TypeError(
+                f"{cls.__name__}(inputs=..., outputs=...) is a functional model; expected a"
+                " subclass of smp.DistributedModel with a `call`. Make the functional model in its"
+                " `__init__` (self.inner = tf.keras.Model(inputs, outputs)), and let `call` return"
+                " self.inner(x)."
+            )
+        living = state.model
+        if living is not None:
+            raise MultipleDistributedModelError(
+                f"a second smp.DistributedModel, {cls.__name__}, was made while"
+                f" {type(living).__name__} is there; expected one. Put both into one model, or make"
+                " the second a plain tf.keras.Model. To begin anew, call smp.reset() and"
+                " smp.init()."
+            )
+        book = Book(state.job.seed)
+        with without_values(book):
+            model = super().__call__(*args, **kwargs)
+        model._smp_take_book(book)
+        state.model = model
+        return model
+
+
+class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] # no types
+    """A Keras model that is cut into partitions, one on each rank of a pipeline.
+
+        class Model(smp.DistributedModel):
+            def __init__(self):
+                super().__init__()
+                self.conv = tf.keras.layers.Conv2D(32, 3, activation="relu")
+                self.dense = tf.keras.layers.Dense(10)
+
+            def call(self, x, training=None):
+                ...
+
+    It is called in step functions (`@smp.step`) only, unless there is one partition. What it
+    returns is there on every rank of its pipeline.
+
+    Its lists of variables have all of them before the first step that calls it, and those of this
+    rank afterwards, in the order of the whole model. A variable of another rank has no value here.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+        MultipleDistributedModelError: there is another one.
+        TypeError: it is made from inputs and outputs.
+        RuntimeError: it is called outside of a step.
+    """
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of Keras; in a step."""
+        trace = current_trace()
+        if trace is not None:
+            labels = current_labels()
+            assert labels is not None
+            trace.has_called_model = True
+            with labels.model_at_work():
+                return super().__call__(*args, **kwargs)
+        if _is_symbolic(args, kwargs):
+            with without_values(self._smp_book), tracing():
+                return super().__call__(*args, **kwargs)
+        if state.job.config.partitions > 1:
+            raise RuntimeError(
+                f"{type(self).__name__} was called outside of a step; expected a call in a function"
+                " with @smp.step: its parts are on several ranks. Write\n    @smp.step\n    def"
+                " predict(x):\n        return model(x, training=False)\nand call predict(batch) on"
+                " all ranks."
+            )
+        self._smp_have_values(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    # ---- variables ---------------------------------------------------------------------------
+
+    @property
+    def trainable_weights(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().trainable_weights)
+
+    @property
+    def non_trainable_weights(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().non_trainable_weights)
+
+    @property
+    def weights(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().weights)
+
+    @property
+    def variables(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().variables)
+
+    @property
+    def trainable_variables(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().trainable_variables)
+
+    @property
+    def non_trainable_variables(self) -> Any:
+        """Of this rank."""
+        return self._smp_local(super().non_trainable_variables)
+
+    @property
+    def smp_all_variables(self) -> list[Any]:
+        """Of the whole model; those of other ranks have no value here (ours)."""
+        with self._smp_private.showing_all():
+            return list(super().variables)
+
+    # ---- for the library ---------------------------------------------------------------------
+
+    def _smp_take_book(self, book: Book) -> None:
+        # Keras must not track it.
+        object.__setattr__(self, "_smp_private", _Private(book))
+
+    @property
+    def _smp_book(self) -> Book:
+        book: Book = self._smp_private.book
+        return book
+
+    def _smp_local(self, variables: Sequence[Any]) -> list[Any]:
+        private = self.__dict__.get("_smp_private")
+        if private is None or private.shows_all:
+            return list(variables)
+        return [each for each in variables if not is_elsewhere(each)]
+
+    def _smp_all_trainable(self) -> list[Any]:
+        """The `tf.Variable`s of the whole model that are trained."""
+        with self._smp_private.showing_all():  # Keras' lists ask for each other
+            return [raw(each) for each in super().trainable_variables]
+
+    def _smp_variable_of(self, handle: Any) -> ModelVariable | None:
+        """The variable of a handle; None if it is not the model's."""
+        private: _Private = self._smp_private
+        return private.variable_of(handle, self.smp_all_variables)
+
+    def _smp_take_up(self, decision: Decision) -> None:
+        """Gives this rank's variables their values, and marks the others."""
+        job = state.job
+        ranks = job.members(GroupKind.PP)
+        here = job.rank_in(GroupKind.PP)
+        book = self._smp_book
+
+        def owner(record: Record) -> int:
+            return decision.owner_of.setdefault(id(record.raw), 0)
+
+        new = [record for record in book.records if not record.is_decided]
+        book.allocate(lambda record: owner(record) == here)
+        for record in new:
+            if owner(record) != here:
+                mark_elsewhere(record.variable, owner(record), ranks[owner(record)])
+        if new:
+            _tell(decision, book.records, here, job.rank)
+
+    def _smp_have_values(self, args: Any, kwargs: Any) -> None:
+        """With one partition, before an eager call: the variables are made and have values."""
+        book = self._smp_book
+        if not self.built:
+            graph = tf.__internal__.FuncGraph("smp_build")
+            with tf.init_scope(), without_values(book), tracing(), graph.as_default():
+                super().__call__(*args, **kwargs)
+        if any(not record.is_decided for record in book.records):
+            book.allocate(lambda record: True)
+
+
+class _Private:
+    """What the library knows of a model.
+
+    Attributes:
+        book: its variables.
+        shows_all: its lists have the variables of all ranks.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.shows_all = False
+        self._found: dict[int, ModelVariable] = {}
+        self._kept: list[Any] = []
+
+    @contextlib.contextmanager
+    def showing_all(self) -> Iterator[None]:
+        """While it is open, the lists of the model are complete."""
+        before, self.shows_all = self.shows_all, True
+        try:
+            yield
+        finally:
+            self.shows_all = before
+
+    def variable_of(self, handle: Any, variables: Sequence[Any]) -> ModelVariable | None:
+        record = self.book.record_of(handle)
+        if record is not None:
+            return self._named(record.raw, record.path, record.nbytes)
+        for each in variables:  # made before the model, and given to it
+            if raw(each).handle is handle:
+                found = raw(each)
+                path = str(getattr(each, "path", each.name))
+                size = found.shape.num_elements() or 1
+                return self._named(found, path, size * max(found.dtype.size, 1))
+        return None
+
+    def _named(self, variable: Any, path: str, nbytes: int) -> ModelVariable:
+        """The same for each variable; names are made unique."""
+        known = self._found.get(id(variable))
+        if known is None:
+            taken = collections.Counter(each.name for each in self._found.values())
+            name, occurrence = path, 2
+            while name in taken:
+                name, occurrence = f"{path}#{occurrence}", occurrence + 1
+            known = self._found[id(variable)] = ModelVariable(name, variable, nbytes)
+            self._kept.append(variable)
+        return known
+
+
+def _is_symbolic(args: Any, kwargs: Any) -> bool:
+    """Whether Keras only asks for shapes."""
+    leaves = tf.nest.flatten((args, kwargs))
+    if any(type(each).__name__ == "KerasTensor" for each in leaves):
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and graph.name in ("keras_graph", "scratch_graph")
+
+
+def _tell(decision: Decision, records: Sequence[Record], here: int, rank: int) -> None:
+    """Writes to the log where the parts of the model are."""
+    if rank == 0:
+        _log.info("Partition assignments:")
+        for name, partition in decision.assignment.partition_of.items():
+            _log.info("  %s: %d (%s)", name, partition, decision.assignment.reasons[name])
+    mine = [record for record in records if decision.owner_of[id(record.raw)] == here]
+    _log.info(
+        "Partition %d has %d variables of %d, %d bytes",
+        here,
+        len(mine),
+        len(records),
+        sum(record.nbytes for record in mine),
+    )

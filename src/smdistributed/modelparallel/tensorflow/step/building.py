@@ -1,0 +1,386 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a traced step to the program of one rank.
+
+The common part of the graph (`graph.canonical`) is cut alike on all ranks. What is this rank's own,
+what it makes of results, then joins the segments after which all that it needs is there.
+
+Source: TensorFlow modelparallel specification, section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed.modelparallel.decide.config import Config
+from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
+from smdistributed.modelparallel.tensorflow.graph.canonical import Common
+from smdistributed.modelparallel.tensorflow.graph.cutting import Segment, SegmentKey, cut
+from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
+from smdistributed.modelparallel.tensorflow.graph.nodes import (
+    EVERYWHERE,
+    Node,
+    Port,
+    Role,
+    ancestors,
+)
+from smdistributed.modelparallel.tensorflow.graph.reading import Reader
+from smdistributed.modelparallel.tensorflow.run.program import (
+    Argument,
+    Kept,
+    Program,
+    Received,
+    SegmentCall,
+    Send,
+    Source,
+)
+
+__all__ = ["Own", "State", "build", "own_part"]
+
+
+class State:
+    """A variable that segments use, by its handle alone: whoever made it may be gone.
+
+    Attributes:
+        handle: of the resource.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        described = getattr(handle, "_handle_data", None)
+        self._dtype = None
+        if described is not None and described.is_set and described.shape_and_type:
+            self._dtype = tf.dtypes.as_dtype(described.shape_and_type[0].dtype)
+
+    def is_variable(self) -> bool:
+        """Whether it has a value that can be read and put back; a table, say, has not."""
+        return self._dtype is not None
+
+    def read_value(self) -> tf.Tensor:
+        """Its value now."""
+        value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
+        return tf.raw_ops.DeepCopy(x=value)  # an assignment may write into the same memory
+
+    def assign(self, value: tf.Tensor) -> None:
+        """Puts a value back."""
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """What of a rank's graph is its own.
+
+    Attributes:
+        numbers: its operations, ascending.
+        wanted: tensors of the common part that they need, or that the step returns here.
+    """
+
+    numbers: list[int]
+    wanted: list[Port]
+
+
+def own_part(nodes: Sequence[Node], common: Common, returned: Iterable[Port]) -> Own:
+    """Finds it.
+
+    Args:
+        nodes: of this rank's graph; homes do not count.
+        common: the part that all ranks have.
+        returned: tensors that the step returns here.
+    """
+    returned = list(returned)
+    shared = set(common.numbers)
+    roots = [port.node for port in returned]
+    roots += [number for number, node in enumerate(nodes) if node.must_run and number not in shared]
+    numbers = sorted(ancestors(nodes, roots) - shared)
+    needed = [port for number in numbers for port in nodes[number].inputs] + returned
+    wanted = [
+        port
+        for port in dict.fromkeys(needed)
+        if port.node in shared and nodes[port.node].role not in (Role.ARGUMENT, Role.HANDLE)
+    ]
+    return Own([each for each in numbers if not nodes[each].role.is_cloned], wanted)
+
+
+@dataclasses.dataclass
+class _Part:
+    """A segment of this rank, in numbers of its own graph."""
+
+    key: SegmentKey
+    numbers: list[int]
+    inputs: list[Port]
+    outputs: list[Port]
+
+
+class _Builder:
+    """Builds the program of one rank.
+
+    Args:
+        reader, nodes: of its graph.
+        common: the part that all ranks have.
+        wanted: by rank, common ports that it wants, by common number.
+        own: what is its own.
+        returned: tensors that the step returns here, each once.
+        rank: in the pipeline.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        nodes: Sequence[Node],
+        common: Common,
+        wanted: Sequence[Sequence[Port]],
+        own: Own,
+        returned: Sequence[Port],
+        rank: int,
+    ) -> None:
+        self._reader = reader
+        self._nodes = nodes
+        self._common = common
+        self._own = own
+        self._returned = returned
+        self._rank = rank
+        self._to_common = common.to_common()
+        self.plan = cut(self._common_nodes(), len(wanted), wanted)
+        self._parts = {
+            key: self._part(segment)
+            for key, segment in self.plan.segments.items()
+            if key.rank == rank
+        }
+        self._place_of: dict[Port, SegmentKey] = {
+            self._local(port): key for (port, at), key in self.plan.segment_of.items() if at == rank
+        }
+        self._join_own()
+        self._place_returned()
+
+    def _common_nodes(self) -> list[Node]:
+        return [
+            dataclasses.replace(
+                self._nodes[number],
+                inputs=tuple(
+                    Port(self._to_common[port.node], port.output)
+                    for port in self._nodes[number].inputs
+                ),
+            )
+            for number in self._common.numbers
+        ]
+
+    def _local(self, port: Port) -> Port:
+        return Port(self._common.numbers[port.node], port.output)
+
+    def _part(self, segment: Segment) -> _Part:
+        return _Part(
+            segment.key,
+            [self._common.numbers[each] for each in segment.nodes],
+            [self._local(port) for port in segment.inputs],
+            [self._local(port) for port in segment.outputs],
+        )
+
+    # ---- what is this rank's own -------------------------------------------------------------
+
+    def _join_own(self) -> None:
+        """Each operation joins the last of the segments that give what it needs."""
+        first = min(self._parts)
+        last_touch: dict[Hashable, SegmentKey] = {}
+        for number in self._own.numbers:
+            node = self._nodes[number]
+            needed = [self._key_of(port) for port in node.inputs]
+            states = node.reads | node.changes
+            needed += [last_touch[state] for state in states if state in last_touch]
+            key = max((each for each in needed if each is not None), default=first)
+            for state in states:
+                last_touch[state] = key
+            part = self._parts[key]
+            part.numbers.append(number)
+            for port in node.inputs:
+                self._bring(port, key)
+            for output in range(len(self._reader.operations[number].outputs)):
+                self._place_of[Port(number, output)] = key
+
+    def _key_of(self, port: Port) -> SegmentKey | None:
+        """After which segment a tensor is here; None: anywhere, as it is cheap."""
+        return None if self._is_cloned(port) else self._place_of[port]
+
+    def _is_cloned(self, port: Port) -> bool:
+        node = self._nodes[port.node]
+        return node.role.is_cloned and node.home in (EVERYWHERE, self._rank)
+
+    def _bring(self, port: Port, key: SegmentKey) -> None:
+        """Lets a segment have a tensor."""
+        giver = self._key_of(port)
+        if giver is None or giver == key:
+            return
+        if port not in self._parts[key].inputs:
+            self._parts[key].inputs.append(port)
+        if port not in self._parts[giver].outputs:
+            self._parts[giver].outputs.append(port)
+
+    def _place_returned(self) -> None:
+        for port in self._returned:
+            key = self._key_of(port) or min(self._parts)
+            if port not in self._parts[key].outputs:
+                self._parts[key].outputs.append(port)
+            self._place_of[port] = key
+
+    # ---- the program -------------------------------------------------------------------------
+
+    def segments(self) -> dict[Hashable, SegmentCall]:
+        """Of this rank, by their keys as text."""
+        functions = SegmentFunctions(self._reader, self._nodes)
+        edges = self._edges()
+        slots: dict[Port, int] = {}
+        received = {
+            self._local(edge.port): Received(number, edge.source)
+            for number, edge in edges.items()
+            if edge.destination == self._rank
+        }
+        calls: dict[Hashable, SegmentCall] = {}
+        for key in sorted(self._parts):
+            part = self._parts[key]
+            call, arguments = functions.make(
+                f"smp_{key.phase.name.lower()}_{key.level}", part.numbers, part.inputs, part.outputs
+            )
+            inputs: list[Source] = [
+                received[port] if port in received else Kept(slots[port]) for port in part.inputs
+            ]
+            inputs += [Argument(self._argument_index(port)) for port in arguments]
+            needed_later = {
+                port for other in self._parts.values() if other.key > key for port in other.inputs
+            }
+            keeps = []
+            for output, port in enumerate(part.outputs):
+                if port in needed_later and port not in received and port not in slots:
+                    slots[port] = len(slots)
+                    keeps.append((output, slots[port]))
+            calls[str(key)] = SegmentCall(
+                name=self._name_of(part),
+                phase=key.phase.name.lower(),
+                partition=self._rank,
+                call=call,
+                inputs=tuple(inputs),
+                sends=self._sends(part, edges),
+                keeps=tuple(keeps),
+                results=tuple(
+                    (part.outputs.index(port), result)
+                    for result, port in enumerate(self._returned)
+                    if self._place_of[port] == key
+                ),
+            )
+        return calls
+
+    def _edges(self) -> dict[int, Any]:
+        return dict(enumerate(self.plan.edges))
+
+    def _sends(self, part: _Part, edges: Mapping[int, Any]) -> tuple[Send, ...]:
+        made = set(part.numbers)
+        return tuple(
+            Send(part.outputs.index(self._local(edge.port)), number, (edge.destination,))
+            for number, edge in edges.items()
+            if edge.source == self._rank and self._local(edge.port).node in made
+        )
+
+    def _argument_index(self, port: Port) -> int:
+        name = self._nodes[port.node].name
+        return [each.op.name for each in self._reader.trace.arguments].index(name)
+
+    def _name_of(self, part: _Part) -> str:
+        """Of its layers, for messages."""
+        labels = self._reader.trace.labels
+        collector = self._reader.trace.collector
+        assert collector is not None
+        names = []
+        for number in part.numbers:
+            original = self._reader.originals[number]
+            label = labels[number if original is None else original]
+            if label is not None and label.layer is not None:
+                names.append(collector.name_of(label))
+        names = list(dict.fromkeys(names))
+        if not names:
+            return "what is outside of the model"
+        return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
+
+    def touched(self) -> tuple[list[State], list[State]]:
+        """The states that segments of this rank use; and of these, those that they change."""
+        numbers = [number for part in self._parts.values() for number in part.numbers]
+        cloned = [
+            each for each in ancestors(self._nodes, numbers) if self._nodes[each].role.is_cloned
+        ]
+        changed = {state for number in numbers for state in self._nodes[number].changes}
+        used = {state for number in (*numbers, *cloned) for state in self._nodes[number].reads}
+        states = {
+            key: State(self._reader.externals[number])
+            for number, key in self._reader.handles.items()
+            if key in used | changed
+        }
+        return (
+            list(states.values()),
+            [each for key, each in states.items() if key in changed and each.is_variable()],
+        )
+
+    def order(self, config: Config, ranks: int) -> list[tuple[str, int]]:
+        """This rank's turns."""
+        schedule = schedule_named(config.pipeline, config.microbatches, config.active_microbatches)
+        segments = [
+            ordering.Segment(
+                key=str(key),
+                rank=key.rank,
+                phase=key.phase,
+                inputs=tuple(str(each) for each in sorted(segment.waits_for)),
+                seconds=self._seconds(segment),
+            )
+            for key, segment in self.plan.segments.items()
+        ]
+        found = ordering.order(schedule, segments, ranks)
+        return [(turn.segment, turn.microbatch) for turn in found.of_rank(self._rank)]
+
+    def _seconds(self, segment: Segment) -> float:
+        """A guess that is the same on all ranks: shapes of the common part are."""
+        elements = 0
+        for number in segment.nodes:
+            for output in self._reader.operations[self._common.numbers[number]].outputs:
+                elements += output.shape.num_elements() or 1
+        return 1e-4 + 1e-5 * len(segment.nodes) + 1e-9 * elements
+
+
+def build(
+    reader: Reader,
+    nodes: Sequence[Node],
+    common: Common,
+    wanted: Sequence[Sequence[Port]],
+    own: Own,
+    returned: Sequence[Port],
+    rank: int,
+    config: Config,
+    number: int,
+    name: str,
+) -> tuple[Program, list[State]]:
+    """The program of one rank, and the states that it uses.
+
+    Args:
+        reader, nodes: of its graph; nodes are placed.
+        common: the part that all ranks have.
+        wanted: by rank of the pipeline, common tensors that it wants, by common number.
+        own: what is this rank's own.
+        returned: tensors that the step returns here, each once.
+        rank: in the pipeline.
+        number: of the program, the same on all ranks.
+        name: of the step function.
+    """
+    builder = _Builder(reader, nodes, common, wanted, own, returned, rank)
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in reader.trace.arguments]
+    tensors = [reader.tensor(port) for port in returned]
+    used, changed = builder.touched()
+    program = Program(
+        number=number,
+        name=name,
+        microbatches=config.microbatches,
+        segments=builder.segments(),
+        turns=builder.order(config, len(wanted)),
+        arguments=specs,
+        results=[tf.TensorSpec(each.shape, each.dtype) for each in tensors],
+        changed=changed,
+    )
+    return program, used

@@ -1,0 +1,141 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all step functions of a job share: the driver, the decision about the model, the checks.
+
+Source: TensorFlow modelparallel specification, sections 3.2 to 3.5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
+from smdistributed.modelparallel.tensorflow.job.state import Job, state
+from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
+from smdistributed.modelparallel.tensorflow.run.driver import Driver
+from smdistributed.modelparallel.tensorflow.run.members import members_of
+from smdistributed.modelparallel.tensorflow.run.program import Program
+
+__all__ = ["CHECK_VARIABLE", "Pipeline", "current_pipeline"]
+
+CHECK_VARIABLE = "SMP_CHECK_INPUTS"
+"""Set to 0: the ranks of a replica do not compare what they feed."""
+
+_CHECKED_CALLS = 3
+
+
+class Pipeline:
+    """Of one job, on one rank.
+
+    Attributes:
+        job: what this process knows of the others.
+        driver: runs programs.
+        bridges: from graphs of the user's to the driver.
+        decision: where the parts of the model are; None before the first step that calls it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        channel = job.pipeline_channel
+        self.driver = Driver(
+            channel.native,
+            job.rank_in(GroupKind.PP),
+            members_of(channel.topology(), job.members(GroupKind.PP)),
+        )
+        self.bridges = Bridges(self)  # type: ignore[arg-type] # it runs what this one checks
+        self.decision: Decision | None = None
+        self._program_numbers = itertools.count()
+        self._calls: dict[int, int] = {}
+        self._checks = os.environ.get(CHECK_VARIABLE, "1") != "0" and self.size > 1
+
+    @property
+    def rank(self) -> int:
+        """In the pipeline: the partition that is here."""
+        return self.job.rank_in(GroupKind.PP)
+
+    @property
+    def size(self) -> int:
+        """Ranks of the pipeline."""
+        return self.job.size_of(GroupKind.PP)
+
+    @property
+    def failure(self) -> str:
+        """Of the driver."""
+        return self.driver.failure
+
+    def next_number(self) -> int:
+        """Of a program; the same on all ranks, as they make the same ones in the same order."""
+        return next(self._program_numbers)
+
+    def run(self, program: Program, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Runs a step; see `Driver.run`. In its first calls the ranks compare what they feed."""
+        calls = self._calls.get(program.number, 0)
+        if self._checks and calls < _CHECKED_CALLS:
+            self._calls[program.number] = calls + 1
+            self._compare(program, pieces)
+        return self.driver.run(program, pieces)
+
+    def _compare(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
+        digest = 0
+        for row in pieces:
+            for tensor in row:
+                digest = _checksum(tensor, digest)
+        does = f"compares the arguments of step {program.name}"
+        brought = self.driver.agree(does, pickle.dumps(digest))
+        ranks = self.job.members(GroupKind.PP)
+        others = [rank for rank, each in zip(ranks, brought, strict=True) if each != brought[0]]
+        if others and self.rank == 0:
+            get_logger().warning(
+                "step %s: ranks %d and %s are of one replica, and feed different batches; expected"
+                " the same on all ranks of a replica, or losses and gradients fit nothing. Shuffle"
+                " with Dataset.shuffle(..., seed=smp.dp_rank()) after tf.keras.utils"
+                ".set_random_seed(...), and read files in the same (sorted) order. %s=0 switches"
+                " this check off.",
+                program.name,
+                ranks[0],
+                ", ".join(map(str, others)),
+                CHECK_VARIABLE,
+            )
+
+    def close(self) -> None:
+        """Ends what belongs to it; graphs that call steps fail from now on."""
+        self.bridges.close()
+
+
+def _checksum(tensor: Any, before: int) -> int:
+    if tensor.dtype in (tf.resource, tf.variant):
+        return before
+    if tensor.dtype == tf.string:
+        return zlib.crc32(tf.io.serialize_tensor(tensor).numpy(), before)
+    return zlib.crc32(tensor.numpy().tobytes(), before)
+
+
+_pipelines: dict[int, Pipeline] = {}
+
+
+def current_pipeline(caller: str) -> Pipeline:
+    """Of the job that this process is in.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+    """
+    job = state.require(caller)
+    found = _pipelines.get(id(job))
+    if found is None:
+        found = Pipeline(job)
+        _pipelines[id(job)] = found
+
+        def leave() -> None:
+            _pipelines.pop(id(job)).close()
+
+        state.call_at_reset(leave)
+    return found

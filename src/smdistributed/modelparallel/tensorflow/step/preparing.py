@@ -1,0 +1,268 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The first call of a step function with a signature: trace, agree, decide, cut.
+
+All ranks of the pipeline do this together. The first step that calls the model is traced twice: the
+decision follows from the first trace, and from then on each rank's model lists its own variables,
+so the body may do something else.
+
+Source: TensorFlow modelparallel specification, section 3.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed.dataparallel.exceptions import SMDDPMismatch
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
+from smdistributed.modelparallel.tensorflow.containers.results import TracedResults
+from smdistributed.modelparallel.tensorflow.graph.canonical import (
+    Common,
+    common_part,
+    first_difference,
+)
+from smdistributed.modelparallel.tensorflow.graph.cutting import StateCrossing
+from smdistributed.modelparallel.tensorflow.graph.deciding import decide, place
+from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node, Port
+from smdistributed.modelparallel.tensorflow.graph.reading import Reader, homes_of
+from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, trace_step
+from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.step.building import State, build, own_part
+from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
+from smdistributed.modelparallel.tensorflow.variables import tracing, without_values
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclasses.dataclass
+class Prepared:
+    """A step function for one signature.
+
+    Attributes:
+        program: of this rank.
+        touched: the states that it reads or changes here.
+    """
+
+    program: Program
+    touched: Sequence[Any]
+    results: TracedResults
+    result_of_tensor: list[int]
+
+    def gather(self, rows: Sequence[Sequence[Any]]) -> Any:
+        """What the step function returns."""
+        return self.results.gather([[row[i] for i in self.result_of_tensor] for row in rows])
+
+
+@dataclasses.dataclass
+class _Traced:
+    reader: Reader
+    results: TracedResults
+    common: Common
+
+
+def prepare(pipeline: Pipeline, name: str, body: Callable[..., Any], call: BoundCall) -> Prepared:
+    """Makes the program of this rank; a collective of the pipeline.
+
+    Args:
+        pipeline: of this job.
+        name: of the step function.
+        body: the function.
+        call: with the signature.
+
+    Raises:
+        Exception: what the body raised; or why it cannot be cut.
+        SMDDPMismatch: ranks have traced different things.
+        StepAborted: another rank could not; says why.
+    """
+    preparing = _Preparing(pipeline, name, body, call)
+    traced = preparing.trace_alike()
+    if pipeline.decision is None and traced.reader.trace.has_called_model:
+        preparing.decide(traced)
+        traced = preparing.trace_alike()
+    return preparing.cut(traced)
+
+
+class _Preparing:
+    def __init__(
+        self, pipeline: Pipeline, name: str, body: Callable[..., Any], call: BoundCall
+    ) -> None:
+        self._pipeline = pipeline
+        self._name = name
+        self._body = body
+        self._call = call
+        self._model = state.model
+
+    def trace_alike(self) -> _Traced:
+        """Traces the body, and makes sure that all ranks have traced the same."""
+        traced: _Traced = self._on_this_rank(self._traced)
+        shown = ", ".join(f"{each.dtype.name}{each.shape}" for each in self._call.specs)
+        mine = (shown, traced.common.digest)
+        everyone = self._agree("traces", mine)
+        for rank, (theirs, digest) in zip(self._ranks, everyone, strict=True):
+            if theirs != everyone[0][0]:
+                raise SMDDPMismatch(
+                    f"step {self._name}: rank {self._ranks[0]} calls it with microbatches of"
+                    f" [{everyone[0][0]}], and rank {rank} with [{theirs}]; expected the same on"
+                    " all ranks of a replica. Feed them the same batches: the same files in the"
+                    " same order, shuffled with seed=smp.dp_rank(), with drop_remainder=True."
+                )
+            if digest != everyone[0][1]:
+                self._raise_difference(traced.common)
+        return traced
+
+    def decide(self, traced: _Traced) -> None:
+        """Where the parts of the model are; then variables get their values."""
+        config = self._pipeline.job.config
+        decision = self._on_this_rank(
+            lambda: decide(traced.reader, config, self._model._smp_variable_of)
+        )
+        self._pipeline.decision = decision
+        self._model._smp_take_up(decision)
+
+    def cut(self, traced: _Traced) -> Prepared:
+        """The program."""
+        reader = traced.reader
+        returned = [reader.port(tensor) for tensor in traced.results.tensors]
+        unique = list(dict.fromkeys(returned))
+        homes = self._on_this_rank(lambda: self._homes(reader))
+        plain = reader.nodes(homes, ())
+        own = own_part(plain, traced.common, unique)
+        to_common = traced.common.to_common()
+        mine = [(to_common[port.node], port.output) for port in own.wanted]
+        wanted = [[Port(*each) for each in theirs] for theirs in self._agree("cuts", mine)]
+        asked = {port for theirs in wanted for port in theirs}
+        local = [Port(traced.common.numbers[port.node], port.output) for port in sorted(asked)]
+        nodes = reader.nodes(homes, local)
+        number = self._pipeline.next_number()
+        program, touched = self._on_this_rank(
+            lambda: self._built(traced, nodes, wanted, own, unique, number)
+        )
+        self._agree("is ready for", None)
+        places = {port: place for place, port in enumerate(unique)}
+        return Prepared(program, touched, traced.results, [places[port] for port in returned])
+
+    # ---- on this rank ------------------------------------------------------------------------
+
+    def _traced(self) -> _Traced:
+        def body(tensors: list[tf.Tensor]) -> Any:
+            args, kwargs = self._call.rebuild(tensors)
+            return self._body(*args, **kwargs)
+
+        def run(tensors: list[tf.Tensor]) -> TracedResults:
+            value = body(tensors)
+            return TracedResults(value, self._name, _is_elsewhere)
+
+        partitions = self._pipeline.job.config.partitions
+        with tracing():
+            if self._model is None:
+                trace = trace_step(run, self._call.specs, partitions, self._name)
+            else:
+                with without_values(self._model._smp_book):
+                    trace = trace_step(run, self._call.specs, partitions, self._name)
+        reader = Reader(trace)
+        nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        return _Traced(reader, trace.result, common_part(reader, nodes, self._describe))
+
+    def _describe(self, handle: Any) -> str:
+        variable = None if self._model is None else self._model._smp_variable_of(handle)
+        if variable is None:
+            return "a variable from outside of the model"
+        raw = variable.raw
+        return f"the variable {variable.name} of shape {raw.shape}, {raw.dtype.name}"
+
+    def _homes(self, reader: Reader) -> list[int]:
+        decision = self._pipeline.decision
+        if decision is None:
+            return [EVERYWHERE] * len(reader.operations)
+        config = self._pipeline.job.config
+        partition_of = place(reader, config, decision, self._model._smp_variable_of)
+        self._model._smp_take_up(decision)  # a layer may be new
+        owner_of = {}
+        for number, key in reader.handles.items():
+            variable = self._model._smp_variable_of(reader.externals[number])
+            if variable is not None and id(variable.raw) in decision.owner_of:
+                owner_of[key] = decision.owner_of[id(variable.raw)]
+        for number, partition in partition_of.items():
+            touch = reader.touches[number]
+            for key in touch.reads | touch.changes:
+                if key in reader.handles.values():
+                    owner_of.setdefault(key, partition)
+        return homes_of(reader, partition_of, owner_of)
+
+    def _built(
+        self,
+        traced: _Traced,
+        nodes: Sequence[Node],
+        wanted: Sequence[Sequence[Port]],
+        own: Any,
+        returned: Sequence[Port],
+        number: int,
+    ) -> tuple[Program, list[State]]:
+        pipeline = self._pipeline
+        try:
+            return build(
+                traced.reader,
+                nodes,
+                traced.common,
+                wanted,
+                own,
+                returned,
+                pipeline.rank,
+                pipeline.job.config,
+                number,
+                self._name,
+            )
+        except StateCrossing as error:
+            one, other = nodes[error.one].name, nodes[error.other].name
+            raise ValueError(
+                f"step {self._name}: {one} and {other} touch one variable, one in the forward and"
+                " one in the backward pass, and one changes it; expected changes in one of them, as"
+                " microbatches overlap. Change the variable outside of the step, from what it"
+                " returns."
+            ) from None
+
+    def _on_this_rank(self, do: Callable[[], Any]) -> Any:
+        """Does something that may fail here; then the others are told."""
+        try:
+            return do()
+        except BaseException as error:
+            self._pipeline.driver.refuse(error)
+            raise
+
+    # ---- with the others ---------------------------------------------------------------------
+
+    @property
+    def _ranks(self) -> tuple[int, ...]:
+        return self._pipeline.job.members(GroupKind.PP)
+
+    def _agree(self, what: str, value: Any) -> list[Any]:
+        does = f"{what} step {self._name}"
+        return [
+            pickle.loads(each) for each in self._pipeline.driver.agree(does, pickle.dumps(value))
+        ]
+
+    def _raise_difference(self, common: Common) -> None:
+        everyone = self._agree("compares its trace of", common.lines)
+        for rank, theirs in zip(self._ranks, everyone, strict=True):
+            if theirs != everyone[0]:
+                one, other = first_difference(everyone[0], theirs)
+                raise SMDDPMismatch(
+                    f"step {self._name}: ranks of one replica have traced different steps. The"
+                    f" first difference: rank {self._ranks[0]} has {one}, and rank {rank} has"
+                    f" {other}. Expected the same model and the same code on all of them: layers in"
+                    " the same order and of the same sizes, and nothing in the step that depends"
+                    " on the rank."
+                )
+
+
+def _is_elsewhere(tensor: Any) -> bool:
+    """Whether a returned tensor is a gradient that another rank has."""
+    trace = current_trace()
+    return trace is not None and any(each is tensor for each in trace.elsewhere)

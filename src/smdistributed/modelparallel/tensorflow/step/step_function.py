@@ -1,0 +1,153 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`@smp.step`: a function that is called with a batch, and runs once for each microbatch.
+
+What a call does: its arguments are bound, and make a signature. For a new signature the body is
+traced, cut and made into a program (`preparing`), together with the other ranks of the pipeline.
+Then the driver runs the program: at once, or when the user's graph runs.
+
+Source: TensorFlow modelparallel specification, sections 3 and 5.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter
+from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
+from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
+from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
+
+__all__ = ["StepFunction", "step"]
+
+_OF_TF_FUNCTION = frozenset(inspect.signature(tf.function).parameters) - {"func"}
+# Those that steps take into account; compilation is left out below, others change nothing here.
+_COMPILING = ("jit_compile", "experimental_compile")
+
+
+class StepFunction:
+    """What `@smp.step` makes of a function.
+
+    No descriptor: scripts decorate functions without `self` in a class, and call them as methods.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        input_signature: Sequence[Any] | None,
+        autograph: bool,
+        non_split_inputs: Iterable[str] | None,
+        input_split_axes: Mapping[str, int] | None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._name = str(getattr(function, "__name__", function))
+        self._converts = autograph
+        self._splitter = ArgumentSplitter(
+            function,
+            non_split_inputs=non_split_inputs,
+            input_split_axes=input_split_axes,
+            input_signature=input_signature,
+        )
+        self._prepared: dict[Hashable, Prepared] = {}
+        self._pipeline: Pipeline | None = None  # of which those are
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a step; every rank of the pipeline calls it, with the same batch.
+
+        Returns: the containers that the function returns, with a `StepOutput` for each value.
+
+        Raises:
+            SMPNotInitialized: before `smp.init()`.
+            ValueError: a batch does not divide.
+            RuntimeError: inside of another step.
+            SMDDPMismatch: ranks of the pipeline have traced different steps.
+            StepAborted: another rank has failed; says which, and how.
+            Exception: what the function, or an operation on this rank, raised.
+        """
+        if current_trace() is not None:
+            raise RuntimeError(
+                f"{self._name} was called inside of a step; expected steps one after the other."
+                " Call the plain function there: its __wrapped__."
+            )
+        pipeline = current_pipeline(f"the step function {self._name}")
+        if pipeline is not self._pipeline:
+            self._prepared.clear()
+            self._pipeline = pipeline
+        call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
+        prepared = self._prepared.get(call.signature)
+        if prepared is None:
+            with tf.init_scope():
+                prepared = prepare(pipeline, self._name, self._body(), call)
+            self._prepared[call.signature] = prepared
+        pieces = [call.pieces(number) for number in range(call.microbatches)]
+        if tf.executing_eagerly():
+            rows = pipeline.run(prepared.program, pieces)
+        else:
+            rows = pipeline.bridges.call_in_graph(prepared.program, pieces, prepared.touched)
+        return prepared.gather(rows)
+
+    def _body(self) -> Callable[..., Any]:
+        if not self._converts:
+            return self._function
+        autograph = tf.__internal__.autograph
+        here = autograph.control_status_ctx()
+        enabled = type(here)(status=type(here.status).ENABLED)
+        converted: Callable[..., Any] = autograph.tf_convert(self._function, enabled)
+        return converted
+
+
+def step(
+    fn: Callable[..., Any] | None = None,
+    *,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    non_split_inputs: Iterable[str] | None = None,
+    input_split_axes: Mapping[str, int] | None = None,
+    **of_tf_function: Any,
+) -> Any:
+    """Decorates a function that takes a batch: it runs once for each microbatch.
+
+    `@smp.step`, `@smp.step()`, `@smp.step(input_signature=[...])`.
+
+    Args:
+        input_signature: `tf.TensorSpec`s of the arguments, of the whole batch.
+        autograph: convert Python's `if` and `while` on tensors, as `tf.function` does.
+        non_split_inputs: names of arguments that every microbatch gets whole.
+        input_split_axes: by name of argument, the axis along which its tensors are cut.
+        of_tf_function: other arguments of `tf.function` are accepted and change nothing; to compile
+            (`jit_compile=True`) is refused with a warning.
+
+    Raises:
+        TypeError: an argument that neither this nor `tf.function` has.
+    """
+    unknown = sorted(set(of_tf_function) - _OF_TF_FUNCTION - set(_COMPILING))
+    if unknown:
+        raise TypeError(
+            f"smp.step() got {unknown[0]}; expected input_signature, autograph, non_split_inputs,"
+            " input_split_axes, or an argument of tf.function."
+        )
+    if any(of_tf_function.get(key) for key in _COMPILING):
+        get_logger().warning(
+            "smp.step: jit_compile=True is ignored: a step communicates, and XLA cannot compile"
+            " that. Leave it out."
+        )
+
+    def decorate(function: Callable[..., Any]) -> StepFunction:
+        return StepFunction(
+            function,
+            input_signature=input_signature,
+            autograph=autograph,
+            non_split_inputs=non_split_inputs,
+            input_split_axes=input_split_axes,
+        )
+
+    return decorate if fn is None else decorate(fn)
