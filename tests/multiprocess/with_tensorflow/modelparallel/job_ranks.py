@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -440,4 +441,16 @@ def check_a_job_without_replicas(rank: int, size: int) -> None:
     assert state.job.replica_group is None
     assert not sdp.is_initialized()
     assert smp.allgather(rank, smp.MP_GROUP) == list(range(size))
-    smp.barrier()  # the end of the process does the rest
+    smp.barrier()
+
+
+def check_what_was_sent_before_the_end_arrives(rank: int, size: int) -> None:
+    smp.reset()
+    smp.init({"partitions": size})
+    if rank == 0 and size > 1:
+        smp.send(tagged(0, LARGE), size - 1, smp.WORLD_RANK)
+        smp.reset()
+    elif rank == size - 1 and size > 1:
+        time.sleep(0.2)
+        require_same(smp.recv_from(0, smp.WORLD_RANK), tagged(0, LARGE))
+    assert "torch" not in sys.modules
