@@ -57,13 +57,19 @@ def tell(job: BaseJob) -> None:
     get_logger().debug("rank %d of %d: %s", job.rank, job.size, members)
 
 
-def tell_of_another_call(rank: int, config: Mapping[str, Any] | None, advice: str) -> None:
-    """Warns that `smp.init()` was called again; `advice` is what to do, after a colon."""
+def tell_of_another_call(rank: int, config: Any, advice: str) -> None:
+    """Warns that `smp.init()` was called again.
+
+    Args:
+        rank: of this process.
+        config: what it was given, whatever that is.
+        advice: what to do; a sentence that goes on after a colon.
+    """
     say(
         rank,
         "smp.init() was called again: initialized already, ignoring this call%s. The first one"
         " counts: %s",
-        f" and its configuration {dict(config)}" if config else "",
+        f" and its configuration {config!r}" if config else "",
         advice,
     )
 
