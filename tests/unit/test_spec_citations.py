@@ -22,9 +22,11 @@ SUFFIXES = (".py", ".pyi", ".h", ".cc", ".c")
 PACKAGES = ("dataparallel", "modelparallel", "launch")
 
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?(?![\d.]*\d))"
-# "dataparallel specification, sections 3.2", "specification's table, section 3.3", "(spec, 6.5)".
+# "dataparallel specification, sections 3.2", "specification's table, section 3.3", "(spec, 6.5)",
+# "TensorFlow modelparallel specification, section 2".
 _BEGIN = re.compile(
-    r"(?:(?P<name>\w+)\s+)?\b[Ss]pec(?:ification)?\b(?:'s\s+\w+)?[\s,(]+(?:sections?\s+)?" + _NUMBER
+    r"(?:(?P<name>(?:TensorFlow\s+)?\w+)\s+)?\b[Ss]pec(?:ification)?\b(?:'s\s+\w+)?[\s,(]+(?:sections?\s+)?"
+    + _NUMBER
 )
 # What may follow a number: "(a note)", ", row 5", ", points 1 and 2".
 _NOTE = re.compile(
@@ -69,10 +71,15 @@ def _between(first: str, last: str) -> list[str]:
 @functools.cache
 def _headings(name: str) -> list[str] | None:
     """The numbers of a document's headings; None if there is no such document."""
-    path = SPEC / f"{name}.md"
+    path = SPEC / f"{_file_name(name)}.md"
     if not path.is_file():
         return None
     return re.findall(r"^#+ (\d+(?:\.\d+)?)\.? ", path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _file_name(name: str) -> str:
+    """`modelparallel-tensorflow` of "TensorFlow modelparallel"; of one word that word."""
+    return "-".join(reversed(name.split())).lower()
 
 
 def _mistakes(text: str, default_name: str | None = None) -> list[str]:
@@ -84,11 +91,13 @@ def _mistakes(text: str, default_name: str | None = None) -> list[str]:
             mistakes.append(
                 f"section {numbers[0]} of which document?"
                 if name is None
-                else f"there is no docs/spec/{name}.md"
+                else f"there is no docs/spec/{_file_name(name)}.md"
             )
             continue
         missing = [number for number in numbers if number not in headings]
-        mistakes += [f"docs/spec/{name}.md has no section {number}" for number in missing]
+        mistakes += [
+            f"docs/spec/{_file_name(name)}.md has no section {number}" for number in missing
+        ]
     return mistakes
 
 
@@ -114,7 +123,7 @@ def test_what_is_cited_is_there() -> None:
     assert num_citations > 200, "citations have a form that this test does not know"
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", [*PACKAGES, "TensorFlow modelparallel"])
 def test_no_number_stands_twice(name: str) -> None:
     headings = _headings(name)
     assert headings
@@ -128,6 +137,8 @@ def test_no_number_stands_twice(name: str) -> None:
         ("modelparallel specification, sections 3.2, 3.5 and\n    // 4.2.", "3.2 3.5 4.2"),
         ("modelparallel specification, sections 3.2 to 3.4 and 8", "3.2 3.3 3.4 8"),
         ("modelparallel specification, sections 0 to 2", "0 1 2"),
+        ("modelparallel specification, section 1; TensorFlow modelparallel", "1"),
+        ("TensorFlow\n    modelparallel specification, sections 3.4 and 6.2.", "3.4 6.2"),
         ("specification, section 3.2, row 6, and section 3.3, rows 1 to 4.", "3.2 3.3"),
         ("specification, sections 3.1 (a), 4.6 (b) and 12 (points 2, 10).", "3.1 4.6 12"),
         ("specification, section 12, point 2; sections 4.4 (c) and 5.2", "12 4.4 5.2"),
@@ -148,6 +159,8 @@ def test_forms_of_citations(text: str, expected: str) -> None:
         ("dataparallel specification, section 99.", "dataparallel.md has no section 99"),
         ("modelparallel specification, sections 3.11 to 3.13.", "has no section 3.13"),
         ("specification, section 3.", "section 3 of which document?"),
+        ("TensorFlow modelparallel specification, section 6.10.", "tensorflow.md has no section"),
+        ("TensorFlow dataparallel specification, section 1.", "no docs/spec/dataparallel-tensor"),
     ],
 )
 def test_mistakes_are_found(text: str, mistake: str) -> None:
