@@ -9,7 +9,7 @@ So a decision made on one step holds for another, such as an evaluation, whose g
 With `auto_partition` off, contexts (`smp.partition`) place operations; variables go where they are
 used.
 
-Source: TensorFlow modelparallel specification, sections 3.2 to 4 and 5.6.
+Source: TensorFlow modelparallel specification, sections 3.2 to 3.5, 4 and 5.6.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a traced graph: TensorFlow's operations in, plain nodes out.
 
-Source: TensorFlow modelparallel specification, sections 3.2 to 4.
+Source: TensorFlow modelparallel specification, sections 3.2 to 3.5 and 4.
 """
 
 from __future__ import annotations
