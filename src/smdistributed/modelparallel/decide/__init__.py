@@ -3,5 +3,6 @@
 """What model parallelism decides before anything is done: pure functions, for every framework.
 
 `config` reads the user's parameters, `topology` says which rank holds what, `partition` says which
-module goes where (`partition_file` stores it), and `schedules` say which rank does what when.
+module or operation goes where (`partition_file` stores that of modules), and `schedules` say which
+rank does what when.
 """
