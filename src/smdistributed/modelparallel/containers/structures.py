@@ -23,6 +23,7 @@ a BatchEncoding, the factory of a defaultdict. Leaves in attributes travel too, 
 | ModelOutput of Hugging Face | values that are not None | as a dict; attributes mirror items |
 | other `Mapping` | values, in order | called with a dict |
 | dataclass instance | fields | attribute by attribute |
+| wrapper of `open_as` | those of what it stands for | as what it stands for, not wrapped |
 
 Like copying and unpickling, putting together calls no `__init__`, `__post_init__` or user's
 `__setitem__`, except for the other `Mapping`s, whose insides are unknown. Cached properties are
@@ -53,6 +54,7 @@ __all__ = [
     "is_mutable",
     "map_leaves",
     "never_open",
+    "open_as",
     "open_results_of",
     "slot_names",
     "stands_twice",
@@ -433,10 +435,28 @@ class _Dataclass(_Kind):
         return f".{meta[index]}"
 
 
+class _Wrapper(_Kind):
+    """Something around a container, of which it is a copy or a proxy."""
+
+    def __init__(self, cls: type, plain: type) -> None:
+        super().__init__(cls)
+        inner = _find_kind(plain)
+        assert inner is not None
+        self._plain, self._inner = plain, inner
+        self.may_have_attributes = False
+
+    def open(self, obj: Any) -> tuple[Any, Iterable[Any]]:
+        return self._inner.open(self._plain(obj))
+
+    def build(self, meta: Any, items: list[Any]) -> Any:
+        return self._inner.build(meta, items)
+
+
 _MOST_CLASSES = 10_000
 
 _never_containers: tuple[type, ...] = (enum.Enum, BaseException)
 _opened_modules: frozenset[str] = frozenset()
+_wrappers: dict[type, type] = {}
 
 
 class _Kinds(dict[type, _Kind | None]):
@@ -472,7 +492,19 @@ def open_results_of(module: str) -> None:
     _kinds.clear()
 
 
+def open_as(wrapper: type, plain: type) -> None:
+    """Says that instances of a class stand for a list, dict or tuple, and show its items.
+
+    What has been taken apart comes back without the wrapper, which knows of the old items.
+    """
+    _wrappers[wrapper] = plain
+    _kinds.clear()
+
+
 def _find_kind(cls: type) -> _Kind | None:
+    for wrapper, plain in _wrappers.items():
+        if issubclass(cls, wrapper):
+            return _Wrapper(cls, plain)
     if issubclass(cls, _never_containers):
         return None
     if issubclass(cls, tuple):

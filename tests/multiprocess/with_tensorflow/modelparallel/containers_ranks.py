@@ -197,6 +197,21 @@ def check_tensors_are_inputs_wherever_they_are(rank: int, size: int) -> None:
     assert again.seen[0].shape == (2,)
     plain = Settings(rate=0.1)
     assert bind(plain).rebuild([])[0][0] is plain
+    for value in ([1], plain):
+        assert bind(value, non_split_inputs=["images"]).rebuild([])[0][0] is value
+
+
+def check_what_modules_wrap(rank: int, size: int) -> None:
+    for module in (tf.Module(), *(keras.layers.Dense(1) for keras in _kerases())):
+        module.batch = {"list": [rows(), None], "tuple": (rows(),)}
+        call = bind(module.batch, module.batch["list"])
+        for number, (args, _) in enumerate(microbatches(call)):
+            part = rows()[2 * number : 2 * number + 2]
+            for batch in (args[0]["list"], args[0]["tuple"], args[1]):
+                np.testing.assert_array_equal(batch[0], part)
+            assert args[0]["list"][1] is None
+            assert set(args[0]) == {"list", "tuple"}
+        assert len(call.specs) == 3
 
 
 def check_objects_that_cut_themselves(rank: int, size: int) -> None:
@@ -514,7 +529,7 @@ def check_the_shared_rules(rank: int, size: int) -> None:
         def split(
             self, function: Any, args: Any, kwargs: Any, count: int, **options: Any
         ) -> list[Any]:
-            return microbatches(ArgumentSplitter(function, **options).bind(args, kwargs, count))
+            return ArgumentSplitter(function, **options).split(args, kwargs, count)
 
         def gather(self, values: list[Any]) -> Any:
             return gather_outputs(values)

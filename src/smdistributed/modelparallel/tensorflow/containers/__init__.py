@@ -12,6 +12,8 @@ The rules are those of `smdistributed.modelparallel.containers`. Here is TensorF
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from smdistributed.modelparallel.containers.structures import (
@@ -21,6 +23,7 @@ from smdistributed.modelparallel.containers.structures import (
     is_container,
     map_leaves,
     never_open,
+    open_as,
 )
 
 __all__ = ["LEAF", "Structure", "flatten", "is_container", "map_leaves"]
@@ -29,3 +32,16 @@ __all__ = ["LEAF", "Structure", "flatten", "is_container", "map_leaves"]
 never_open(
     tf.Tensor, tf.Variable, tf.__internal__.CompositeTensor, tf.__internal__.tracking.AutoTrackable
 )
+
+
+def _open_wrappers() -> None:
+    """Lists, dicts and tuples that TensorFlow made of those that a model or module was given."""
+    module = tf.Module()
+    plains: tuple[Any, ...] = ([], {}, ())
+    for plain in plains:
+        module.wrapped = plain
+        if type(module.wrapped) is not type(plain):
+            open_as(type(module.wrapped), type(plain))
+
+
+_open_wrappers()

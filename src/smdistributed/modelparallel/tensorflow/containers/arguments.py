@@ -101,6 +101,16 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
         signature = (microbatches, len(positional), tuple(keys), *binding.signature)
         return BoundCall(microbatches, signature, binding.inputs, nodes, len(positional), keys)
 
+    def split(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], microbatches: int
+    ) -> list[Call]:
+        """The arguments of each microbatch, in the order of the batch.
+
+        Raises: as `bind`, and `BoundCall.pieces`.
+        """
+        call = self.bind(args, kwargs, microbatches)
+        return [call.rebuild(call.pieces(number)) for number in range(microbatches)]
+
     def indivisible(
         self, rule: Rule, structure: Structure, index: int, count: int
     ) -> tuple[str, str]:
@@ -371,6 +381,9 @@ class _Binding:
         waiting = None if specs is None else iter(specs)
         if CUTTING.treatment_of(type(value)) is not Treatment.OPEN:
             return self._leaf(value, rule, LEAF, 0, rule.is_whole, waiting)
+        if rule.is_whole and not CUTTING.holds_something_to_cut(value):
+            self.signature.append(_key_of(value))
+            return _Constant(value)
         leaves, structure = flatten(value, CUTTING.stays_whole)
         self._sign_structure(structure)
         items = [

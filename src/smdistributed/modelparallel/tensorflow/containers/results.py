@@ -35,7 +35,7 @@ __all__ = ["TracedResults", "gather_outputs"]
 
 
 class TracedResults:
-    """The results of one microbatch, symbolic.
+    """The results of one microbatch, symbolic; made in the graph of the trace.
 
     Args:
         value: what the body returned.
