@@ -148,7 +148,7 @@ def gather(values: Sequence[Any], gather_leaf: Callable[[tuple[Any, ...]], Any])
     for index, column in enumerate(columns):
         if index in structure.attribute_leaves:
             gathered.append(column[0])
-        elif all(value is None for value in column):
+        elif column[0] is None and all(value is None for value in column):
             gathered.append(None)
         else:
             gathered.append(gather_leaf(column))
