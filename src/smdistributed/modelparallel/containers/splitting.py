@@ -251,7 +251,7 @@ class ArgumentSplitter:
         self._function = function
         self._cutting = cutting
         self._tensor = cutting.tensor
-        self._name = str(getattr(function, "__qualname__", None) or function)
+        self.name = str(getattr(function, "__qualname__", None) or function)
         self._whole = frozenset(non_split_inputs or ())
         self._axes: dict[str, Any] = dict(input_split_axes or {})
         self._ragged = ragged
@@ -336,7 +336,7 @@ class ArgumentSplitter:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(
-                f"{self._name}: {error}; expected the arguments {signature}. Correct the call of"
+                f"{self.name}: {error}; expected the arguments {signature}. Correct the call of"
                 " the step function."
             ) from None
         parameters = signature.parameters.values()
@@ -388,7 +388,7 @@ class ArgumentSplitter:
                 unknown = sorted(names - parameters.keys())
                 if unknown:
                     raise ValueError(
-                        f"{option} of {self._name} names {', '.join(map(repr, unknown))}; expected"
+                        f"{option} of {self.name} names {', '.join(map(repr, unknown))}; expected"
                         f" names of its parameters: {', '.join(parameters) or '(it has none)'}."
                         " Correct the name in the decorator, or add the parameter."
                     )
@@ -547,12 +547,12 @@ class ArgumentSplitter:
         return ValueError(
             f"{self.where(rule, structure, index)} has shape {self._cutting.shape(tensor)}, in"
             f" which there is no axis {rule.axis}; expected one of {-dims} to {dims - 1}. Correct"
-            f" input_split_axes of {self._name}, or name the argument in non_split_inputs."
+            f" input_split_axes of {self.name}, or name the argument in non_split_inputs."
         )
 
     def where(self, rule: Rule, structure: Structure, index: int) -> str:
         """Which leaf of which argument, for messages."""
-        return f"Argument {structure.paths(rule.name)[index]} of {self._name}"
+        return f"Argument {structure.paths(rule.name)[index]} of {self.name}"
 
 
 def weights_of(size: int, pieces: int) -> list[float]:

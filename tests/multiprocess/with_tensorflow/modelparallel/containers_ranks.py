@@ -144,6 +144,10 @@ def check_sizes_that_do_not_divide(rank: int, size: int) -> None:
     np.testing.assert_array_equal(second, rows()[2:4])
     with pytest.raises(ValueError, match=words):
         later.cut([rows(30)])
+    with pytest.raises(ValueError, match="2 tensors were given to a call of 1"):
+        later.cut([rows(), rows()])
+    assert later.describe() == ["images: float32 (None, 3)"]
+    assert bind([rows(), 1], 2).describe() == ["images[0]: float32 (8, 3)"]
 
 
 # ---- signatures ----------------------------------------------------------------------------------
@@ -301,6 +305,19 @@ def check_input_signatures(rank: int, size: int) -> None:
     assert fixed.bind(({"a": tf.zeros((3, 8))},), {}, N).specs[0].shape == (3, 2)
     with pytest.raises(TypeError, match="expected one for each of the 1 specs"):
         fixed.bind(({"a": tf.zeros((3, 8))}, 2), {}, N)
+
+    def many(a: Any, *rest: Any, more: Any = 1, **others: Any) -> None: ...
+
+    splitter = ArgumentSplitter(many, input_signature=[tf.TensorSpec([None])] * 2)
+    assert len(splitter.bind((tf.ones(8), np.ones(8)), {}, N).specs) == 2
+    for args, kwargs in (
+        ((tf.ones(8),), {}),
+        ((tf.ones(8), tf.ones(8), tf.ones(8)), {}),
+        ((tf.ones(8), tf.ones(8)), {"more": 2}),
+        ((tf.ones(8), tf.ones(8)), {"other": 2}),
+    ):
+        with pytest.raises(TypeError, match="expected one for each of the 2 specs"):
+            splitter.bind(args, kwargs, N)
     with pytest.raises(TypeError, match=r"input_signature holds 3; expected a tf.TensorSpec"):
         ArgumentSplitter(train, input_signature=[3])
 
@@ -380,6 +397,8 @@ def check_accumulation_into_a_variable(rank: int, size: int) -> None:
         found = output.accumulate("variable", variable)
         np.testing.assert_array_equal(found, rows(2) + 0.5)
         np.testing.assert_array_equal(tf.convert_to_tensor(variable), rows(2) + 0.5)
+    with pytest.raises(TypeError, match="variable of int32, which holds no mean"):
+        output.accumulate(var=tf.Variable(tf.ones((2, 3), tf.int32)))
     output.accumulate("add_n", variables[0].assign_add(tf.ones((2, 3))))
     np.testing.assert_array_equal(variables[0], rows(2) + 1.5)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ from smdistributed.modelparallel.tensorflow.containers.cutting import CUTTING, r
 from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 
 __all__ = ["ArgumentSplitter", "BoundCall"]
+
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ArgumentSplitter(splitting.ArgumentSplitter):
@@ -99,7 +102,9 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
             for number, (value, rule) in enumerate([*positional, *keyword])
         ]
         signature = (microbatches, len(positional), tuple(keys), *binding.signature)
-        return BoundCall(microbatches, signature, binding.inputs, nodes, len(positional), keys)
+        return BoundCall(
+            self.name, microbatches, signature, binding.inputs, nodes, len(positional), keys
+        )
 
     def split(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], microbatches: int
@@ -111,20 +116,6 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
         call = self.bind(args, kwargs, microbatches)
         return [call.rebuild(call.pieces(number)) for number in range(microbatches)]
 
-    def indivisible(
-        self, rule: Rule, structure: Structure, index: int, count: int
-    ) -> tuple[str, str]:
-        """What the error of a size says before the size, and behind it."""
-        before = f"{structure.paths(rule.name)[index]}: "
-        behind = (
-            f" elements along axis {rule.axis} of this argument of {self._name}, which is not"
-            f" divisible by {count} microbatches; expected a multiple of {count}. Let every batch"
-            " have such a size (Dataset.batch with drop_remainder=True leaves a smaller last one"
-            " out), change the parameter microbatches, or name an argument that is not a batch in"
-            " non_split_inputs."
-        )
-        return before, behind
-
     def _conform(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[list[tf.TensorSpec]]]:
@@ -135,15 +126,17 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(
-                f"{self._name}: {error}; expected the arguments {signature}. Correct the call of"
+                f"{self.name}: {error}; expected the arguments {signature}. Correct the call of"
                 " the step function."
             ) from None
         given = list(bound.arguments)
         bound.apply_defaults()
-        names = list(signature.parameters)
-        if len(given) > len(self._specs) or len(bound.args) < len(self._specs) or bound.kwargs:
+        names = _names_by_position(signature, len(bound.args))
+        count = len(self._specs)
+        undescribed = set(names[count:]) | (set(given) - set(names))
+        if len(names) < count or undescribed & set(given):
             raise TypeError(
-                f"{self._name} was called with the arguments {', '.join(given) or '(none)'};"
+                f"{self.name} was called with the arguments {', '.join(given) or '(none)'};"
                 f" expected one for each of the {len(self._specs)} specs of its input_signature."
                 " Correct the call, or the input_signature."
             )
@@ -159,7 +152,7 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
         specs, expected = flatten(spec)
         if structure != expected:
             raise ValueError(
-                f"Argument {name} of {self._name} is nested otherwise than its input_signature:"
+                f"Argument {name} of {self.name} is nested otherwise than its input_signature:"
                 f" {structure.difference(expected)}; expected {expected!r}. Correct the call, or"
                 " the input_signature."
             )
@@ -175,17 +168,24 @@ class ArgumentSplitter(splitting.ArgumentSplitter):
             tensor = tf.convert_to_tensor(leaf, dtype=spec.dtype)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Argument {path} of {self._name} is no tensor of {spec.dtype.name} ({error});"
+                f"Argument {path} of {self.name} is no tensor of {spec.dtype.name} ({error});"
                 f" expected {spec}, as its input_signature says. Cast it, or correct the"
                 " input_signature."
             ) from error
         if not spec.shape.is_compatible_with(tensor.shape):
             raise ValueError(
-                f"Argument {path} of {self._name} has shape {tensor.shape}; expected {spec.shape}"
+                f"Argument {path} of {self.name} has shape {tensor.shape}; expected {spec.shape}"
                 " for the whole batch, as its input_signature says. Pass such a batch, or correct"
                 " the input_signature."
             )
         return tensor
+
+
+def _names_by_position(signature: inspect.Signature, count: int) -> list[str]:
+    """The parameters of so many positional arguments; that of `*rest` for each that it collects."""
+    names = [p.name for p in signature.parameters.values() if p.kind in _BY_POSITION][:count]
+    rest = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), "")
+    return names + [rest] * (count - len(names))
 
 
 def _require_specs(input_signature: Sequence[Any]) -> list[Any]:
@@ -210,13 +210,13 @@ class _Input:
             itself.
         axis: along which it is cut; None: it is not.
         spec: of what a microbatch gets.
-        words: for the error of a size that does not divide, before the size and behind it.
+        path: how it is reached, from the name of its argument.
     """
 
     tensors: list[tf.Tensor]
     axis: int | None
     spec: tf.TensorSpec
-    words: Callable[[], tuple[str, str]] | None = None
+    path: Callable[[], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,6 +267,7 @@ class BoundCall:
 
     def __init__(
         self,
+        name: str,
         microbatches: int,
         signature: Hashable,
         inputs: list[_Input],
@@ -274,6 +275,7 @@ class BoundCall:
         num_positional: int,
         keys: list[str],
     ) -> None:
+        self._name = name
         self.microbatches = microbatches
         self.signature = signature
         self.specs = [each.spec for each in inputs]
@@ -303,6 +305,11 @@ class BoundCall:
         Raises:
             ValueError: a size does not divide.
         """
+        if len(tensors) != len(self.tensors):
+            raise ValueError(
+                f"{len(tensors)} tensors were given to a call of {len(self.tensors)}; expected"
+                " exactly as many. Pass one for each of its tensors."
+            )
         columns: list[Sequence[tf.Tensor]] = []
         waiting = iter(tensors)
         for each in self._inputs:
@@ -311,6 +318,14 @@ class BoundCall:
         if not columns:
             return [[] for _ in range(self.microbatches)]
         return [list(row) for row in zip(*columns, strict=True)]
+
+    def describe(self) -> list[str]:
+        """Path, dtype and shape of each tensor of the whole batch: for people, and other ranks."""
+        return [
+            f"{each.path()}: {tensor.dtype.name} {tuple(tensor.shape)}"
+            for each in self._inputs
+            for tensor in each.tensors
+        ]
 
     def rebuild(self, tensors: Sequence[tf.Tensor]) -> Call:
         """Positional and keyword arguments of the body around the inputs of one microbatch.
@@ -337,15 +352,28 @@ class BoundCall:
     def _column(self, each: _Input, tensors: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         """What the microbatches get for an input."""
         count = self.microbatches
-        if each.words is None or each.axis is None:
+        if each.axis is None:
             return tensors if len(tensors) == count else tensors * count
         (tensor,) = tensors
         size = tensor.shape[each.axis]
         if count > 1 and size is None:
-            tensor = require_divisible(tensor, each.axis, count, *each.words())
+            before, behind = _indivisible(each.path(), self._name, each.axis, count)
+            tensor = require_divisible(tensor, each.axis, count, before, behind)
         elif size is not None and size % count:
-            raise ValueError(str(size).join(each.words()))
+            words = _indivisible(each.path(), self._name, each.axis, count)
+            raise ValueError(str(size).join(words))
         return [tensor] if count == 1 else list(CUTTING.cut(tensor, count, each.axis))
+
+
+def _indivisible(path: str, name: str, axis: int, count: int) -> tuple[str, str]:
+    """What the error of a size says before the size, and behind it."""
+    behind = (
+        f" elements along axis {axis} of this argument of {name}, which is not divisible by"
+        f" {count} microbatches; expected a multiple of {count}. Let every batch have such a size"
+        f" ({CUTTING.complete_batches}), change the parameter microbatches, or name an argument"
+        " that is not a batch in non_split_inputs."
+    )
+    return f"{path}: ", behind
 
 
 def _build(node: _Node, tensors: Sequence[tf.Tensor]) -> Any:
@@ -414,7 +442,7 @@ class _Binding:
             spec = None if specs is None else next(specs)
             shape = tensor.shape if spec is None else spec.shape
             if is_whole or tensor.shape.rank == 0:
-                return self._whole(tensor, shape)
+                return self._whole(tensor, shape, _path(rule, structure, index))
             return self._cut(tensor, shape, rule, structure, index)
         if not is_whole:
             if treatment is Treatment.SLICE or callable(getattr(leaf, "smp_slice", None)):
@@ -424,7 +452,7 @@ class _Binding:
         elif treatment is Treatment.REFUSED:
             if isinstance(leaf, StepOutput):
                 self._splitter.refuse_or_warn(leaf, treatment, rule, structure, index)
-            return self._composite(leaf)
+            return self._composite(leaf, _path(rule, structure, index))
         self.signature.append(_key_of(leaf))
         return _Constant(leaf)
 
@@ -440,8 +468,8 @@ class _Binding:
                 " what the model takes."
             ) from error
 
-    def _whole(self, tensor: tf.Tensor, shape: tf.TensorShape) -> _Place:
-        return self._input(_Input([tensor], None, tf.TensorSpec(shape, tensor.dtype)))
+    def _whole(self, tensor: tf.Tensor, shape: tf.TensorShape, path: Callable[[], str]) -> _Place:
+        return self._input(_Input([tensor], None, tf.TensorSpec(shape, tensor.dtype), path))
 
     def _cut(
         self,
@@ -460,16 +488,17 @@ class _Binding:
         rank = len(tensor.shape)
         if not -rank <= rule.axis < rank:
             raise self._splitter.no_axis(tensor, rule, structure, index)
-        words = functools.partial(self._splitter.indivisible, rule, structure, index, self._count)
+        path = _path(rule, structure, index)
         sizes = [None] * rank if shape.rank is None else shape.as_list()
         size = sizes[rule.axis]
         for known in (tensor.shape[rule.axis], size):
             if known is not None and known % self._count:
-                raise ValueError(str(known).join(words()))
+                words = _indivisible(path(), self._splitter.name, rule.axis, self._count)
+                raise ValueError(str(known).join(words))
         if size is not None:
             sizes[rule.axis] = size // self._count
         spec = tf.TensorSpec(sizes, tensor.dtype)
-        return self._input(_Input([tensor], rule.axis, spec, words))
+        return self._input(_Input([tensor], rule.axis, spec, path))
 
     def _sliced(self, obj: Any, rule: Rule, structure: Structure, index: int) -> _Node:
         """Of an object that cuts itself."""
@@ -485,9 +514,10 @@ class _Binding:
                 )
         self._sign_structure(made)
         columns = zip(*(leaves for leaves, _ in taken_apart), strict=True)
-        return _Container(made, [self._column(list(column), where) for column in columns])
+        path = _path(rule, structure, index)
+        return _Container(made, [self._column(list(column), where, path) for column in columns])
 
-    def _column(self, values: list[Any], where: str) -> _Node:
+    def _column(self, values: list[Any], where: str, path: Callable[[], str]) -> _Node:
         if CUTTING.treatment_of(type(values[0])) is Treatment.CUT:
             tensors = [tf.convert_to_tensor(value) for value in values]
             dtype, shape = tensors[0].dtype, tensors[0].shape
@@ -498,7 +528,7 @@ class _Binding:
                         " Correct smp_slice."
                     )
                 shape = shape.most_specific_compatible_shape(tensor.shape)
-            return self._input(_Input(tensors, None, tf.TensorSpec(shape, dtype)))
+            return self._input(_Input(tensors, None, tf.TensorSpec(shape, dtype), path))
         key = _key_of(values[0])
         if any(_key_of(value) != key for value in values):
             raise TypeError(
@@ -509,11 +539,11 @@ class _Binding:
         self.signature.append(key)
         return _Constant(values[0])
 
-    def _composite(self, value: Any) -> _Composite:
+    def _composite(self, value: Any, path: Callable[[], str]) -> _Composite:
         spec = tf.type_spec_from_value(value)
         self.signature.append(spec)
         components = tf.nest.flatten(value, expand_composites=True)
-        return _Composite(spec, [self._whole(each, each.shape).number for each in components])
+        return _Composite(spec, [self._whole(each, each.shape, path).number for each in components])
 
     def _input(self, found: _Input) -> _Place:
         self.signature.append(
@@ -524,6 +554,11 @@ class _Binding:
 
     def _sign_structure(self, structure: Structure) -> None:
         self.signature.append(_structure_key(structure))
+
+
+def _path(rule: Rule, structure: Structure, index: int) -> Callable[[], str]:
+    """How a leaf is reached; worked out when it is asked for."""
+    return lambda: structure.paths(rule.name)[index]
 
 
 # ---- the signature -------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class StepOutput(MicrobatchOutputs[Any]):
 
         Raises:
             ValueError: there is no such method, or static shapes differ.
-            TypeError: the outputs are strings.
+            TypeError: the outputs are strings, or `var` is of integers.
         """
         if method not in _METHODS:
             raise ValueError(
@@ -116,7 +116,14 @@ class StepOutput(MicrobatchOutputs[Any]):
         mean = self._mean("accumulate", _add_up)
         if var is None or mean is None:
             return mean
-        mean = tf.cast(tf.convert_to_tensor(mean), var.dtype)
+        mean, dtype = tf.convert_to_tensor(mean), tf.as_dtype(var.dtype)
+        if not (dtype.is_floating or dtype.is_complex):
+            raise TypeError(
+                f"accumulate(var=...) with a variable of {dtype.name}, which holds no mean"
+                f" ({mean.dtype.name}); expected one of a floating-point dtype. Pass another"
+                " variable, or none."
+            )
+        mean = tf.cast(mean, dtype)
         var.assign(mean)
         return tf.convert_to_tensor(var)
 
