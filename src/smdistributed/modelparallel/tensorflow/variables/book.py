@@ -34,6 +34,7 @@ from smdistributed.modelparallel.tensorflow.variables.creation import (
 )
 from smdistributed.modelparallel.tensorflow.variables.drawing import (
     InitialValue,
+    mark_drawn_seeds,
     seed_of,
     seed_of_the_script,
 )
@@ -181,6 +182,7 @@ def without_values(book: Book) -> Iterator[None]:
     is there when it is made (`tf.Variable(tensor)`) has it until `Book.allocate`, on every rank.
     """
     guard_slots()
+    mark_drawn_seeds()
     with creator_scope(book.create):
         yield
 

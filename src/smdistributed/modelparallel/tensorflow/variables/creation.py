@@ -31,7 +31,7 @@ from smdistributed.modelparallel.tensorflow.remedies.patching import replace
 __all__ = ["KerasVariable", "creator_scope", "eager_value"]
 
 # Makes what `fit` counts batches with.
-_COUNTERS_OF_TF_KERAS = "_init_batch_counters"
+_COUNTERS_OF_TF_KERAS = "_create_counter_variable"
 _FIRST = 1000  # TensorFlow asks its creators by priority; its own have 100 or less
 
 # Makes the variable of such keyword arguments, which are those of `tf.Variable`.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import random
 import sys
@@ -29,7 +30,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # the state of eager random numbers is nowhere else
 
-__all__ = ["InitialValue", "seed_of", "seed_of_the_script"]
+from smdistributed.modelparallel.tensorflow.remedies.patching import replace
+
+__all__ = ["InitialValue", "mark_drawn_seeds", "seed_of", "seed_of_the_script"]
 
 
 def seed_of_the_script() -> int | None:
@@ -48,6 +51,26 @@ def seed_of(job_seed: int, path: str, occurrence: int) -> int:
     """
     text = f"{job_seed}/{path}/{occurrence}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) % (2**31 - 1) + 1
+
+
+class _DrawnSeed(int):
+    """A seed that Keras 3 has drawn. Some layers hand it on as if it were one of the script."""
+
+
+def mark_drawn_seeds() -> None:
+    """Marks the seeds that initializers of Keras 3 draw. May be called again."""
+    if "keras" in sys.modules:
+        from keras.src.backend import random as random_of_keras
+
+        replace(random_of_keras, "make_default_seed", _marking)
+
+
+def _marking(draw: Callable[[], int]) -> Callable[[], int]:
+    return functools.wraps(draw)(lambda: _DrawnSeed(draw()))
+
+
+def _is_drawn(seed: Any) -> bool:
+    return seed is None or isinstance(seed, _DrawnSeed)
 
 
 @dataclasses.dataclass
@@ -150,7 +173,7 @@ def _seeded_initializer(initializer: Any, seed: int, keeps_its_seed: bool) -> It
             initializer.seed = (
                 seed if of_the_script is None else seed_of(of_the_script, str(seed), 0)
             )
-        elif initializer._init_seed is None and not keeps_its_seed:
+        elif _is_drawn(initializer._init_seed) and not keeps_its_seed:
             initializer.seed = seed
         try:
             yield
