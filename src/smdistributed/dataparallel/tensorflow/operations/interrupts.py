@@ -9,6 +9,9 @@ all groups are aborted. That ends the operation, TensorFlow returns, and Python 
 `KeyboardInterrupt`, within a second or so. TensorFlow is just making its own error then, and turns
 it into a `RuntimeError` that says so. The other ranks hear that this one was interrupted.
 
+What else has something under way, on a thread that Python does not interrupt, ends that and no
+group (`also_end`).
+
 Only for a Ctrl-C that would raise `KeyboardInterrupt`: scripts that handle it in another way go on.
 
 Source: our choice.
@@ -24,11 +27,12 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 
 from smdistributed.collectives import Communicator
 
-__all__ = ["watch"]
+__all__ = ["also_end", "watch"]
 
 # What the main thread gets to handle the signal by itself, as it does outside of TensorFlow.
 _PATIENCE_S = 0.5
@@ -36,6 +40,8 @@ _LOOK_S = 0.05
 
 # Whose ranks may be waited for.
 _groups: Mapping[int, Communicator] = {}
+# What ends other things that are under way, and returns whether there were any.
+_enders: list[weakref.WeakMethod[Callable[[str], bool]]] = []
 # Python writes the number of each signal here; None: nobody listens. Once there, it stays: Python
 # lets go of it on its main thread only, and whatever got its number would be written to.
 _wakeup: socket.socket | None = None
@@ -46,8 +52,25 @@ def watch(groups: Mapping[int, Communicator]) -> None:
 
     Not where something else does, such as an event loop.
     """
-    global _groups, _wakeup
+    global _groups
     _groups = groups
+    _begin_to_listen()
+
+
+def also_end(end: Callable[[str], bool]) -> None:
+    """From now on a Ctrl-C also calls this method, as long as its object lives.
+
+    Args:
+        end: gets the reason, must not wait, and returns whether it has ended anything; if so, the
+            groups stay as they are. It is called on a thread of this module.
+    """
+    _enders[:] = [each for each in _enders if each() is not None]
+    _enders.append(weakref.WeakMethod(end))
+    _begin_to_listen()
+
+
+def _begin_to_listen() -> None:
+    global _wakeup
     if _wakeup is not None or threading.current_thread() is not threading.main_thread():
         return  # Python allows it to no other thread
     reading, writing = socket.socketpair()
@@ -67,8 +90,14 @@ def _listen(reading: socket.socket) -> None:
         while numbers := reading.recv(64):
             is_ctrl_c = signal.SIGINT in numbers
             if is_ctrl_c and _raises_interrupt() and _is_stuck_in_tensorflow():
-                for group in list(_groups.values()):
-                    group.native.abort("interrupted by its user")
+                _end("interrupted by its user")
+
+
+def _end(reason: str) -> None:
+    if any(end(reason) for each in _enders if (end := each()) is not None):
+        return
+    for group in list(_groups.values()):
+        group.native.abort(reason)
 
 
 def _raises_interrupt() -> bool:
@@ -100,6 +129,7 @@ def _forget_in_child() -> None:
     """A forked child must not write into what its parent listens to."""
     global _groups, _wakeup
     _groups = {}
+    _enders.clear()
     if _wakeup is None:
         return
     with contextlib.suppress(ValueError):

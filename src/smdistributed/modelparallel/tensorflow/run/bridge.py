@@ -28,6 +28,7 @@ from smdistributed._common.error_text import error_text
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPError
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
+from smdistributed.dataparallel.tensorflow.operations import interrupts
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
 from smdistributed.modelparallel.tensorflow.run.program import Program
@@ -52,6 +53,7 @@ class Bridges:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        interrupts.also_end(driver.interrupt)
         with tf.init_scope():
             self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
         self._bridges: weakref.WeakValueDictionary[Program, _Bridge] = weakref.WeakValueDictionary()
@@ -88,11 +90,11 @@ class Bridges:
 
 
 def _graphs() -> Iterator[Any]:
-    """The graph that is being made, and those around it."""
+    """The graph that is being made, and the functions around it."""
     graph = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    yield graph
+    while (graph := getattr(graph, "outer_graph", None)) is not None and graph.building_function:
         yield graph
-        graph = getattr(graph, "outer_graph", None)
 
 
 def _keep(graph: Any, bridge: _Bridge) -> None:

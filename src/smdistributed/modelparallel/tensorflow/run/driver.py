@@ -283,12 +283,15 @@ class Driver:
             self._mail.tell_abort(self._text_for_others(error))
             self._mail.end()
 
-    def interrupt(self, reason: str) -> None:
-        """Ends what another thread than Python's main one does here, with KeyboardInterrupt.
+    def interrupt(self, reason: str) -> bool:
+        """Ends what is under way here with KeyboardInterrupt; on the main thread Python does.
 
-        Any thread may call it; it does not wait. Nothing happens where nothing is under way.
+        Any thread may call it; it does not wait.
+
+        Returns:
+            Whether anything is.
         """
-        self._mail.interrupt(reason)
+        return self._mail.interrupt(reason)
 
     # --- failures --------------------------------------------------------------------------------
 

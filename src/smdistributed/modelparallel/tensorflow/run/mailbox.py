@@ -102,13 +102,19 @@ class Mailbox:
         while not is_there():
             self._sort(wait.next_message(self.channel))
 
-    def interrupt(self, reason: str) -> None:
-        """Ends what is under way in another thread than Python's main one, which has its own way.
+    def interrupt(self, reason: str) -> bool:
+        """Ends what is under way; on Python's main thread Python does.
 
         Any thread may call it; it does not wait.
+
+        Returns:
+            Whether anything is.
         """
+        if self._receive is _nothing:
+            return False
         if self._thread is not threading.main_thread():
             self._interruption = reason
+        return True
 
     def require_no_interrupt(self) -> None:
         """Raises KeyboardInterrupt if `interrupt` was called."""

@@ -1,0 +1,72 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks are told when one of them dies, stops, leaves or is interrupted in a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine_speed import scaled
+from tensorflow_harness import run_tensorflow_ranks
+
+RANKS = Path(__file__).with_name("driver_fault_ranks.py")
+NUM_RANKS = 3
+VICTIM = 1
+OTHERS = (0, 2)
+SOON_S = scaled(2.0)
+DEADLINE_S = 60.0
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
+both_ways = pytest.mark.parametrize("is_in_graph", [False, True], ids=["eager", "graph"])
+
+
+def _told(fault: str, is_in_graph: bool, timeout_s: float = 60.0) -> list[Any]:
+    outcomes = run_tensorflow_ranks(
+        f"{RANKS}:run_fault",
+        NUM_RANKS,
+        fault,
+        is_in_graph,
+        env={"SMDDP_TIMEOUT_SECONDS": str(timeout_s)},
+        check=False,
+        deadline_s=DEADLINE_S,
+    )
+    told = [outcome.value for outcome in outcomes]
+    for rank in OTHERS:
+        assert told[rank] is not None, outcomes[rank]
+        assert told[rank]["threads"] == []
+    return told
+
+
+def _require_class(told: Any, name: str, is_in_graph: bool) -> None:
+    assert f"{name}: " in told["text"] if is_in_graph else told["type_name"] == name, told
+
+
+@both_ways
+def test_a_killed_rank_is_named(is_in_graph: bool) -> None:
+    told = _told("killed", is_in_graph)
+    for rank in OTHERS:
+        _require_class(told[rank], "SMDDPPeerLost", is_in_graph)
+        assert "rank 1 (host" in told[rank]["text"], told
+        assert told[rank]["after_s"] < SOON_S, told
+
+
+@both_ways
+def test_a_rank_that_has_left_is_named(is_in_graph: bool) -> None:
+    told = _told("left", is_in_graph)
+    for rank in OTHERS:
+        _require_class(told[rank], "SMDDPPeerLost", is_in_graph)
+        assert "rank 1 (host" in told[rank]["text"], told
+        assert told[rank]["after_s"] < SOON_S, told
+
+
+@both_ways
+def test_ctrl_c_in_a_step(is_in_graph: bool) -> None:
+    told = _told("interrupted", is_in_graph)
+    assert "KeyboardInterrupt" in told[0]["type_name"] + told[0]["text"], told
+    assert told[0]["after_s"] < SOON_S, told
+    for rank in (1, 2):
+        _require_class(told[rank], "StepAborted", is_in_graph)
+        assert "rank 0 (partition 0, host" in told[rank]["text"], told
+        assert "KeyboardInterrupt" in told[rank]["text"], told
