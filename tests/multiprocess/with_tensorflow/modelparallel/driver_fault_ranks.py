@@ -14,9 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from machine_speed import scaled
+
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 VICTIM = 1
+LAST = 2
 
 
 def run_fault(rank: int, world_size: int, fault: str, is_in_graph: bool) -> Any:
@@ -38,7 +41,7 @@ def run_fault(rank: int, world_size: int, fault: str, is_in_graph: bool) -> Any:
         step = tf.function(run) if is_in_graph else run
         step()
         job.group.barrier()
-        told = globals()[f"_{fault}"](rank, chain, step)
+        told = globals()[f"_{fault}"](rank, chain, step, job)
         # Where the group is not lost, the next step runs.
         if fault.startswith("interrupted"):
             chain.fail_from_now_on(lambda *_: None)
@@ -52,27 +55,31 @@ def _threads_after(job: Any) -> list[str]:
     return [each.name for each in threading.enumerate() if "smp" in each.name]
 
 
-def _killed(rank: int, chain: Any, step: Callable[[], Any]) -> Any:
+def _killed(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> Any:
     if rank == VICTIM:
         chain.fail_from_now_on(lambda phase, _: os.kill(os.getpid(), signal.SIGKILL))
     return _told_by(step)
 
 
-def _stopped(rank: int, chain: Any, step: Callable[[], Any]) -> Any:
-    """Its harness ends it afterwards."""
-    if rank == VICTIM:
+def _stopped(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> Any:
+    """Rank 2 stops, for which rank 1 waits, for which rank 0 waits. In the end rank 0 kills it."""
+    if rank == LAST:
         chain.fail_from_now_on(lambda phase, _: os.kill(os.getpid(), signal.SIGSTOP))
-    return _told_by(step)
+    told = _told_by(step)
+    if rank == 0:
+        time.sleep(scaled(1.0))  # rank 1 hears of it as well
+        os.kill(job.group.topology()[LAST]["pid"], signal.SIGKILL)
+    return told
 
 
-def _left(rank: int, chain: Any, step: Callable[[], Any]) -> Any:
+def _left(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> Any:
     """As a script that ends early; its group is closed on the way out."""
     if rank == VICTIM:
         return _told_by(lambda: None)
     return _told_by(step)
 
 
-def _interrupted(rank: int, chain: Any, step: Callable[[], Any]) -> Any:
+def _interrupted(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> Any:
     """Rank 0 waits for rank 1, which is in a segment for long."""
     if rank == VICTIM:
         chain.fail_from_now_on(lambda phase, microbatch: time.sleep(1.0 if microbatch == 1 else 0))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 both_ways = pytest.mark.parametrize("is_in_graph", [False, True], ids=["eager", "graph"])
 
 
-def _told(fault: str, is_in_graph: bool, timeout_s: float = 60.0) -> list[Any]:
+def _told(
+    fault: str, is_in_graph: bool, timeout_s: float = 60.0, survivors: Sequence[int] = OTHERS
+) -> list[Any]:
     outcomes = run_tensorflow_ranks(
         f"{RANKS}:run_fault",
         NUM_RANKS,
@@ -33,7 +36,7 @@ def _told(fault: str, is_in_graph: bool, timeout_s: float = 60.0) -> list[Any]:
         deadline_s=DEADLINE_S,
     )
     told = [outcome.value for outcome in outcomes]
-    for rank in OTHERS:
+    for rank in survivors:
         assert told[rank] is not None, outcomes[rank]
         assert told[rank]["threads"] == []
     return told
@@ -70,3 +73,15 @@ def test_ctrl_c_in_a_step(is_in_graph: bool) -> None:
         _require_class(told[rank], "StepAborted", is_in_graph)
         assert "rank 0 (partition 0, host" in told[rank]["text"], told
         assert "KeyboardInterrupt" in told[rank]["text"], told
+
+
+def test_a_stopped_rank_is_named_after_the_timeout() -> None:
+    """Also by a rank that waits for another one, which waits for the stopped one."""
+    timeout_s = scaled(1.5)
+    told = _told("stopped", True, timeout_s, survivors=(0, 1))
+    for rank in (0, 1):
+        assert "Of rank 2 (partition 2, host" in told[rank]["text"], told
+        assert "Of rank 1" not in told[rank]["text"], told
+        assert timeout_s <= told[rank]["after_s"] < timeout_s + SOON_S, told
+    classes = [each["type_name"] + each["text"] for each in told[:2]]
+    assert any("SMDDPTimeoutError" in each for each in classes), told

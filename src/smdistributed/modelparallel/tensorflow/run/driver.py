@@ -66,7 +66,7 @@ class Driver:
     ) -> None:
         self._rank = rank
         self._members = list(members)
-        self._mail = Mailbox(channel, rank, len(self._members), timeout_s)
+        self._mail = Mailbox(channel, rank, [str(member) for member in members], timeout_s)
         self._plans: weakref.WeakKeyDictionary[Program, Plan] = weakref.WeakKeyDictionary()
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()

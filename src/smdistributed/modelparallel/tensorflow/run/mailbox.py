@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
@@ -36,6 +37,8 @@ Receive = Callable[[int, Header, bytes, Incoming], None]
 # How often a thread looks whether it has been interrupted, if Python tells another one.
 _LOOK_S = 0.2
 _MAIN_LOOK_S = 5.0
+# How long a rank that has waited too long waits for others to say that they are there.
+_ANSWER_S = 0.5
 
 
 class Mailbox:
@@ -43,20 +46,23 @@ class Mailbox:
 
     Args:
         channel: between its ranks.
-        rank, size: in the group.
+        rank: in the group.
+        names: of its ranks, for people.
         timeout_s: how long to wait for one thing.
 
     Attributes:
         number: of what is under way, or was last.
     """
 
-    def __init__(self, channel: Channel, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, channel: Channel, rank: int, names: Sequence[str], timeout_s: float) -> None:
         self.channel = channel
         self.rank = rank
-        self.size = size
+        self.size = len(names)
         self.number = 0
+        self._names = names
         self._timeout_s = timeout_s
         self._early: list[Incoming] = []
+        self._present: set[int] = set()
         self._receive: Receive = _nothing
         self._interruption = ""
         self._thread = threading.main_thread()
@@ -99,8 +105,30 @@ class Mailbox:
         is_main = self._thread is threading.main_thread()
         look_s = _MAIN_LOOK_S if is_main else _LOOK_S
         wait = Wait(awaited, self._timeout_s, SMDDPTimeoutError, look_s, self.require_no_interrupt)
-        while not is_there():
-            self._sort(wait.next_message(self.channel))
+        try:
+            while not is_there():
+                self._sort(wait.next_message(self.channel))
+        except SMDDPTimeoutError as error:
+            silent = self._silent()
+            if not is_there():
+                raise SMDDPTimeoutError(f"{error} {self._words(silent)}") from None
+
+    def _silent(self) -> list[int]:
+        """The ranks that do not answer: whom this one waits for may itself wait for another."""
+        self._present = {self.rank}
+        for rank in self.others:
+            self.post(rank, Kind.PROBE)
+        end = time.monotonic() + _ANSWER_S
+        while len(self._present) < self.size and (left_s := end - time.monotonic()) > 0:
+            if (message := self.channel.next_message(left_s)) is not None:
+                self._sort(message)
+        return [rank for rank in self.others if rank not in self._present]
+
+    def _words(self, silent: Sequence[int]) -> str:
+        if not silent:
+            return "All other ranks of the pipeline answer; they wait as well."
+        named = ", ".join(self._names[rank] for rank in silent)
+        return f"Of {named} nothing is heard: stopped, at work, or elsewhere in its script."
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way; on Python's main thread Python does.
@@ -138,6 +166,12 @@ class Mailbox:
     def _sort(self, message: Incoming) -> None:
         header = message.header
         fields = header_of(header)
+        if fields.kind == Kind.PROBE:
+            self.post(message.source, Kind.PRESENT)
+            return
+        if fields.kind == Kind.PRESENT:
+            self._present.add(message.source)
+            return
         if fields.number > self.number:
             self._early.append(message)
         elif fields.number == self.number:

@@ -33,6 +33,8 @@ class Kind(enum.IntEnum):
     END = 2  # from rank 0: all have
     ABORT = 3  # what is under way has failed
     AGREE = 4  # what the sender brings to an agreement
+    PROBE = 5  # the sender has waited too long: who is there?
+    PRESENT = 6  # the answer
 
 
 # Kind, code of the dtype, dimensions, padding, program, number, edge, microbatch; then the sizes.
