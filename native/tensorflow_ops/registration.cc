@@ -12,6 +12,7 @@
 #include "tensorflow_ops/api.h"
 #include "tensorflow_ops/dtypes.h"
 #include "tensorflow_ops/operations.h"
+#include "tensorflow_ops/raising.h"
 #include "tensorflow_ops/tickets.h"
 
 namespace smd::tensorflow_ops {
@@ -268,6 +269,15 @@ constexpr Definition kDefinitions[] = {
      &destroyNothing,
      nullptr,
      &computeSettle},
+    {"SmddpRaise",
+     {"text: uint8"},
+     {"nothing: uint8"},
+     {},
+     &sameShapes<0>,
+     &createNothing,
+     &destroyNothing,
+     nullptr,
+     &computeRaise},
 };
 
 void define(const Definition& definition, const StatusPtr& status) {

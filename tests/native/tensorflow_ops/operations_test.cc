@@ -699,5 +699,18 @@ TEST(KernelsErrors, ClosingTheGroupEndsWhatIsUnderWayAndWhatComesLater) {
   EXPECT_TRUE(late->wait().text.ends_with("; in a test")) << late->wait().text;
 }
 
+TEST(Raise, FailsWithItsTextIfThereIsOne) {
+  registerOnce();
+  const std::string text = "StepAborted: rank 1";
+  for (const std::size_t size : {std::size_t{0}, text.size()}) {
+    TfTensor tensor = makeTensor(TfType::kUInt8, {static_cast<std::int64_t>(size)});
+    std::copy_n(text.begin(), size, dataOf<std::uint8_t>(tensor));
+    OpRun run("SmddpRaise", tensor, {});
+    EXPECT_EQ(run.wait().code, size == 0 ? TfCode::kOk : TfCode::kAborted);
+    EXPECT_EQ(run.wait().text, text.substr(0, size));
+  }
+  EXPECT_EQ(numHeld().load(), 0);  // of TensorFlow's tensors
+}
+
 }  // namespace
 }  // namespace smd::tensorflow_ops::test

@@ -15,6 +15,7 @@ Two ways to carry them out, one interface:
     builds             which builds of TensorFlow take the kernels
     uncaught           the last line of an error that ends the script
     interrupts         Ctrl-C while TensorFlow waits
+    raising            an error whose text comes from the graph
 
 Bucketing, averaging of integers, sparse tensors and so on are for the callers; here every call is
 one collective on tensors of one dtype.

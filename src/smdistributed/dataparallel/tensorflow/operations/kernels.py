@@ -35,8 +35,10 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "can_raise",
     "clear_group",
     "is_available",
+    "raised",
     "set_group",
 ]
 
@@ -89,6 +91,20 @@ def is_available() -> tuple[bool, str]:
     if problem := library.problem().decode(errors="replace"):
         return False, problem
     return builds.judge(library.path, _try_in_child)
+
+
+@functools.cache
+def can_raise() -> bool:
+    """Whether `raised` is there: other than collectives it relies on nothing but C functions."""
+    try:
+        return not _library().problem() and hasattr(_operations(), "smddp_raise")
+    except (OSError, AttributeError, tf.errors.OpError):
+        return False
+
+
+def raised(text: Any) -> Any:
+    """Fails with a text, uint8 of shape [n]: `tf.errors.AbortedError`. An empty one comes back."""
+    return _operations().smddp_raise(text)
 
 
 def set_group(number: int, group: Communicator) -> None:

@@ -29,6 +29,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPError
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.operations import interrupts
+from smdistributed.dataparallel.tensorflow.operations.raising import raised_if_any
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
 from smdistributed.modelparallel.tensorflow.run.program import Program
@@ -201,7 +202,7 @@ def _crossing(
             number = count.assign_add(1, read_value=True)
             with tf.control_dependencies([requests.enqueue([number, *tensors])]):
                 failure, *found = _answer_to(number, answers, program)
-        with tf.control_dependencies([_raised(failure)]):
+        with tf.control_dependencies([raised_if_any(failure)]):
             found = [tf.identity(tensor) for tensor in found]
         for tensor, spec in zip(found, results, strict=True):
             tensor.set_shape(spec.shape)
@@ -228,16 +229,3 @@ def _answer_to(number: Any, answers: Any, program: Program) -> list[Any]:
         parallel_iterations=1,
     )
     return list(answer)
-
-
-def _raised(failure: Any) -> Any:
-    """Fails where there is a text."""
-
-    def fail() -> Any:
-        return tf.numpy_function(_raise, [failure], tf.bool)
-
-    return tf.cond(tf.equal(failure, ""), lambda: tf.constant(True), fail)
-
-
-def _raise(failure: bytes) -> Any:
-    raise tf.errors.AbortedError(None, None, failure.decode())
