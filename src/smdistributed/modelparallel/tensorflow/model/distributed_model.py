@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -178,7 +178,7 @@ class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] #
     def _smp_variable_of(self, handle: Any) -> ModelVariable | None:
         """The variable of a handle; None if it is not the model's."""
         private: _Private = self._smp_private
-        return private.variable_of(handle, self.smp_all_variables)
+        return private.variable_of(handle, lambda: self.smp_all_variables)
 
     def _smp_take_up(self, decision: Decision) -> None:
         """Gives this rank's variables their values, and marks the others."""
@@ -222,6 +222,7 @@ class _Private:
         self.shows_all = False
         self._found: dict[int, ModelVariable] = {}
         self._kept: list[Any] = []
+        self._taken: collections.Counter[str] = collections.Counter()
 
     @contextlib.contextmanager
     def showing_all(self) -> Iterator[None]:
@@ -232,11 +233,14 @@ class _Private:
         finally:
             self.shows_all = before
 
-    def variable_of(self, handle: Any, variables: Sequence[Any]) -> ModelVariable | None:
+    def variable_of(
+        self, handle: Any, variables: Callable[[], Sequence[Any]]
+    ) -> ModelVariable | None:
+        """The variable of a handle; None if it is not among them."""
         record = self.book.record_of(handle)
         if record is not None:
             return self._named(record.raw, record.path, record.nbytes)
-        for each in variables:  # made before the model, and given to it
+        for each in variables():  # made before the model, and given to it
             if raw(each).handle is handle:
                 found = raw(each)
                 path = str(getattr(each, "path", each.name))
@@ -248,10 +252,9 @@ class _Private:
         """The same for each variable; names are made unique."""
         known = self._found.get(id(variable))
         if known is None:
-            taken = collections.Counter(each.name for each in self._found.values())
-            name, occurrence = path, 2
-            while name in taken:
-                name, occurrence = f"{path}#{occurrence}", occurrence + 1
+            self._taken[path] += 1
+            occurrence = self._taken[path]
+            name = path if occurrence == 1 else f"{path}#{occurrence}"
             known = self._found[id(variable)] = ModelVariable(name, variable, nbytes)
             self._kept.append(variable)
         return known

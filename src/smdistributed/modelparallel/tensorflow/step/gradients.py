@@ -26,6 +26,7 @@ from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
 __all__ = ["gradients_in_step"]
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def gradients_in_step(loss: Any, variables: Any) -> list[Any]:
     """The gradients of a loss in the step that is traced now.
 
