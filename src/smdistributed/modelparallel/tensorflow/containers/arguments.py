@@ -15,7 +15,7 @@ What the body sees of an argument that is no tensor is what the first call with 
 passed. So the signature has plain values by value and type, containers by what is in them, and
 other objects by identity.
 
-Source: TensorFlow modelparallel specification, section 5 (splitting, `input_signature`).
+Source: TensorFlow modelparallel specification, section 5.2.
 """
 
 from __future__ import annotations

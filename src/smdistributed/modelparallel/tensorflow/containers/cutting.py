@@ -13,7 +13,7 @@
 
 NumPy's arrays become tensors, as they do in `tf.function`. A variable is not a batch (our choice).
 
-Source: TensorFlow modelparallel specification, section 5 (splitting).
+Source: TensorFlow modelparallel specification, section 5.2.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 
 Attributes that a container has beside its items are those of the first microbatch (our choice).
 
-Source: TensorFlow modelparallel specification, section 5 (returns).
+Source: TensorFlow modelparallel specification, section 5.2.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`smp.StepOutput`: one tensor for each microbatch, eager or symbolic.
 
-Source: TensorFlow modelparallel specification, section 5 (StepOutput), and section 3 (variables of
-other ranks).
+Source: TensorFlow modelparallel specification, sections 3.4 (variables of other ranks) and 5.3.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class StepOutput(MicrobatchOutputs[Any]):
         ValueError: there are no outputs.
         TypeError: one is not a tensor.
 
-    Source: TensorFlow modelparallel specification, section 5 (StepOutput).
+    Source: TensorFlow modelparallel specification, section 5.3.
     """
 
     __slots__ = ()
