@@ -503,13 +503,16 @@ def check_variables_of_all_kinds(rank: int, size: int) -> None:
         with tf.__internal__.FuncGraph("build").as_default():
             placeholder = tf.compat.v1.placeholder(tf.float32, [2])
             assert "lambda" in raised(ValueError, tf.Variable, placeholder * 2)
+            constant = (K.Variable if IS_KERAS_3 else tf.Variable)(0.5, name="constant")
+            taken = tf.Variable(tf.fill([2], 4.0))
     elsewhere = tf.Variable(1.0)
-    assert [record.raw for record in book.records][-2:] == kept
+    assert [record.raw for record in book.records][-4:-2] == kept
     assert all(record.raw is not elsewhere for record in book.records)
     assert (empty.shape, half.dtype, grows.shape) == ([0, 3], tf.bfloat16, [None])
     raised(VariableWithoutValueError, half.numpy)
     book.allocate(lambda record: True)
     assert bool(flag.numpy())
+    assert (float(constant), taken.numpy().tolist()) == (0.5, [4, 4])
     assert text.numpy() == b"text"
     assert empty.numpy().shape == (0, 3)
     assert half.numpy().tolist() == [1, 1]

@@ -17,7 +17,9 @@ __all__ = ["gradients", "is_elsewhere", "is_tracing", "raw", "set_hooks"]
 
 def raw(variable: Any) -> Any:
     """The `tf.Variable` of a variable of Keras 3; anything else as it is."""
-    return variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable)
+    if isinstance(variable, tf.Variable):
+        return variable
+    return getattr(variable, "_value", variable)  # `.value` may be a copy in another dtype
 
 
 def _plain_gradients(loss: Any, params: Sequence[Any]) -> list[Any]:

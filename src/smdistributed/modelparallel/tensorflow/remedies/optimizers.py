@@ -156,11 +156,9 @@ def _local_pairs(grads_and_vars: Iterable[Any]) -> list[Any]:
             " `optimizer.apply_gradients(zip([g.accumulate() for g in gradients],"
             " model.trainable_variables))` with what it gives."
         )
-    return [pair for pair in grads_and_vars if not (pair[0] is None and _is_elsewhere(pair[1]))]
-
-
-def _is_elsewhere(variable: Any) -> bool:
-    return hooks.is_elsewhere(variable)
+    return [
+        pair for pair in grads_and_vars if pair[0] is not None or not hooks.is_elsewhere(pair[1])
+    ]
 
 
 def _of_keras_3(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable  # it is not public
 
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError, SMPError
+from smdistributed.modelparallel.tensorflow.remedies import hooks
 
 __all__ = [
     "GuardedVariable",
@@ -220,18 +221,17 @@ def raw(variable: Any) -> Any:
 
     Its dtype is the one that is stored, also under a policy of mixed precision.
     """
-    if not isinstance(variable, tf.Variable):
-        return variable._value  # of Keras 3; `.value` may be a copy in another dtype
     if isinstance(variable, GuardedVariable):
         return variable
-    return getattr(variable, "_variable", variable)  # of tf-keras, under mixed precision
+    if isinstance(variable, tf.Variable):
+        return getattr(variable, "_variable", variable)  # of tf-keras, under mixed precision
+    return hooks.raw(variable)
 
 
 def is_elsewhere(variable: Any) -> bool:
     """Whether another rank owns a variable. False before that is decided, and of other tensors."""
-    if not isinstance(variable, tf.Variable) and not hasattr(variable, "_value"):
-        return False
-    return getattr(raw(variable), "state", None) is State.ELSEWHERE
+    guarded = raw(variable)
+    return isinstance(guarded, GuardedVariable) and guarded.state is State.ELSEWHERE
 
 
 def mark_elsewhere(variable: Any, partition: int, rank: int) -> None:
@@ -282,8 +282,9 @@ def require_value(variable: Any, action: str) -> None:
         VariableWithoutValueError: which rank owns it has not been decided.
         VariableElsewhereError: another rank owns it.
     """
-    state = getattr(variable, "state", State.HERE)
-    if state in (State.HERE, State.ASSIGNED) or _is_graph_that_nothing_runs():
+    if not isinstance(variable, GuardedVariable):
+        return
+    if variable.state in (State.HERE, State.ASSIGNED) or _is_graph_that_nothing_runs():
         return
     raise _absence(variable, action)
 
@@ -299,11 +300,11 @@ def require_here(variable: Any, action: str) -> None:
         VariableWithoutValueError: which rank owns it has not been decided.
         VariableElsewhereError: another rank owns it.
     """
-    if getattr(variable, "state", State.HERE) is not State.HERE:
+    if isinstance(variable, GuardedVariable) and variable.state is not State.HERE:
         raise _absence(variable, action)
 
 
-def _absence(variable: Any, action: str) -> Exception:
+def _absence(variable: GuardedVariable, action: str) -> Exception:
     error: Exception
     if variable.state is not State.ELSEWHERE:
         error = VariableWithoutValueError(

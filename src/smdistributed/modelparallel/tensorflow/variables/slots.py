@@ -50,8 +50,7 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_slot(self: Any, *args: Any, **kwargs: Any) -> Any:
         variable = args[0] if args else _first_of(_NAMES, kwargs)
-        if isinstance(variable, tf.Variable) or hasattr(variable, "_value"):
-            require_here(raw(variable), f"A slot of the optimizer {type(self).__name__} for it")
+        require_here(raw(variable), f"A slot of the optimizer {type(self).__name__} for it")
         return original(self, *args, **kwargs)
 
     return make_slot
