@@ -88,6 +88,19 @@ def _interrupted(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> An
     return _told_by(step)
 
 
+def _interrupted_at_the_end(rank: int, chain: Any, step: Callable[[], Any], job: Any) -> Any:
+    """Rank 1 has run its list and waits for the others, of which rank 0 takes its time."""
+    if rank == 0:
+        chain.fail_from_now_on(
+            lambda phase, microbatch: time.sleep(
+                1.0 if (phase, microbatch) == ("backward", 3) else 0
+            )
+        )
+    elif rank == VICTIM:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return _told_by(step)
+
+
 @dataclasses.dataclass
 class _Told:
     type_name: str

@@ -75,6 +75,14 @@ def test_ctrl_c_in_a_step(is_in_graph: bool) -> None:
         assert "KeyboardInterrupt" in told[rank]["text"], told
 
 
+def test_ctrl_c_where_a_rank_waits_for_the_others_to_end_the_step() -> None:
+    """Rank 0 hears that all have run their lists before it hears of the interrupt."""
+    told = _told("interrupted_at_the_end", False)
+    assert told[VICTIM]["type_name"] == "KeyboardInterrupt", told
+    for rank in OTHERS:
+        assert told[rank]["type_name"] == "", "the step has ended on some ranks only"
+
+
 def test_a_stopped_rank_is_named_after_the_timeout() -> None:
     """Also by a rank that waits for another one, which waits for the stopped one."""
     timeout_s = scaled(1.5)

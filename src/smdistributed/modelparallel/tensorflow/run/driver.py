@@ -15,7 +15,6 @@ Source: our choice.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -67,7 +66,6 @@ class Driver:
         self._rank = rank
         self._members = list(members)
         self._mail = Mailbox(channel, rank, [str(member) for member in members], timeout_s)
-        self._plans: weakref.WeakKeyDictionary[Program, Plan] = weakref.WeakKeyDictionary()
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()
         # What the step under way has.
@@ -106,7 +104,7 @@ class Driver:
             saved = [variable.read_value() for variable in program.changed]
             try:
                 self._mail.take_early()
-                results = self._run_turns(program)
+                results = self._run_turns(program, program.plan)
                 self._end_together(program)
             except BaseException:
                 if not self._has_ended:
@@ -114,13 +112,6 @@ class Driver:
                         variable.assign(value)
                 raise
             return results
-
-    def _planned(self, program: Program) -> Plan:
-        plan = self._plans.get(program)
-        if plan is None:
-            plan = self._plans[program] = Plan(program)
-            self._names[program.number] = program.name
-        return plan
 
     def _require_pieces(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
         expected = [len(program.arguments)] * program.microbatches
@@ -132,20 +123,22 @@ class Driver:
             )
 
     def _begin_step(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
-        self._plan = self._planned(program)
+        if program.plan is None:
+            program.plan = Plan(program)
+            self._names[program.number] = program.name
+        self._plan = program.plan
         self._program = program
         arguments = [tensor for each in pieces for tensor in each]
         self._places = arguments + [None] * (self._plan.num_places - len(arguments))
 
-    def _run_turns(self, program: Program) -> list[list[Any]]:
-        assert self._plan is not None
+    def _run_turns(self, program: Program, plan: Plan) -> list[list[Any]]:
         places = self._places
         results: list[list[Any]] = [
             [None] * len(program.results) for _ in range(program.microbatches)
         ]
         post = self._mail.channel.post_message
         number = self._mail.number
-        for turn in self._plan.turns:
+        for turn in plan.turns:
             self._turn = turn
             for place, _ in turn.awaited:
                 if places[place] is None:

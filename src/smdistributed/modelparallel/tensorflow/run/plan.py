@@ -65,15 +65,16 @@ class Plan:
     """
 
     def __init__(self, program: Program) -> None:
-        self._program = program
+        self._num_arguments = len(program.arguments)
+        self._microbatches = program.microbatches
         self._places: dict[Any, int] = {}
-        self.num_places = len(program.arguments) * program.microbatches
+        self.num_places = self._num_arguments * self._microbatches
         self.received: dict[int, tuple[int, int]] = {}
-        self.turns = [self._turn(key, microbatch) for key, microbatch in program.turns]
+        segments = program.segments
+        self.turns = [self._turn(segments[key], number) for key, number in program.turns]
         self._find_last_uses()
 
-    def _turn(self, key: Any, microbatch: int) -> Turn:
-        segment = self._program.segments[key]
+    def _turn(self, segment: SegmentCall, microbatch: int) -> Turn:
         inputs = [self._place(source, microbatch, segment) for source in segment.inputs]
         awaited = [
             (place, source.source)
@@ -88,11 +89,11 @@ class Plan:
 
     def _place(self, source: Source, microbatch: int, segment: SegmentCall) -> int:
         if isinstance(source, Argument):
-            return microbatch * len(self._program.arguments) + source.index
+            return microbatch * self._num_arguments + source.index
         if isinstance(source, Received):
             if source.edge not in self.received:
                 self.received[source.edge] = self.num_places, source.source
-                self.num_places += self._program.microbatches
+                self.num_places += self._microbatches
             return self.received[source.edge][0] + microbatch
         if (source, microbatch) not in self._places:
             raise ValueError(

@@ -8,7 +8,7 @@ Source: our choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Argument", "Kept", "Program", "Received", "SegmentCall", "Send", "Source"]
@@ -84,7 +84,7 @@ class SegmentCall:
     results: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Program:
     """Of one step function and signature, on one rank.
 
@@ -97,6 +97,8 @@ class Program:
         arguments: `tf.TensorSpec`s of the arguments of one microbatch.
         results: `tf.TensorSpec`s of the results of one microbatch on this rank.
         changed: the `tf.Variable`s that segments on this rank assign: put back if the step fails.
+        plan: the driver's, made when it first runs the program. Here, and not in a table of the
+            driver's: a plan refers to segments, and these may to the program.
     """
 
     number: int
@@ -107,3 +109,4 @@ class Program:
     arguments: Sequence[Any] = ()
     results: Sequence[Any] = ()
     changed: Sequence[Any] = ()
+    plan: Any = field(default=None, init=False, repr=False)
