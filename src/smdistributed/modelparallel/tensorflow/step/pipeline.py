@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
+from smdistributed._common.settings import process_settings
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
@@ -50,6 +51,7 @@ class Pipeline:
             channel.native,
             job.rank_in(GroupKind.PP),
             members_of(channel.topology(), job.members(GroupKind.PP)),
+            process_settings().timeout_s,
         )
         self.bridges = Bridges(self)  # type: ignore[arg-type] # it runs what this one checks
         self.decision: Decision | None = None
@@ -71,6 +73,10 @@ class Pipeline:
     def failure(self) -> str:
         """Of the driver."""
         return self.driver.failure
+
+    def interrupt(self, reason: str) -> bool:
+        """Of the driver."""
+        return self.driver.interrupt(reason)
 
     def next_number(self) -> int:
         """Of a program; the same on all ranks, as they make the same ones in the same order."""
