@@ -112,6 +112,10 @@ class Pipeline:
                 CHECK_VARIABLE,
             )
 
+    def interrupt(self, reason: str) -> bool:
+        """Ends what is under way; see `Driver.interrupt`."""
+        return self.driver.interrupt(reason)
+
     def close(self) -> None:
         """Ends what belongs to it; graphs that call steps fail from now on."""
         self.bridges.close()
