@@ -27,7 +27,11 @@ PARAMETERS_VARIABLE = "SM_HP_MP_PARAMETERS"
 
 Framework = Literal["torch", "tensorflow"]
 
-_MEMORY_WEIGHTS = {"memory": 0.8, "speed": 0.2}
+# By framework, `memory_weight` as `optimize` says it.
+_MEMORY_WEIGHTS = {
+    "torch": {"memory": 0.8, "speed": 0.2},
+    "tensorflow": {"memory": 1.0, "speed": 0.0},
+}
 # Old name of a key: its name.
 _ALIASES = {"partitions": "pipeline_parallel_degree", "_prescaled_batch": "prescaled_batch"}
 _NEEDS_DDP = ("ddp_port", "ddp_dist_backend")
@@ -357,7 +361,9 @@ def _derived(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     weight = given.get("memory_weight")
     return {
         "active_microbatches": min(active, config.microbatches),
-        "memory_weight": _MEMORY_WEIGHTS[config.optimize] if weight is None else float(weight),
+        "memory_weight": _MEMORY_WEIGHTS[config.framework][config.optimize]
+        if weight is None
+        else float(weight),
         # Attention blocks of different ranks are not checkpointed.
         "checkpoint_attentions": config.checkpoint_attentions
         and config.pipeline_parallel_degree == 1,

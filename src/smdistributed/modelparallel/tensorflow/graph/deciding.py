@@ -14,6 +14,7 @@ Source: TensorFlow modelparallel specification, sections 3.2 to 3.5, 4 and 5.6.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ def decide(reader: Reader, config: Config, variable_of: VariableOf) -> Decision:
         ConfigError: by hand: a layer, or what uses one variable, is in two partitions.
     """
     groups = _Groups(reader, variable_of)
-    graph = Graph(list(groups.nodes()), list(groups.tensors()))
+    graph = Graph(list(groups.nodes(config.auto_partition)), list(groups.tensors()))
     if config.auto_partition:
         assignment = assign_graph(
             graph, config.partitions, config.memory_weight, contiguous=config.contiguous
@@ -228,12 +229,18 @@ class _Groups:
         layer = self.layer_of(number)
         return self.name_of(number) if layer is None else f"the layer {self._names[layer]}"
 
-    def nodes(self) -> Iterator[Node]:
-        """For the decision."""
+    def nodes(self, by_cost: bool) -> Iterator[Node]:
+        """For the decision.
+
+        Args:
+            by_cost: operations of `call` itself go with what they need; else contexts place each.
+        """
         for number in self.operations:
+            layer = self.layer_of(number)
+            of_layer = None if layer is None else self._names[layer]
             yield Node(
                 name=self.name_of(number),
-                layer=self._group_of.get(number),
+                layer=self._group_of.get(number) if by_cost else of_layer,
                 variables=tuple(
                     Variable(each.name, each.nbytes) for each in self.variables_of(number)
                 ),
@@ -277,14 +284,12 @@ class _Groups:
         """By number; unique."""
         labels = self._reader.trace.collector
         assert labels is not None
-        names: list[str] = []
+        taken: collections.Counter[str] = collections.Counter()
+        names = []
         for layer in labels.layers:
             name = str(getattr(layer, "path", "") or layer.name)
-            occurrence = 2
-            unique = name
-            while unique in names:
-                unique, occurrence = f"{name}#{occurrence}", occurrence + 1
-            names.append(unique)
+            taken[name] += 1
+            names.append(name if taken[name] == 1 else f"{name}#{taken[name]}")
         return names
 
     def _grouped(self) -> dict[int, str]:
