@@ -46,10 +46,11 @@ if int(tf.__version__.partition(".")[0]) < 2:
         " TensorFlow 2. Run: pip install smdistributed-open[tensorflow]"
     )
 
-from smdistributed.modelparallel.tensorflow import core, exceptions
+from smdistributed.modelparallel.tensorflow import core, exceptions, remedies
 from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 from smdistributed.modelparallel.tensorflow.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.tensorflow.graph.labels import partition
+from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
 from smdistributed.modelparallel.tensorflow.job.communication import (
     CommGroup,
     RankType,
@@ -100,7 +101,9 @@ from smdistributed.modelparallel.tensorflow.job.ranks import (
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.model.distributed_model import DistributedModel
+from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.step_function import step
+from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
 
 WORLD = CommGroup.WORLD
 MP_GROUP = CommGroup.MP_GROUP
@@ -180,6 +183,13 @@ __all__ = [
     "tp_rank",
     "tp_size",
 ]
+
+remedies.set_hooks(
+    is_tracing=lambda: current_trace() is not None,
+    is_elsewhere=is_elsewhere,
+    gradients=gradients_in_step,
+)
+remedies.install()
 
 _NOT_SAVED = "Checkpoints of models of TensorFlow are to come."
 _OWN_VARIABLES = "Leave it out: each rank allocates the variables of its own partition only."

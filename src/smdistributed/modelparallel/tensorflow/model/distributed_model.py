@@ -20,6 +20,7 @@ import tensorflow as tf
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import MultipleDistributedModelError
+from smdistributed.modelparallel.tensorflow import remedies
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, ModelVariable
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
@@ -44,6 +45,8 @@ class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models h
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         state.require("smp.DistributedModel")
+        remedies.install()  # Keras may have been imported since
+        remedies.require_one_keras(cls)
         if {"inputs", "outputs"} & kwargs.keys():
             raise TypeError(
                 f"{cls.__name__}(inputs=..., outputs=...) is a functional model; expected a"

@@ -11,7 +11,6 @@ Source: TensorFlow modelparallel specification, sections 3.3, 3.4 and 6.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,10 +34,8 @@ def gradients_in_step(loss: Any, variables: Any) -> list[Any]:
         variables: of either Keras, or other tensors of the step; one or several.
 
     Returns:
-        A tensor, or `IndexedSlices`, for each.
-
-    Raises:
-        ValueError: the loss does not depend on a variable that is on this rank.
+        A tensor, or `IndexedSlices`, for each; None where the loss does not depend on it. Those of
+        variables of other ranks are marked in the trace: what the step returns of them is None.
     """
     trace = current_trace()
     assert trace is not None
@@ -49,26 +46,10 @@ def gradients_in_step(loss: Any, variables: Any) -> list[Any]:
     found = taking_gradients(trace, lambda: tf.gradients(loss, sources))
     by_id = {id(each): gradient for each, gradient in zip(sources, found, strict=True)}
     gradients = [by_id[id(each)] for each in wanted]
-    _require_gradients(asked, gradients)
     for each, gradient in zip(asked, gradients, strict=True):
         if _is_variable(each) and is_elsewhere(each) and gradient is not None:
             trace.elsewhere.append(gradient)
     return gradients
-
-
-def _require_gradients(asked: Sequence[Any], gradients: Sequence[Any]) -> None:
-    missing = [
-        getattr(each, "path", each.name)
-        for each, gradient in zip(asked, gradients, strict=True)
-        if gradient is None and _is_variable(each) and not is_elsewhere(each)
-    ]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ValueError(
-            f"The loss does not depend on the variable {missing[0]}{more}, so it has no gradient;"
-            " expected one for each variable that was passed. Leave such variables out, or let the"
-            " model use them."
-        )
 
 
 def _is_variable(value: Any) -> bool:

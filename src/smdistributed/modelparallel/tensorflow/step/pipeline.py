@@ -74,10 +74,6 @@ class Pipeline:
         """Of the driver."""
         return self.driver.failure
 
-    def interrupt(self, reason: str) -> bool:
-        """Of the driver."""
-        return self.driver.interrupt(reason)
-
     def next_number(self) -> int:
         """Of a program; the same on all ranks, as they make the same ones in the same order."""
         return next(self._program_numbers)
