@@ -18,7 +18,7 @@ bool has(const std::vector<std::string>& texts, const std::string& text) {
 }
 
 TEST_F(Registration, EachOperationRunsForItsEffect) {
-  ASSERT_EQ(registry().operations.size(), 8u);
+  ASSERT_EQ(registry().operations.size(), 9u);
   for (const auto& [name, operation] : registry().operations) {
     EXPECT_TRUE(operation.isStateful) << name;
     EXPECT_EQ(registry().kernels.at(name).device, "CPU") << name;
