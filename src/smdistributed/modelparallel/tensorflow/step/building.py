@@ -22,6 +22,7 @@ from smdistributed.modelparallel.tensorflow.graph.canonical import Common
 from smdistributed.modelparallel.tensorflow.graph.cutting import Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
 from smdistributed.modelparallel.tensorflow.graph.nodes import (
+    EFFECTS,
     EVERYWHERE,
     Node,
     Port,
@@ -183,22 +184,52 @@ class _Builder:
 
     def _join_own(self) -> None:
         """Each operation joins the last of the segments that give what it needs."""
-        first = min(self._parts)
-        last_touch: dict[Hashable, SegmentKey] = {}
+        key_of = self._keys_of_own()
         for number in self._own.numbers:
-            node = self._nodes[number]
-            needed = [self._key_of(port) for port in node.inputs]
-            states = node.reads | node.changes
-            needed += [last_touch[state] for state in states if state in last_touch]
-            key = max((each for each in needed if each is not None), default=first)
-            for state in states:
-                last_touch[state] = key
-            part = self._parts[key]
-            part.numbers.append(number)
-            for port in node.inputs:
+            key = key_of[number]
+            self._parts[key].numbers.append(number)
+            for port in self._nodes[number].inputs:
                 self._bring(port, key)
             for output in range(len(self._reader.operations[number].outputs)):
                 self._place_of[Port(number, output)] = key
+
+    def _keys_of_own(self) -> dict[int, SegmentKey]:
+        """By operation, its segment.
+
+        All that touches a state which is changed here is in one: a metric reads its total, adds to
+        it and assigns it, and no other microbatch may come between.
+        """
+        first = min(self._parts)
+        changed = {state for number in self._own.numbers for state in self._nodes[number].changes}
+        after = self._last_changes()
+        keys: dict[int, SegmentKey] = {}
+        is_settled = False
+        while not is_settled:
+            is_settled = True
+            last_effect = first
+            for number in self._own.numbers:
+                node = self._nodes[number]
+                states = (node.reads | node.changes) - {EFFECTS}
+                needed = [keys.get(port.node) or self._key_of(port) for port in node.inputs]
+                needed += [after[state] for state in states if state in after]
+                key = max((each for each in needed if each is not None), default=first)
+                if EFFECTS in node.changes:
+                    key = last_effect = max(key, last_effect)
+                keys[number] = key
+                for state in states & changed:
+                    if after.get(state) != key:
+                        after[state] = key
+                        is_settled = False
+        return keys
+
+    def _last_changes(self) -> dict[Hashable, SegmentKey]:
+        """By state, the last segment in which the common part changes it here."""
+        return {
+            state: key
+            for key in sorted(self._parts)
+            for number in self._parts[key].numbers
+            for state in self._nodes[number].changes - {EFFECTS}
+        }
 
     def _key_of(self, port: Port) -> SegmentKey | None:
         """After which segment a tensor is here; None: anywhere, as it is cheap."""
