@@ -110,6 +110,7 @@ class RandomState:
     def __init__(self, device: torch.device) -> None:
         self._generators = [torch.default_generator]
         if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call] # the generators come with it
             self._generators.append(torch.cuda.default_generators[device.index])
         self._drawn = torch.empty((), dtype=torch.int64, device="cpu")
 

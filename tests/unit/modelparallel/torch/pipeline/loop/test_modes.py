@@ -89,3 +89,16 @@ def test_seeds_differ_and_are_the_same_everywhere() -> None:
     assert len(seeds) == 2500
     assert all(0 <= seed < 1 << 63 for seed in seeds)
     assert mixed(1, 2) == mixed(1, 2) != mixed(2, 1)
+
+
+def test_the_generator_of_a_gpu_that_nobody_has_used_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = torch.Generator().manual_seed(3)  # stands for it
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(
+        torch.cuda, "init", lambda: setattr(torch.cuda, "default_generators", (on_gpu,))
+    )
+    random = RandomState(torch.device("cuda", 0))
+    state = random.save()
+    first = torch.rand(3, generator=on_gpu)
+    random.restore(state)
+    assert torch.equal(torch.rand(3, generator=on_gpu), first)
