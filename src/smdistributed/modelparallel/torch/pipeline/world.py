@@ -3,7 +3,8 @@
 """What the schedule of one rank needs of the world: messages, microbatches, and the process.
 
 Microbatches take turns on one process, and each must find there what it left: random numbers, the
-default dtype and device, and what its modules have set in their attributes.
+default dtype and device, the GPU and the stream of it, and what its modules have set in their
+attributes.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class World:
         self._random = random
         self._attributes = attributes
         self._device = torch.device("cpu")
+        self._stream: torch.cuda.Stream | None = None
         self.step: StepState
         self.priority: Callable[[Task], Priority]
         self.run_body: Callable[[int], None]
@@ -60,6 +62,7 @@ class World:
         """From now on this step is under way."""
         self.step = step
         self._device = torch.get_default_device()
+        self._stream = _current_stream()
         self.priority = functools.partial(step.schedule.priority, is_leader=self._is_leader)
 
     def offer(self) -> Task | None:
@@ -90,6 +93,8 @@ class World:
         if torch.get_default_dtype() is not self.step.default_dtype:  # that of a suspended one
             torch.set_default_dtype(self.step.default_dtype)
         self._restore_device()
+        if self._stream is not None:
+            torch.cuda.set_stream(self._stream)
         # CUDA nodes too run on the thread that calls: a node that waits holds its own thread only.
         torch.autograd.set_multithreading_enabled(False)
 
@@ -116,3 +121,11 @@ class World:
         if torch.get_default_device() != self._device:
             is_cpu = self._device.type == "cpu"  # which is the default without any
             torch.set_default_device(None if is_cpu else self._device)
+
+
+def _current_stream() -> torch.cuda.Stream | None:
+    """Of this thread, on its current GPU; None where no GPU is in use.
+
+    Both belong to a thread: on a new one they are GPU 0, and the stream that all begin with.
+    """
+    return torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
