@@ -45,7 +45,7 @@ class Router:
     Args:
         rank, size: in the pipeline.
         channel: between its ranks.
-        device: where tensors that arrive go.
+        device: of this rank: where tensors that arrive go, if they were on the sender's.
         timeout_s: how long to wait for one message.
         predecessor: what used the channel before, and is closed.
 
@@ -97,7 +97,8 @@ class Router:
         Raises:
             TypeError: a tensor cannot travel.
         """
-        header, segments, kept = pack(message.number, self._step, *message.encode())
+        encoded = message.encode()
+        header, segments, kept = pack(message.number, self._step, *encoded, device=self._device)
         if self.recorder is not None:  # before: by the time afterwards it may have come
             num_bytes = len(header) + sum(size for _, size in segments)
             self.recorder.sent(rank, type(message).__name__, num_bytes)

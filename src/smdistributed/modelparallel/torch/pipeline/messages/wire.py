@@ -62,11 +62,16 @@ _DTYPES: tuple[torch.dtype, ...] = (
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _REQUIRES_GRAD = 1 << 8
 _CHANNELS_LAST = 1 << 9
+_STAYS_ON_CPU = 1 << 10
 _NDIM_SHIFT = 16
 
 
-def _plain(tensor: Tensor) -> tuple[Tensor, int]:
-    """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be."""
+def _plain(tensor: Tensor, stays_on_cpu: int) -> tuple[Tensor, int]:
+    """The tensor as bytes in CPU memory carry it, and flags; raises for kinds that cannot be.
+
+    Args:
+        stays_on_cpu: the flag of a tensor that is in CPU memory.
+    """
     code = _CODES.get(tensor.dtype)
     is_wrapper = type(tensor) is not Tensor and hasattr(type(tensor), "__tensor_flatten__")
     is_odd = tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta
@@ -75,7 +80,9 @@ def _plain(tensor: Tensor) -> tuple[Tensor, int]:
     flags = code | tensor.dim() << _NDIM_SHIFT
     if tensor.requires_grad:
         flags |= _REQUIRES_GRAD
-    if not tensor.is_cpu:
+    if tensor.is_cpu:
+        flags |= stays_on_cpu
+    else:
         tensor = tensor.detach().cpu()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -112,8 +119,13 @@ def pack(
     ints: Sequence[int],
     tensors: Sequence[Tensor | None] = (),
     pickled: bytes = b"",
+    device: torch.device | None = None,
 ) -> tuple[bytes, list[tuple[int, int]], list[Tensor]]:
     """The header, the segments, and the tensors that own their memory: keep them until posted.
+
+    Args:
+        device: of the sender, unless that is the CPU. What is in CPU memory all the same is there
+            on purpose, such as the sizes of a `PackedSequence`, and stays there at the receiver.
 
     Raises:
         TypeError: for a tensor that is not dense.
@@ -121,11 +133,12 @@ def pack(
     row = [kind, step, len(ints), len(tensors), *ints]
     segments = []
     kept = []
+    stays_on_cpu = 0 if device is None else _STAYS_ON_CPU
     for tensor in tensors:
         if tensor is None:
             row.append(_NONE)
             continue
-        plain, flags = _plain(tensor)
+        plain, flags = _plain(tensor, stays_on_cpu)
         row.append(flags)
         row.extend(plain.shape)
         segments.append((plain.data_ptr(), plain.nbytes))
@@ -134,7 +147,7 @@ def pack(
 
 
 def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
-    """The letter in a message; its tensors are leaves, on `device` if one is given.
+    """The letter in a message; its tensors are leaves, on `device` if one is given: see `pack`.
 
     `requires_grad` of each is as it was at the sender.
     """
@@ -170,7 +183,7 @@ def unpack(message: Incoming, device: torch.device | None = None) -> Letter:
                 tensor.as_strided_((n, c, h, w), (c * h * w, 1, w * c, c))
             else:
                 tensor.resize_(shape)
-        if device is not None:
+        if device is not None and not flags & _STAYS_ON_CPU:
             tensor = tensor.to(device)
         elif (
             4 * tensor.nbytes < message.nbytes

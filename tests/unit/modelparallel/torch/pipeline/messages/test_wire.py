@@ -146,3 +146,25 @@ def test_a_small_tensor_does_not_keep_the_large_one_it_came_with() -> None:
     assert first is not None
     assert second is not None
     assert float(first.sum() + second.sum()) == 4.0
+
+
+META = torch.device("meta")  # stands for a GPU
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 2)])
+def test_tensors_go_where_they_were(shape: tuple[int, ...]) -> None:
+    """Up to 2.0.0 sizes of a PackedSequence, which torch wants on the CPU, arrived on the GPU."""
+    tensors = [torch.ones(1000), torch.ones(shape, requires_grad=True)]
+    from_a_rank_without_gpu = unpack(delivered(1, 1, [], tensors), META)
+    assert [each.device for each in from_a_rank_without_gpu.tensors if each is not None] == [
+        META
+    ] * 2
+
+    on_purpose = unpack(delivered(1, 1, [], tensors, device=META), META).tensors[1]
+    assert on_purpose is not None
+    assert on_purpose.is_cpu
+    assert on_purpose.requires_grad
+    assert torch.equal(on_purpose, tensors[1])
+    to_a_rank_without_gpu = unpack(delivered(1, 1, [], tensors, device=META)).tensors[1]
+    assert to_a_rank_without_gpu is not None
+    assert torch.equal(to_a_rank_without_gpu, tensors[1])
