@@ -206,8 +206,9 @@ def _divide(parameters: Iterable[Tensor], scale: float) -> bool:
         alike.setdefault((values.device, values.dtype), []).append(values)
     found = []
     for (device, _), tensors in alike.items():
-        found.append(torch.zeros((), device=device))
-        inverse = torch.tensor(1.0 / scale, device=device)
+        # Whatever the default dtype is: the function wants these two in fp32.
+        found.append(torch.zeros((), dtype=torch.float32, device=device))
+        inverse = torch.tensor(1.0 / scale, dtype=torch.float32, device=device)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, found[-1], inverse)
     return any(bool(each) for each in found)
 

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 import smdistributed.modelparallel.torch as smp
 from smdistributed._common.errors import UnsupportedError
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.torch.optimizer.sixteen_bit.masters import Masters
 from smdistributed.modelparallel.torch.optimizer.sixteen_bit.optimizer import Bit16Optimizer
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -644,3 +645,19 @@ def test_a_grad_scaler_beside_it_is_refused() -> None:
         scaler.scale(torch.ones(()))
     loss = torch.ones(())
     assert smp.amp.GradScaler(enabled=False).scale(loss) is loss
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_gradients_are_divided_whatever_the_default_dtype_is(default: torch.dtype) -> None:
+    """Up to 2.0.0 torch refused: "inv_scale must be a float tensor"."""
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.float16))
+    masters = Masters(torch.optim.SGD([parameter], lr=0.1))
+    masters.make(set())
+    torch.set_default_dtype(default)
+    try:
+        for value, is_overflow in ((6.0, False), (float("inf"), True)):
+            parameter.grad = torch.full_like(parameter, value)
+            assert masters.update_gradients(4.0) is is_overflow
+            assert torch.equal(masters.pairs[0].master.grad, torch.full((3,), value / 4).float())
+    finally:
+        torch.set_default_dtype(torch.float32)
