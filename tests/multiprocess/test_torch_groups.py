@@ -254,6 +254,17 @@ def test_backend_strings_come_out_as_written(backend: str, cpu_backend: str) -> 
     run_ranks(combined, 2, backend, cpu_backend)
 
 
+def beside_nccl_without_gpu(rank: int, world_size: int) -> None:
+    torch.cuda.device_count = lambda: 0
+    dist.is_nccl_available = lambda: True
+    combined(rank, world_size, "cpu:smddp,cuda:nccl", "smddp")
+
+
+def test_a_torch_with_nccl_needs_no_gpu() -> None:
+    """As it comes from PyPI, on a laptop."""
+    run_ranks(beside_nccl_without_gpu, 2)
+
+
 def mesh(rank: int, world_size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 

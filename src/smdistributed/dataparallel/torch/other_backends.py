@@ -34,8 +34,8 @@ def create_other_backend(
 ) -> ProcessGroup | None:
     """Make backend `name` for one device of a group of ours.
 
-    None where torch is built without NCCL: no tensor of ours could be on such a device, and a
-    script that says `"cpu:smddp,cuda:nccl"` should run on a machine without a GPU, too.
+    None for NCCL where there is no GPU, or a torch without NCCL: no tensor of ours could be on such
+    a device, and a script that says `"cpu:smddp,cuda:nccl"` should run there, too.
 
     Args:
         options: torch's `_DistributedBackendOptions` of the group.
@@ -57,11 +57,12 @@ def create_other_backend(
         )
         _describe(made.options, options)
         made._set_sequence_number_for_group()
-    elif name == dist.Backend.NCCL and dist.is_nccl_available():
-        return create_nccl(store, options, backend_options, _split_source())
     elif name == dist.Backend.NCCL:
-        get_logger().info("this torch is built without NCCL; '%s:nccl' is left out", device)
-        return None
+        if not dist.is_nccl_available() or torch.cuda.device_count() == 0:
+            why = "torch sees no GPU" if dist.is_nccl_available() else "torch is built without NCCL"
+            get_logger().info("%s; '%s:nccl' is left out", why, device)
+            return None
+        return create_nccl(store, options, backend_options, _split_source())
     else:
         raise SMDDPConfigInvalid(
             f"backend '{name}' for device '{device}' cannot be used beside smddp here; expected"
