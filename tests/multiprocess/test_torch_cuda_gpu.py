@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from harness import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch_ranks import smddp, tagged
+from torch_ranks import raised, smddp, tagged
 
 _GPUS = torch.cuda.device_count()
 
@@ -238,3 +239,145 @@ def destroyed(rank: int, world_size: int) -> list[str]:
 def test_destroy_and_init_again_leaves_no_thread(tmp_path: Any) -> None:
     env = {**STAGED, "STORE": str(tmp_path / "store")}
     assert run_ranks(destroyed, 2, deadline_s=110, env=env) == [[], []]
+
+
+def _rows(step: int, count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(step)
+    x, y = (
+        torch.randn(count, n, generator=generator, dtype=torch.float64, device="cuda")
+        for n in (33, 5)
+    )
+    return x, y
+
+
+def _descend(model: Any, parameters: list[Tensor], share: slice, step: int, rows: int) -> None:
+    x, y = _rows(step, rows)
+    nn.functional.mse_loss(model(x[share]), y[share]).backward()
+    with torch.no_grad():
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+
+
+def trains_as_one_process(rank: int, world_size: int, is_legacy: bool) -> None:
+    _use(0)
+    torch.manual_seed(5)
+    whole = nn.Sequential(nn.Linear(33, 257), nn.Tanh(), nn.Linear(257, 5)).double()
+    torch.manual_seed(5 + rank)  # ranks other than 0 are given its weights
+    module = nn.Sequential(nn.Linear(33, 257), nn.Tanh(), nn.Linear(257, 5)).double()
+    with smddp():
+        if is_legacy:
+            from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as Ours
+
+            ddp: nn.Module = Ours(module, bucket_cap_mb=1 / 64)
+        else:
+            ddp = DistributedDataParallel(module, device_ids=[0], bucket_cap_mb=1 / 64)
+        for step in range(20):
+            share = slice(4 * rank, 4 * (rank + 1))
+            rows = 4 * world_size
+            _descend(ddp, list(module.parameters()), share, step, rows)
+            _descend(whole, list(whole.parameters()), slice(None), step, rows)
+        for mine, expected in zip(module.parameters(), whole.parameters(), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("is_legacy", [False, True], ids=["torch's DDP", "the legacy DDP"])
+def test_twenty_steps_equal_one_process(is_legacy: bool, world_size: int) -> None:
+    run_ranks(trains_as_one_process, world_size, is_legacy, deadline_s=110, env=STAGED)
+
+
+def synchronised_batch_norm(rank: int, world_size: int, is_horovod: bool) -> None:
+    _use(0)
+    if is_horovod:
+        import smdistributed.compat.horovod.torch as hvd
+
+        hvd.init()
+        ours: nn.Module = hvd.SyncBatchNorm(6)
+        _normalises_all(rank, world_size, ours)
+        hvd.shutdown()
+    else:
+        with smddp():
+            _normalises_all(rank, world_size, nn.SyncBatchNorm(6))
+
+
+def _normalises_all(rank: int, world_size: int, ours: nn.Module) -> None:
+    whole = nn.BatchNorm1d(6)
+    x = torch.randn(4 * world_size, 6, generator=torch.Generator("cuda").manual_seed(1))
+    weights = torch.linspace(0.5, 1.5, x.numel()).view_as(x)
+    mine, all_rows = x[4 * rank :][:4].clone().requires_grad_(), x.clone().requires_grad_()
+    (ours(mine) * weights[4 * rank :][:4]).pow(2).sum().backward()
+    (whole(all_rows) * weights).pow(2).sum().backward()
+    torch.testing.assert_close(mine.grad, all_rows.grad[4 * rank :][:4], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.running_var, whole.running_var, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_horovod", [False, True], ids=["torch's", "Horovod's"])
+def test_batch_norm_over_all_ranks(is_horovod: bool) -> None:
+    run_ranks(synchronised_batch_norm, 2, is_horovod, deadline_s=110, env=STAGED)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("function", ["reductions", "exchanges", "gradients_of_collectives"])
+def test_horovods_calls(function: str, world_size: int) -> None:
+    module = "tests.multiprocess.compat.horovod_ranks"
+    run_ranks(on_gpu, world_size, 1, module, function, deadline_s=110, env=STAGED)
+
+
+def killed(rank: int, world_size: int) -> tuple[str, str, list[str]]:
+    _use(0)
+    with smddp():
+        tensor = torch.ones(25_000_000)
+        dist.all_reduce(tensor)
+        if rank == 1:
+            dist.all_reduce(tensor, async_op=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = raised(_until_it_fails, tensor)
+        assert torch.ones(3).sum().item() == 3  # the GPU still works here
+        return found
+
+
+def _until_it_fails(tensor: Tensor) -> None:
+    for _ in range(1000):
+        dist.all_reduce(tensor)
+
+
+def test_a_killed_rank_is_an_error_on_the_others() -> None:
+    outcomes = run_ranks(killed, 3, deadline_s=60, env=STAGED, check=False)
+    assert outcomes[1].exit_code == -signal.SIGKILL
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.ok, outcome
+        name, text, bases = outcome.value
+        assert "SMDDPError" in bases, (name, text)
+        assert "rank 1" in text
+
+
+def out_of_memory(rank: int, world_size: int, goes_on: bool) -> tuple[str, str, list[str]] | None:
+    _use(0)
+    with smddp():
+        tensor = torch.ones(1_000_003)
+        dist.all_reduce(tensor)
+        if rank == 1:
+            try:
+                torch.empty(1 << 44)
+            except torch.OutOfMemoryError:
+                if not goes_on:
+                    raise
+        if goes_on:
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, torch.full_like(tensor, 4.0))
+            return None
+        return raised(dist.all_reduce, tensor)
+
+
+def test_a_rank_that_runs_out_of_memory_may_go_on() -> None:
+    run_ranks(out_of_memory, 2, True, deadline_s=60, env=STAGED)
+
+
+def test_a_rank_that_ends_for_want_of_memory_is_an_error_on_the_other() -> None:
+    outcomes = run_ranks(out_of_memory, 2, False, deadline_s=60, env=STAGED, check=False)
+    assert outcomes[1].error is not None
+    assert outcomes[1].error.type_name == "OutOfMemoryError"
+    assert outcomes[0].ok, outcomes[0]
+    assert "SMDDPError" in outcomes[0].value[2], outcomes[0].value

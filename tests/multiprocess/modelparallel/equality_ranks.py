@@ -42,9 +42,22 @@ class Case:
         )
 
 
-def run_cases(rank: int, world_size: int, cases: Sequence[Case], folder: str) -> None:
-    """Runs them all; `rank0.jsonl` and so on get a line [case, error or ""] for each."""
-    dist.init_process_group("gloo")
+def run_cases(
+    rank: int, world_size: int, cases: Sequence[Case], folder: str, device: str = "cpu"
+) -> None:
+    """Runs them all; `rank0.jsonl` and so on get a line [case, error or ""] for each.
+
+    On a device other than the CPU both models are made there.
+    """
+    if device == "cpu":
+        dist.init_process_group("gloo")
+    else:
+        import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 -- registers the backend
+
+        torch.set_default_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        dist.init_process_group("smddp")
     torch.manual_seed(0)
     with open(Path(folder, f"rank{rank}.jsonl"), "w", buffering=1) as file:
         for case in cases:
@@ -137,7 +150,7 @@ def _check_training(
 
     replicas = smp.rdp_size()
     wrong: list[str] = []  # all that is, so that ranks stay together
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(7)
     for step in range(4):
         is_training = step != 2
         model.train(is_training)

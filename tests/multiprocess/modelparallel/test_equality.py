@@ -80,10 +80,12 @@ EVERYTHING: dict[tuple[int, int], list[Case]] = {
 
 @functools.cache
 def _findings(ranks: int) -> dict[str, list[str]]:
-    return _run(ranks, CASES[ranks], DEADLINE_S)
+    return findings_of(ranks, CASES[ranks], DEADLINE_S)
 
 
-def _run(ranks: int, cases: list[Case], deadline_s: float) -> dict[str, list[str]]:
+def findings_of(
+    ranks: int, cases: list[Case], deadline_s: float, device: str = "cpu"
+) -> dict[str, list[str]]:
     """By case, what each rank found wrong; a case that was not run is not in it."""
     with tempfile.TemporaryDirectory() as folder:
         outcomes = run_ranks(
@@ -91,6 +93,7 @@ def _run(ranks: int, cases: list[Case], deadline_s: float) -> dict[str, list[str
             ranks,
             cases,
             folder,
+            device,
             check=False,
             deadline_s=deadline_s,
             preload=Preload.TRAINERS,
@@ -116,7 +119,10 @@ def _run(ranks: int, cases: list[Case], deadline_s: float) -> dict[str, list[str
     ],
 )
 def test_equals_the_unpartitioned_model(ranks: int, case: Case) -> None:
-    found = _findings(ranks)
+    require_nothing_wrong(_findings(ranks), ranks, case)
+
+
+def require_nothing_wrong(found: dict[str, list[str]], ranks: int, case: Case) -> None:
     wrong = found.get(str(case), [])
     if len(wrong) < ranks:
         pytest.fail(f"{case} did not end on all ranks, or was not reached: {found.get('', [])}")
@@ -128,7 +134,7 @@ def test_equals_the_unpartitioned_model(ranks: int, case: Case) -> None:
 @pytest.mark.parametrize(("ranks", "partitions"), EVERYTHING)
 def test_full_cross_product(ranks: int, partitions: int) -> None:
     cases = EVERYTHING[ranks, partitions]
-    found = _run(ranks, cases, 7200.0)
+    found = findings_of(ranks, cases, 7200.0)
     wrong = [f"{name}: {text}" for name, texts in found.items() for text in texts if text]
     assert not wrong, "\n".join(wrong)
     assert len(found) == len(cases)
