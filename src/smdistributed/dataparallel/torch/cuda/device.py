@@ -129,7 +129,10 @@ class CudaDevice:
     def register(self, memory: Tensor) -> bool:
         with contextlib.suppress(RuntimeError), _cuda.device(self._device):
             result = _cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-            return int(result) == 0
+            if int(result) == 0:
+                return True
+            # CUDA keeps the error, and torch raises it at this thread's next kernel: at this one.
+            torch.empty(1, dtype=torch.uint8, device=self._device).fill_(1)
         return False
 
     def unregister(self, memory: Tensor) -> None:
