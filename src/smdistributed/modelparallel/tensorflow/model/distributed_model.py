@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.tensorflow.broadcasts import broadcast_variables
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import MultipleDistributedModelError
 from smdistributed.modelparallel.tensorflow import remedies
@@ -199,6 +200,7 @@ class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] #
             if owner(record) != here:
                 mark_elsewhere(record.variable, owner(record), ranks[owner(record)])
         if new:
+            _begin_alike([record.raw for record in new if owner(record) == here])
             _tell(decision, book.records, here, job.rank)
 
     def _smp_have_values(self, args: Any, kwargs: Any) -> None:
@@ -261,6 +263,13 @@ class _Private:
             known = self._found[id(variable)] = ModelVariable(name, variable, nbytes)
             self._kept.append(variable)
         return known
+
+
+def _begin_alike(variables: Sequence[Any]) -> None:
+    """Gives the replicas what the first one has: a script may have assigned values of its own."""
+    group = state.job.replica_group
+    if group is not None and group.size() > 1:
+        broadcast_variables(variables, 0, group=group)
 
 
 def _is_symbolic(args: Any, kwargs: Any) -> bool:
