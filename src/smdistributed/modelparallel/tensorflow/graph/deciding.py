@@ -184,7 +184,7 @@ class _Groups:
             number
             for number, label in enumerate(labels)
             if label is not None
-            and not reader.trace.gradients[number]
+            and not reader.is_gradient[number]
             and not reader.roles[number].is_cloned
         ]
         self._own = set(self.operations)

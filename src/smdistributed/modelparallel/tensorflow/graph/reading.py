@@ -70,6 +70,7 @@ class Reader:
         touches: by operation.
         roles: by operation; reads of variables are `FREE` if nothing changes these.
         originals: by operation, of which its gradients are; or None.
+        is_gradient: by operation, whether it was made by taking gradients.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -94,6 +95,11 @@ class Reader:
         self.originals = [
             None if op._original_op is None else self.number_of.get(op._original_op.name)
             for op in self.operations
+        ]
+        # Also by a call of `tf.gradients` that nobody has told of.
+        self.is_gradient = [
+            told or original is not None
+            for told, original in zip(trace.gradients, self.originals, strict=True)
         ]
 
     def port(self, tensor: Any) -> Port:
@@ -120,7 +126,7 @@ class Reader:
                     inputs=self.inputs[number],
                     home=homes[number],
                     role=self.roles[number],
-                    is_gradient=self.trace.gradients[number],
+                    is_gradient=self.is_gradient[number],
                     takes_shape=op.type in _SHAPES,
                     reads=touch.reads,
                     changes=touch.changes,
@@ -229,7 +235,7 @@ def homes_of(
         owners = {owner_of[state] for state in touch.reads | touch.changes if state in owner_of}
         if homes[number] == EVERYWHERE and owners:
             homes[number] = min(owners)
-    gradients = [number for number, each in enumerate(reader.trace.gradients) if each]
+    gradients = [number for number, each in enumerate(reader.is_gradient) if each]
     for number in gradients:
         original = reader.originals[number]
         if original is not None:
