@@ -93,14 +93,11 @@ class Plan:
         segments: in the order of their keys, of all ranks.
         edges: by number; the same on all ranks.
         segment_of: by port and rank, the segment after which the tensor is there.
-        spread: states that several segments of a rank touch, and some change: a microbatch must
-            have ended on that rank before the next one begins there.
     """
 
     segments: dict[SegmentKey, Segment]
     edges: list[Edge]
     segment_of: dict[tuple[Port, int], SegmentKey]
-    spread: frozenset[Hashable]
 
 
 class StateCrossing(ValueError):
@@ -359,17 +356,7 @@ class _Cut:
         edges = sorted(
             Edge(port, source, destination) for (port, destination), source in self._edges.items()
         )
-        return Plan(dict(sorted(segments.items())), edges, segment_of, self._spread())
-
-    def _spread(self) -> frozenset[Hashable]:
-        keys: dict[tuple[Hashable, int], set[SegmentKey]] = defaultdict(set)
-        changed = set()
-        for copy in self._copies():
-            node = self._nodes[copy.node]
-            for state in (node.reads | node.changes) - {EFFECTS}:
-                keys[state, copy.rank].add(self._key_of(copy))
-            changed |= {(state, copy.rank) for state in node.changes}
-        return frozenset(state for state, rank in changed if len(keys[state, rank]) > 1)
+        return Plan(dict(sorted(segments.items())), edges, segment_of)
 
     def _key_of(self, copy: _Copy) -> SegmentKey:
         is_backward = self._phases[copy.node] is Phase.BACKWARD

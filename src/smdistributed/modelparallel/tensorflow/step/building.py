@@ -16,10 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
-from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
 from smdistributed.modelparallel.tensorflow.graph.cutting import Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
@@ -355,11 +353,7 @@ class _Builder:
 
     def order(self, config: Config, ranks: int) -> list[tuple[str, int]]:
         """This rank's turns."""
-        pipeline, active = config.pipeline, config.active_microbatches
-        if self.plan.spread:
-            self._tell_of_spread(active)
-            pipeline, active = Interleaved.name, 1
-        schedule = schedule_named(pipeline, config.microbatches, active)
+        schedule = schedule_named(config.pipeline, config.microbatches, config.active_microbatches)
         segments = [
             ordering.Segment(
                 key=str(key),
@@ -372,22 +366,6 @@ class _Builder:
         ]
         found = ordering.order(schedule, segments, ranks)
         return [(turn.segment, turn.microbatch) for turn in found.of_rank(self._rank)]
-
-    def _tell_of_spread(self, active: int) -> None:
-        if active > 1 and self._rank == 0:
-            numbers = [each for part in self._parts.values() for each in part.numbers]
-            state = min(self.plan.spread, key=repr)
-            user = next(
-                (self._nodes[each].name for each in numbers if state in self._nodes[each].changes),
-                "an operation of another rank",
-            )
-            get_logger().warning(
-                "%s changes a variable that its rank uses before and after other partitions have"
-                " their turn, so one microbatch runs after the other; expected that layers with"
-                " such variables (BatchNormalization, say) are called once, or all in one"
-                " partition. Place them so, or expect a step without overlap.",
-                user,
-            )
 
     def _seconds(self, segment: Segment) -> float:
         """A guess that is the same on all ranks: shapes of the common part are."""
