@@ -8,6 +8,7 @@ What a rank does is a function at module level of a test file, as ranks load it 
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,9 @@ TEST_TIMEOUT_S = 240
 ALL_MODES = ("off", "auto", "full")
 
 ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+# What torch says there: one for CPUs alone, and one that is built with CUDA.
+NO_CUDA = re.compile("Torch not compiled with CUDA enabled|Found no NVIDIA driver on your system")
 
 needs_no_cuda = pytest.mark.skipif(
     torch.cuda.is_available(), reason="shows what happens where there is no CUDA device"

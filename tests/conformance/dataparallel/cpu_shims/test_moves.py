@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.conformance.dataparallel.cpu_shims.runs import (
     ALL_MODES,
+    NO_CUDA,
     TEST_TIMEOUT_S,
     error_of,
     import_library,
@@ -64,12 +65,13 @@ def raise_torchs_own_errors(rank: int, world_size: int) -> None:
     model = nn.Linear(1, 1)
     device = torch.device("cuda", 0)
     torch.distributed.init_process_group("smddp")
-    assert "AttributeError" in error_of(lambda: torch.cuda.set_device("0"))
+    assert "Invalid device string" not in error_of(lambda: torch.cuda.set_device("0"))
+    assert error_of(lambda: torch.cuda.set_device(0)) != ""
     assert error_of(lambda: torch.cuda.set_device(0)) == error_of(
         lambda: torch.cuda.set_device("0")
     )
-    assert error_of(model.cuda) == "AssertionError: Torch not compiled with CUDA enabled"
-    assert error_of(torch.ones(1).cuda) == "AssertionError: Torch not compiled with CUDA enabled"
+    assert NO_CUDA.search(error_of(model.cuda))
+    assert NO_CUDA.search(error_of(torch.ones(1).cuda))
     assert "ValueError" in error_of(lambda: DistributedDataParallel(model, device_ids=[0]))
     assert error_of(lambda: model.to(device)) != ""
     assert not torch.cuda.is_available()
