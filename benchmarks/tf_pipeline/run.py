@@ -1,0 +1,74 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures pipelines of TensorFlow: overlap, the cost of a step, the first call. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+from common import environment
+from common.child_processes import figures_of_ranks
+from common.command_line import add_names
+from common.result_files import ResultFile
+
+HERE = Path(__file__).resolve().parent
+PARTS = ("overlap", "empty", "first-call")
+
+
+def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
+    return figures_of_ranks(
+        *(options.ranks, HERE / "rank.py", "--part", part, "--rounds", options.rounds),
+        *("--microbatches", options.microbatches, "--stage-ms", options.stage_ms),
+        *("--layers", options.layers, "--inter", options.inter),
+        variables={"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+def _shown(found: dict[str, Any]) -> str:
+    words = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            value = f"{value['median']:.3g} ({value['least']:.3g} to {value['greatest']:.3g})"
+        elif isinstance(value, float):
+            value = f"{value:.3g}"
+        words.append(f"{key} {value}")
+    return ", ".join(words)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="run.py",
+        description=__doc__.splitlines()[0],
+        epilog="Without options: 2 ranks, about a minute on an idle machine.",
+    )
+    add_names(parser, "--parts", PARTS)
+    parser.add_argument("--ranks", type=int, default=2, help="partitions; one rank each")
+    parser.add_argument("--rounds", type=int, default=11, help="steps of each column")
+    parser.add_argument("--microbatches", type=int, default=8, help="of overlap and empty")
+    parser.add_argument("--stage-ms", type=float, default=20, help="of a stage, forward")
+    parser.add_argument("--layers", type=int, default=200, help="of the first call's model")
+    parser.add_argument("--inter", type=int, default=1, help="TensorFlow's threads for operations")
+    parser.add_argument("--out", type=Path, metavar="FILE.json")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Measure what the command line asks for."""
+    options = _parse(sys.argv[1:])
+    file = ResultFile(HERE, options.out)
+    results = []
+    for part in options.parts:
+        results.append(_run(part, options))
+        print(_shown(results[-1]), flush=True)
+    file.write(rounds=options.rounds, environment=environment.describe(), results=results)
+    print(f"results: {file.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
