@@ -9,7 +9,9 @@ one microbatch. A rank runs one turn at a time; an output is at once on each ran
 Whenever a rank is free, it takes the most urgent turn that may run (`Schedule.priority`; of equals
 the segment that comes first in the graph). A turn may run when all this is true:
 
-1. Its inputs are there, and its segment has run for the microbatch before.
+1. Its inputs are there, and its segment, and those that it follows, have run for the microbatch
+   before. So what segments share and change, such as the statistics of a normalization that a step
+   uses twice, is changed by one microbatch after the other.
 2. Its microbatch has begun on this rank, or is the next to begin and `Schedule.may_start` agrees.
    Each rank begins the microbatches in ascending order. A microbatch is *under way* on a rank from
    the begin of its first turn there to the end of its last. A rank keeps nothing of a microbatch
@@ -73,6 +75,8 @@ class Segment:
             that has it as an input.
         message_bytes: by rank, as pairs: what it sends to other ranks. Such a rank keeps it until
             the end of the last segment there that has this one as an input.
+        follows: keys of other segments on this rank that have to run for a microbatch before this
+            one runs for the next.
     """
 
     key: str
@@ -82,6 +86,7 @@ class Segment:
     seconds: float = 1.0
     kept_bytes: int = 0
     message_bytes: tuple[tuple[int, int], ...] = ()
+    follows: tuple[str, ...] = ()
 
 
 class Turn(NamedTuple):
@@ -139,8 +144,9 @@ def order(schedule: Schedule, segments: Sequence[Segment], ranks: int) -> Orderi
 
     Raises:
         ValueError: the segments are no graph that can run: two with the same key, an input that
-            is no segment, a circle, a forward that needs a backward, a rank that does not exist,
-            a number that makes no sense; or the schedule never begins a microbatch.
+            is no segment, a circle, a forward that needs or follows a backward, one that follows
+            a segment of another rank, a rank that does not exist, a number that makes no sense; or
+            the schedule never begins a microbatch.
     """
     _check(segments, ranks)
     return _Simulation(schedule, segments, ranks).run()
@@ -159,6 +165,8 @@ def _check(segments: Sequence[Segment], ranks: int) -> None:
         _check_numbers(segment, ranks)
         for key in segment.inputs:
             _check_input(segment, by_key.get(key), key)
+        for key in segment.follows:
+            _check_followed(segment, by_key.get(key), key)
         for rank, nbytes in segment.message_bytes:
             if (segment.key, rank) not in needed_on:
                 raise ValueError(
@@ -208,6 +216,19 @@ def _check_input(segment: Segment, needed: Segment | None, key: str) -> None:
         raise ValueError(
             f"segment {segment.key!r} is a forward and needs {key!r}, which is a backward. Expected"
             " the reverse only: all that a forward needs is a part of the forward."
+        )
+
+
+def _check_followed(segment: Segment, followed: Segment | None, key: str) -> None:
+    if followed is None or followed.rank != segment.rank:
+        raise ValueError(
+            f"segment {segment.key!r} of rank {segment.rank} follows {key!r}, which is no segment"
+            " there. Expected one of the same rank: what they share is there."
+        )
+    if segment.phase is Phase.FORWARD and followed.phase is Phase.BACKWARD:
+        raise ValueError(
+            f"segment {segment.key!r} is a forward and follows {key!r}, which is a backward."
+            " Expected the reverse only: forwards run ahead of backwards."
         )
 
 
@@ -347,11 +368,17 @@ class _Simulation:
             phase: [schedule.priority(Task(phase, each), is_leader=True) for each in microbatches]
             for phase in Phase
         }
-        self._consumers = _consumers(segments)
-        # By microbatch and segment: the inputs that are missing, the microbatch before included.
-        inputs = [len(segment.inputs) for segment in segments]
+        self._consumers = _by_key([segment.inputs for segment in segments], segments)
+        # Of the microbatch before: its own segment, and what it follows.
+        before = [tuple(dict.fromkeys((each.key, *each.follows))) for each in segments]
+        self._followers = _by_key(before, segments)
+        # By microbatch and segment: what is missing of all these.
         self._missing = [
-            [num_inputs + (microbatch > 0) for num_inputs in inputs] for microbatch in microbatches
+            [
+                len(segment.inputs) + (len(keys) if microbatch else 0)
+                for segment, keys in zip(segments, before, strict=True)
+            ]
+            for microbatch in microbatches
         ]
         self._memory = _Memory(segments)
         self._users = [[held.num_users for held in self._memory.held] for _ in microbatches]
@@ -400,10 +427,11 @@ class _Simulation:
         for consumer in self._consumers[index]:
             self._bring(consumer, microbatch)
         if microbatch + 1 < len(self._missing):
-            self._bring(index, microbatch + 1)
+            for follower in self._followers[index]:
+                self._bring(follower, microbatch + 1)
 
     def _bring(self, index: int, microbatch: int) -> None:
-        """One of the inputs of a turn is there."""
+        """One of the things that a turn waits for is there."""
         missing = self._missing[microbatch]
         missing[index] -= 1
         if not missing[index]:
@@ -439,11 +467,11 @@ class _Simulation:
         )
 
 
-def _consumers(segments: Sequence[Segment]) -> list[list[int]]:
-    """By segment, the numbers of those that need it."""
+def _by_key(keys: Sequence[Sequence[str]], segments: Sequence[Segment]) -> list[list[int]]:
+    """By segment, the numbers of those among whose keys it is."""
     number_of = {segment.key: number for number, segment in enumerate(segments)}
-    consumers: list[list[int]] = [[] for _ in segments]
-    for number, segment in enumerate(segments):
-        for key in segment.inputs:
-            consumers[number_of[key]].append(number)
-    return consumers
+    found: list[list[int]] = [[] for _ in segments]
+    for number, each in enumerate(keys):
+        for key in each:
+            found[number_of[key]].append(number)
+    return found

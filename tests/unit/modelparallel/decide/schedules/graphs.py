@@ -9,6 +9,7 @@ prints a digest of the orders of some graphs, which another process must print t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import random
@@ -49,7 +50,20 @@ def random_graph(chance: random.Random, ranks: int) -> list[Segment]:
         segments.append(segment)
     if chance.random() < 0.5:
         chance.shuffle(segments)
+    if chance.random() < 0.5:
+        segments = [_following(chance, each, segments) for each in segments]
     return segments
+
+
+def _following(chance: random.Random, segment: Segment, segments: Sequence[Segment]) -> Segment:
+    may_be_followed = [
+        each.key
+        for each in segments
+        if each.rank == segment.rank
+        and (segment.phase is Phase.BACKWARD or each.phase is Phase.FORWARD)
+    ]
+    count = min(chance.randint(0, 2), len(may_be_followed))
+    return dataclasses.replace(segment, follows=tuple(chance.sample(may_be_followed, count)))
 
 
 def check(schedule: Schedule, segments: Sequence[Segment], ordering: Ordering) -> None:
@@ -63,6 +77,11 @@ def check(schedule: Schedule, segments: Sequence[Segment], ordering: Ordering) -
         for key in here:
             its = [turn.microbatch for turn in turns if turn.segment == key]
             assert its == sorted(its), f"{key} takes the microbatches in ascending order"
+        for key in here:
+            for followed in here[key].follows:
+                for microbatch in range(1, schedule.microbatches):
+                    before = turns.index(Turn(followed, microbatch - 1))
+                    assert before < turns.index(Turn(key, microbatch)), f"{key} follows {followed}"
         firsts = list(dict.fromkeys(turn.microbatch for turn in turns))
         assert firsts == sorted(firsts), f"rank {rank} begins them in ascending order"
         if schedule.name == "simple":

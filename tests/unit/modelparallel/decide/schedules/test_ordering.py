@@ -237,6 +237,16 @@ def test_an_input_may_be_named_twice() -> None:
     assert ordering.peak_bytes == {0: 3, 1: 10}, "the bytes of a microbatch have gone with it"
 
 
+def test_segments_that_share_a_state_take_one_microbatch_after_the_other() -> None:
+    graph = [forward("F", 0), forward("G", 1, "F"), forward("H", 0, "G")]
+    free = order(Simple(2, 2), graph, 2)
+    assert names(free)[0] == "F.0 F.1 H.0 H.1"
+    graph[0] = dataclasses.replace(graph[0], follows=("H",))
+    bound = order(Simple(2, 2), graph, 2)
+    assert names(bound) == ["F.0 H.0 F.1 H.1", "G.0 G.1"]
+    assert bound.makespan_s == 6.0
+
+
 def test_bytes_are_kept_until_the_last_segment_that_needs_them() -> None:
     segments = [
         Segment("F0", 0, Phase.FORWARD, kept_bytes=1, message_bytes=((1, 10),)),
@@ -287,6 +297,14 @@ def test_a_large_step_is_ordered_fast(pipeline: str) -> None:
         (
             [Segment("F", 0, Phase.FORWARD, message_bytes=((1, 4),))],
             r"'F' sends 4 bytes to rank 1, where no segment has it as an input",
+        ),
+        (
+            [Segment("F", 0, Phase.FORWARD, follows=("G",)), forward("G", 1)],
+            r"'F' of rank 0 follows 'G', which is no segment there",
+        ),
+        (
+            [Segment("F", 0, Phase.FORWARD, follows=("B",)), backward("B", 0)],
+            r"'F' is a forward and follows 'B', which is a backward",
         ),
     ],
 )
