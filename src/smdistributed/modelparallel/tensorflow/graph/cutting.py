@@ -76,6 +76,8 @@ class Segment:
         inputs: tensors that it needs from other segments, by port.
         outputs: ports of its nodes, or of its inputs, that others need or that are wanted.
         waits_for: segments that come before it, on this or on other ranks.
+        follows: segments of this rank that touch a state which it touches as well, and one changes:
+            they have to run for a microbatch before this one does for the next.
     """
 
     key: SegmentKey
@@ -83,6 +85,7 @@ class Segment:
     inputs: list[Port] = dataclasses.field(default_factory=list)
     outputs: list[Port] = dataclasses.field(default_factory=list)
     waits_for: set[SegmentKey] = dataclasses.field(default_factory=set)
+    follows: set[SegmentKey] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass
@@ -188,6 +191,7 @@ class _Cut:
         self._wanted = wanted
         self._rank_of_node = [list[int]() for _ in nodes]  # where copies are
         self._edges: dict[tuple[Port, int], int] = {}  # destination: source
+        self._together: list[list[_Copy]] = []  # copies that touch a state that one of them changes
         self._order = list(_in_order(nodes))
         self._phases = phases_of(nodes)
         self._level_of: Mapping[_Copy, int] = {}
@@ -256,6 +260,8 @@ class _Cut:
                     across = touching[state, other, rank]
                     raise StateCrossing(state, copies[0].node, across[0].node)
                 _chain(state, copies, self._nodes, before)
+                if state is not EFFECTS:
+                    self._together.append(copies)
         return before
 
     # ---- levels ------------------------------------------------------------------------------
@@ -338,21 +344,29 @@ class _Cut:
             key = self._key_of(copy)
             segments.setdefault(key, Segment(key)).nodes.append(copy.node)
         needed = {key: list(self._ports(each.nodes)) for key, each in segments.items()}
+        segment_of = {}
+        for port, rank in self._wanted_ports():
+            if not self._nodes[port.node].role.is_cloned:
+                key = segment_of[port, rank] = self._arrival(port, rank)
+                segments.setdefault(key, Segment(key)).outputs.append(port)
+                needed.setdefault(key, []).append(port)
         for rank in set(range(self._ranks)) - {key.rank for key in segments}:
             key = SegmentKey(0, 0, rank)  # for what it makes of its arguments alone
             segments[key] = Segment(key)
-        segment_of = {}
-        for rank, ports in enumerate(self._wanted):
-            for port in dict.fromkeys(ports):
-                key = self._arrival(port, rank, segments)
-                segments.setdefault(key, Segment(key)).outputs.append(port)
+        for port, rank in self._wanted_ports():
+            if self._nodes[port.node].role.is_cloned:  # any will do
+                key = segment_of[port, rank] = min(each for each in segments if each.rank == rank)
+                segments[key].outputs.append(port)
                 needed.setdefault(key, []).append(port)
-                segment_of[port, rank] = key
         for key, ports in needed.items():
             self._connect(segments, segments[key], ports)
         for copy, before in chained.items():
             mine = segments[self._key_of(copy)]
             mine.waits_for |= {self._key_of(each) for each in before} - {mine.key}
+        for copies in self._together:
+            keys = {self._key_of(copy) for copy in copies}
+            for key in keys:
+                segments[key].follows |= keys - {key}
         edges = sorted(
             Edge(port, source, destination) for (port, destination), source in self._edges.items()
         )
@@ -375,10 +389,13 @@ class _Cut:
             if self._nodes[port.node].role.is_cloned:
                 stack.extend(self._nodes[port.node].inputs)
 
-    def _arrival(self, port: Port, rank: int, segments: Iterable[SegmentKey]) -> SegmentKey:
+    def _wanted_ports(self) -> Iterator[tuple[Port, int]]:
+        for rank, ports in enumerate(self._wanted):
+            for port in dict.fromkeys(ports):
+                yield port, rank
+
+    def _arrival(self, port: Port, rank: int) -> SegmentKey:
         """The first segment of a rank in which a tensor can be there."""
-        if self._nodes[port.node].role.is_cloned:  # any will do
-            return min(key for key in segments if key.rank == rank)
         source = self._edges.get((port, rank))
         if source is None:
             return self._key_of(_Copy(port.node, rank))

@@ -360,6 +360,7 @@ class _Builder:
                 rank=key.rank,
                 phase=key.phase,
                 inputs=tuple(str(each) for each in sorted(segment.waits_for)),
+                follows=tuple(str(each) for each in sorted(segment.follows)),
                 seconds=self._seconds(segment),
             )
             for key, segment in self.plan.segments.items()
