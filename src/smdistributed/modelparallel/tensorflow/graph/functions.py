@@ -66,6 +66,7 @@ class SegmentFunctions:
             if each not in self._reader.externals and roles[each].role is not Role.ARGUMENT
         ]
         part = self._definition(own, {port.node for port in (*inputs, *arguments)}, numbers)
+        used = {self._fed(each) for node in part.node for each in node.input}
         must_run = [self._nodes[each].name for each in numbers if self._nodes[each].must_run]
         specs = [self._spec(port) for port in (*inputs, *arguments)]
 
@@ -80,7 +81,8 @@ class SegmentFunctions:
             made = iter(
                 tf.graph_util.import_graph_def(
                     part,
-                    input_map={self._fed(key): value for key, value in given.items()},
+                    # What is only passed on, or only returned, is not of the part.
+                    input_map={key: value for key, value in given.items() if key in used},
                     return_elements=[
                         *(self._name(port) for port in outputs if self._name(port) not in given),
                         *must_run,
