@@ -124,35 +124,9 @@ def place(
         partition_of = dict(groups.partitions_by_hand(config.default_partition))
         _own_or_check(groups, decision, partition_of)
         return partition_of
-    labels = reader.trace.collector
-    assert labels is not None
-    partition_of: dict[int, int] = {}  # type: ignore[no-redef]
-    pending = []
-    for number in groups.operations:
-        layer = groups.layer_of(number)
-        found = None
-        if layer is not None:
-            found = decision.partition_of_layer.get(id(labels.layers[layer]))
-        if found is None:
-            owners = [decision.owner_of.get(id(v.raw)) for v in groups.variables_of(number)]
-            found = max((each for each in owners if each is not None), default=None)
-        if found is None:
-            found = max(
-                (partition_of[each] for each in groups.needed(number) if each in partition_of),
-                default=None,
-            )
-            if found is not None and layer is not None:
-                decision.partition_of_layer[id(labels.layers[layer])] = found
-                decision.kept.append(labels.layers[layer])
-        if found is None:
-            pending.append(number)
-        else:
-            partition_of[number] = found
-    for number in reversed(pending):
-        users = [partition_of[each] for each in groups.users(number) if each in partition_of]
-        partition_of[number] = min(users, default=0)
-    _own_or_check(groups, decision, partition_of)
-    return partition_of
+    placed = _Placing(groups, decision).placed()
+    _own_or_check(groups, decision, placed)
+    return placed
 
 
 def _own_or_check(groups: _Groups, decision: Decision, partition_of: Mapping[int, int]) -> None:
@@ -169,6 +143,70 @@ def _own_or_check(groups: _Groups, decision: Decision, partition_of: Mapping[int
                     f" {variable.name}, which is in partition {owner}; expected one partition. Open"
                     f" `with smp.partition({owner})` around its call in every step function."
                 )
+
+
+class _Placing:
+    """Places the operations of a trace as a decision says, which may have been made on another.
+
+    Operations of one layer, or of one variable, stay together.
+    """
+
+    def __init__(self, groups: _Groups, decision: Decision) -> None:
+        self._groups = groups
+        self._decision = decision
+        self._partition_of: dict[int, int] = {}
+        self._together: dict[int, list[int]] = {}  # by operation, those that it cannot leave
+        by_bond: dict[Hashable, list[int]] = {}
+        for number in groups.operations:
+            mine = self._together[number] = [number]
+            for bond in self._bonds(number):
+                theirs = self._together[by_bond.setdefault(bond, mine)[0]]
+                if theirs is not mine:
+                    theirs += mine
+                    self._together.update(dict.fromkeys(mine, theirs))
+                    mine = theirs
+
+    def placed(self) -> dict[int, int]:
+        """By operation, its partition."""
+        groups = self._groups
+        for number in groups.operations:
+            self._place(number, self._decided(number))
+        for number in groups.operations:
+            if number not in self._partition_of:
+                near = [self._partition_of.get(each) for each in groups.needed(number)]
+                self._place(number, max((p for p in near if p is not None), default=None))
+        for number in reversed(groups.operations):
+            if number not in self._partition_of:
+                near = [self._partition_of.get(each) for each in groups.users(number)]
+                self._place(number, min((p for p in near if p is not None), default=0))
+        return self._partition_of
+
+    def _bonds(self, number: int) -> Iterator[Hashable]:
+        layer = self._groups.layer_object(number)
+        if layer is not None:
+            yield id(layer)
+        for variable in self._groups.variables_of(number):
+            yield id(variable.raw)
+
+    def _decided(self, number: int) -> int | None:
+        decision = self._decision
+        layer = self._groups.layer_object(number)
+        if layer is not None and id(layer) in decision.partition_of_layer:
+            return decision.partition_of_layer[id(layer)]
+        owners = [decision.owner_of.get(id(v.raw)) for v in self._groups.variables_of(number)]
+        return next((each for each in owners if each is not None), None)
+
+    def _place(self, number: int, partition: int | None) -> None:
+        if partition is None:
+            return
+        for each in self._together[number]:
+            if each in self._partition_of:
+                continue
+            self._partition_of[each] = partition
+            layer = self._groups.layer_object(each)
+            if layer is not None and id(layer) not in self._decision.partition_of_layer:
+                self._decision.partition_of_layer[id(layer)] = partition
+                self._decision.kept.append(layer)
 
 
 class _Groups:
@@ -210,6 +248,13 @@ class _Groups:
         """The number of its layer."""
         label = self._reader.trace.labels[number]
         return None if label is None else label.layer
+
+    def layer_object(self, number: int) -> Any:
+        """Its layer; None: it is of `call` itself."""
+        labels = self._reader.trace.collector
+        assert labels is not None
+        layer = self.layer_of(number)
+        return None if layer is None else labels.layers[layer]
 
     def variables_of(self, number: int) -> list[ModelVariable]:
         """Those of the model that an operation reads or changes, itself or as a cheap clone."""
