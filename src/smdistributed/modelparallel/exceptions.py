@@ -19,6 +19,10 @@ class SMPError(_errors.SmdistributedError):
     """Base of all errors of the model parallel library."""
 
 
+# As in dataparallel.exceptions: by this TensorFlow tells whether it can make such an error anew.
+SMPError.__init__ = Exception.__init__  # type: ignore[method-assign]
+
+
 class ConfigError(SMPError, _errors.ConfigurationError):
     """A parameter has a value that cannot work, alone or beside another; a `ValueError`."""
 
