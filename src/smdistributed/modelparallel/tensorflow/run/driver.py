@@ -21,12 +21,11 @@ from typing import Any
 
 from tensorflow.python.eager.record import stop_recording  # it is not public
 
-from smdistributed._common.error_text import error_text
 from smdistributed._common.errors import PeerLostError
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
-from smdistributed.modelparallel.tensorflow.run.errors import with_line
+from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
 from smdistributed.modelparallel.tensorflow.run.mailbox import Mailbox, Receive
 from smdistributed.modelparallel.tensorflow.run.members import Member
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
@@ -273,7 +272,8 @@ class Driver:
         """
         with self._lock:
             self._mail.begin(lambda *_: None)
-            self._mail.tell_abort(self._text_for_others(error))
+            self.failure = self._text_for_others(error)
+            self._mail.tell_abort(self.failure)
             self._mail.end()
 
     def interrupt(self, reason: str) -> bool:
@@ -322,7 +322,7 @@ class Driver:
         return with_line(error, self._line())
 
     def _text_for_others(self, error: BaseException) -> str:
-        return f"{self._line()}: {error_text(error)}"
+        return f"{self._line()}: {text_of(error)}"
 
     def _line(self) -> str:
         where = f": {_words(self._turn)}" if self._turn is not None else ""
