@@ -286,6 +286,29 @@ class BoundCall:
         self._num_positional = num_positional
         self._keys = keys
 
+    @property
+    def whole_specs(self) -> list[tf.TensorSpec]:
+        """`tf.TensorSpec` of each of `tensors`, for all calls with the signature."""
+        return [_whole_spec(each, self.microbatches) for each in self._inputs for _ in each.tensors]
+
+    def without_tensors(self) -> BoundCall:
+        """The same, to `cut` other tensors and to `rebuild`; it holds no batch and no graph."""
+        inputs = [
+            dataclasses.replace(
+                each, tensors=[_whole_spec(each, self.microbatches)] * len(each.tensors)
+            )
+            for each in self._inputs
+        ]
+        return BoundCall(
+            self._name,
+            self.microbatches,
+            self.signature,
+            inputs,
+            self._nodes,
+            self._num_positional,
+            self._keys,
+        )
+
     def pieces(self, microbatch: int) -> list[tf.Tensor]:
         """What one microbatch gets, in the order of `specs`.
 
@@ -319,12 +342,17 @@ class BoundCall:
             return [[] for _ in range(self.microbatches)]
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def describe(self) -> list[str]:
-        """Path, dtype and shape of each tensor of the whole batch: for people, and other ranks."""
+    def describe(self, tensors: Sequence[tf.Tensor] | None = None) -> list[str]:
+        """Path, dtype and shape of each tensor of the whole batch: for people, and other ranks.
+
+        Args:
+            tensors: others in the place of `tensors`.
+        """
+        paths = [each.path for each in self._inputs for _ in each.tensors]
+        shown = self.tensors if tensors is None else tensors
         return [
-            f"{each.path()}: {tensor.dtype.name} {tuple(tensor.shape)}"
-            for each in self._inputs
-            for tensor in each.tensors
+            f"{path()}: {tensor.dtype.name} {_shown_shape(tensor.shape)}"
+            for path, tensor in zip(paths, shown, strict=True)
         ]
 
     def rebuild(self, tensors: Sequence[tf.Tensor]) -> Call:
@@ -363,6 +391,20 @@ class BoundCall:
             words = _indivisible(each.path(), self._name, each.axis, count)
             raise ValueError(str(size).join(words))
         return [tensor] if count == 1 else list(CUTTING.cut(tensor, count, each.axis))
+
+
+def _whole_spec(each: _Input, microbatches: int) -> tf.TensorSpec:
+    """Of the tensor of the whole batch."""
+    if each.axis is None or each.spec.shape.rank is None:
+        return each.spec
+    sizes = each.spec.shape.as_list()
+    size = sizes[each.axis]
+    sizes[each.axis] = None if size is None else size * microbatches
+    return tf.TensorSpec(sizes, each.spec.dtype)
+
+
+def _shown_shape(shape: tf.TensorShape) -> str:
+    return "of unknown shape" if shape.rank is None else str(tuple(shape))
 
 
 def _indivisible(path: str, name: str, axis: int, count: int) -> tuple[str, str]:

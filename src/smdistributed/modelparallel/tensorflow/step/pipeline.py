@@ -7,6 +7,7 @@ Source: TensorFlow modelparallel specification, sections 3.2 to 3.5.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import pickle
@@ -18,20 +19,53 @@ import tensorflow as tf
 
 from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
+from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
 from smdistributed.modelparallel.tensorflow.run.members import members_of
 from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
 
-__all__ = ["CHECK_VARIABLE", "Pipeline", "current_pipeline"]
+__all__ = ["CHECK_VARIABLE", "Pipeline", "WholeProgram", "current_pipeline", "whole_program"]
 
 CHECK_VARIABLE = "SMP_CHECK_INPUTS"
 """Set to 0: the ranks of a replica do not compare what they feed."""
 
 _CHECKED_CALLS = 3
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class WholeProgram(Program):
+    """A step as it is called: its one microbatch is the whole batch.
+
+    So batches are cut where a size that does not divide is an error that the other ranks hear of.
+
+    Attributes:
+        program: what runs.
+        call: how the batch is cut.
+    """
+
+    program: Program
+    call: BoundCall
+
+
+def whole_program(program: Program, call: BoundCall) -> WholeProgram:
+    """Of a program, whose results it gives one microbatch after the other."""
+    return WholeProgram(
+        number=program.number,
+        name=program.name,
+        microbatches=1,
+        segments={},
+        turns=[],
+        arguments=call.whole_specs,
+        results=list(program.results) * program.microbatches,
+        program=program,
+        call=call,
+    )
 
 
 class Pipeline:
@@ -78,22 +112,65 @@ class Pipeline:
         """Of a program; the same on all ranks, as they make the same ones in the same order."""
         return next(self._program_numbers)
 
-    def run(self, program: Program, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Runs a step; see `Driver.run`. In its first calls the ranks compare what they feed."""
+    def run(
+        self, whole: WholeProgram, pieces: Sequence[Sequence[tf.Tensor]]
+    ) -> list[list[tf.Tensor]]:
+        """Runs a step; see `Driver.run`. In its first calls the ranks compare what they feed.
+
+        Args:
+            pieces: one: the tensors of the whole batch, eager.
+
+        Returns:
+            In one list, this rank's results of all microbatches.
+
+        Raises:
+            ValueError: a size does not divide.
+            SMDDPMismatch: the ranks feed tensors of different shapes.
+            Exception: as of `Driver.run`.
+        """
+        (tensors,) = pieces
+        try:
+            rows = self._run(whole, tensors)
+        except BaseException as error:
+            tell_replicas(self.job, error)
+            raise
+        return [[tensor for row in rows for tensor in row]]
+
+    def refuse(self, error: BaseException) -> None:
+        """This rank cannot do what comes next: see `Driver.refuse`."""
+        self.driver.refuse(error)
+        tell_replicas(self.job, error)
+
+    def _run(self, whole: WholeProgram, tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        program = whole.program
+        try:
+            pieces = whole.call.cut(tensors)
+        except BaseException as error:
+            self.driver.refuse(error)
+            raise
         calls = self._calls.get(program.number, 0)
         if self._checks and calls < _CHECKED_CALLS:
-            self._calls[program.number] = calls + 1
-            self._compare(program, pieces)
+            self._compare(whole, tensors)
         return self.driver.run(program, pieces)
 
-    def _compare(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
+    def _compare(self, whole: WholeProgram, tensors: Sequence[tf.Tensor]) -> None:
         digest = 0
-        for row in pieces:
-            for tensor in row:
-                digest = _checksum(tensor, digest)
-        does = f"compares the arguments of step {program.name}"
-        brought = self.driver.agree(does, pickle.dumps(digest))
+        for tensor in tensors:
+            digest = _checksum(tensor, digest)
+        shown = ", ".join(whole.call.describe(tensors))
+        does = f"compares the arguments of step {whole.name}"
+        everyone = self.driver.agree(does, pickle.dumps((shown, digest)))
+        self._calls[whole.number] = self._calls.get(whole.number, 0) + 1  # on all ranks alike
+        brought = [pickle.loads(each) for each in everyone]
         ranks = self.job.members(GroupKind.PP)
+        for rank, (theirs, _) in zip(ranks, brought, strict=True):
+            if theirs != brought[0][0]:
+                raise SMDDPMismatch(
+                    f"step {whole.name}: rank {ranks[0]} calls it with {brought[0][0]}, and rank"
+                    f" {rank} with {theirs}; expected the same on all ranks of a replica. Feed"
+                    " them the same batches: the same files in the same order, shuffled with"
+                    " seed=smp.dp_rank(), with drop_remainder=True."
+                )
         others = [rank for rank, each in zip(ranks, brought, strict=True) if each != brought[0]]
         if others and self.rank == 0:
             get_logger().warning(
@@ -102,7 +179,7 @@ class Pipeline:
                 " with Dataset.shuffle(..., seed=smp.dp_rank()) after tf.keras.utils"
                 ".set_random_seed(...), and read files in the same (sorted) order. %s=0 switches"
                 " this check off.",
-                program.name,
+                whole.name,
                 ranks[0],
                 ", ".join(map(str, others)),
                 CHECK_VARIABLE,

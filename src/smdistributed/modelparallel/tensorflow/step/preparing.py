@@ -35,7 +35,11 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, 
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step.building import State, build, own_part
-from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
+from smdistributed.modelparallel.tensorflow.step.pipeline import (
+    Pipeline,
+    WholeProgram,
+    whole_program,
+)
 from smdistributed.modelparallel.tensorflow.variables import tracing, without_values
 
 __all__ = ["Prepared", "prepare"]
@@ -46,17 +50,22 @@ class Prepared:
     """A step function for one signature.
 
     Attributes:
-        program: of this rank.
+        whole: the program of this rank.
         touched: the states that it reads or changes here.
     """
 
-    program: Program
+    whole: WholeProgram
     touched: Sequence[Any]
     results: TracedResults
     result_of_tensor: list[int]
 
-    def gather(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """What the step function returns."""
+    def gather(self, tensors: Sequence[Any]) -> Any:
+        """What the step function returns, of the results of all microbatches."""
+        count = len(self.whole.program.results)
+        rows = [
+            tensors[count * microbatch : count * (microbatch + 1)]
+            for microbatch in range(self.whole.program.microbatches)
+        ]
         return self.results.gather([[row[i] for i in self.result_of_tensor] for row in rows])
 
 
@@ -102,19 +111,9 @@ class _Preparing:
     def trace_alike(self) -> _Traced:
         """Traces the body, and makes sure that all ranks have traced the same."""
         traced: _Traced = self._on_this_rank(self._traced)
-        shown = ", ".join(f"{each.dtype.name}{each.shape}" for each in self._call.specs)
-        mine = (shown, traced.common.digest)
-        everyone = self._agree("traces", mine)
-        for rank, (theirs, digest) in zip(self._ranks, everyone, strict=True):
-            if theirs != everyone[0][0]:
-                raise SMDDPMismatch(
-                    f"step {self._name}: rank {self._ranks[0]} calls it with microbatches of"
-                    f" [{everyone[0][0]}], and rank {rank} with [{theirs}]; expected the same on"
-                    " all ranks of a replica. Feed them the same batches: the same files in the"
-                    " same order, shuffled with seed=smp.dp_rank(), with drop_remainder=True."
-                )
-            if digest != everyone[0][1]:
-                self._raise_difference(traced.common)
+        digests = self._agree("traces", traced.common.digest)
+        if len(set(digests)) > 1:
+            self._raise_difference(traced.common)
         return traced
 
     def decide(self, traced: _Traced) -> None:
@@ -146,7 +145,8 @@ class _Preparing:
         )
         self._agree("is ready for", None)
         places = {port: place for place, port in enumerate(unique)}
-        return Prepared(program, touched, traced.results, [places[port] for port in returned])
+        whole = whole_program(program, self._call.without_tensors())
+        return Prepared(whole, touched, traced.results, [places[port] for port in returned])
 
     # ---- on this rank ------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class _Preparing:
                 pipeline.rank,
                 pipeline.job.config,
                 number,
-                self._name,
+                self._name_with_arguments(),
             )
         except StateCrossing as error:
             one, other = nodes[error.one].name, nodes[error.other].name
@@ -233,7 +233,7 @@ class _Preparing:
         try:
             return do()
         except BaseException as error:
-            self._pipeline.driver.refuse(error)
+            self._pipeline.refuse(error)
             raise
 
     # ---- with the others ---------------------------------------------------------------------
@@ -243,10 +243,14 @@ class _Preparing:
         return self._pipeline.job.members(GroupKind.PP)
 
     def _agree(self, what: str, value: Any) -> list[Any]:
-        does = f"{what} step {self._name}"
+        does = f"{what} step {self._name_with_arguments()}"
         return [
             pickle.loads(each) for each in self._pipeline.driver.agree(does, pickle.dumps(value))
         ]
+
+    def _name_with_arguments(self) -> str:
+        """So that ranks with different signatures differ, and say in what."""
+        return f"{self._name}({', '.join(self._call.without_tensors().describe())})"
 
     def _raise_difference(self, common: Common) -> None:
         everyone = self._agree("compares its trace of", common.lines)

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
@@ -82,18 +83,23 @@ class StepFunction:
         if pipeline is not self._pipeline:
             self._prepared.clear()
             self._pipeline = pipeline
-        call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
+        try:
+            call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
+        except BaseException as error:
+            pipeline.refuse(error)
+            raise
         prepared = self._prepared.get(call.signature)
         if prepared is None:
             with tf.init_scope():
                 prepared = prepare(pipeline, self._name, self._body(), call)
             self._prepared[call.signature] = prepared
-        pieces = [call.pieces(number) for number in range(call.microbatches)]
         if tf.executing_eagerly():
-            rows = pipeline.run(prepared.program, pieces)
+            (results,) = pipeline.run(prepared.whole, [call.tensors])
         else:
-            rows = pipeline.bridges.call_in_graph(prepared.program, pieces, prepared.touched)
-        return prepared.gather(rows)
+            require_no_xla()
+            whole, touched = prepared.whole, prepared.touched
+            (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
+        return prepared.gather(results)
 
     def _body(self) -> Callable[..., Any]:
         if not self._converts:
