@@ -15,6 +15,7 @@ from smdistributed.collectives import ReduceOp
 from smdistributed.dataparallel.tensorflow.operations import backend
 from smdistributed.dataparallel.tensorflow.operations.labels import label_of
 from smdistributed.dataparallel.tensorflow.operations.order import in_order
+from smdistributed.dataparallel.tensorflow.operations.refusals import require_no_refusal
 from smdistributed.dataparallel.tensorflow.operations.session_order import number_in
 from smdistributed.dataparallel.tensorflow.saving import refuse_to_save
 from smdistributed.dataparallel.tensorflow.xla import require_no_xla
@@ -37,6 +38,7 @@ def all_reduce(
     Returns:
         New tensors of the same shapes; the same bits on all ranks.
     """
+    require_no_refusal(key)
     make, label = backend.current().all_reduce, _placed_label(label, group)
     return _placed(
         lambda token: make(list(tensors), int(op), token, key, label, group), tensors, group
@@ -60,6 +62,7 @@ def broadcast(
         key, label, group: as for `all_reduce`.
         is_alone: as for `in_order`.
     """
+    require_no_refusal(key)
     make = backend.current().broadcast
     label = label if is_alone else _placed_label(label, group)
     return _placed(
@@ -77,6 +80,7 @@ def all_gather(tensor: tf.Tensor, key: str, label: int = 0, *, group: int) -> tf
         tensor: at least one dimension; the number of rows may differ between ranks.
         key, label, group: as for `all_reduce`.
     """
+    require_no_refusal(key)
     make, label = backend.current().all_gather, _placed_label(label, group)
     return _placed(lambda token: [make(tensor, token, key, label, group)], [tensor], group)[0]
 

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
+from smdistributed.dataparallel.tensorflow.operations.refusals import refuse_collectives
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.containers.results import TracedResults
@@ -43,6 +44,13 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import (
 from smdistributed.modelparallel.tensorflow.variables import tracing, without_values
 
 __all__ = ["Prepared", "prepare"]
+
+
+_NO_COLLECTIVES = (
+    "in a function with @smp.step, where each microbatch would do it, on one rank of a pipeline"
+    " before the other; expected it after the step. Return the tensors from the step, and reduce"
+    " what .accumulate() of each gives."
+)
 
 
 @dataclasses.dataclass
@@ -156,6 +164,7 @@ class _Preparing:
             return self._body(*args, **kwargs)
 
         def run(tensors: list[tf.Tensor]) -> TracedResults:
+            refuse_collectives(tf.compat.v1.get_default_graph(), _NO_COLLECTIVES)
             value = body(tensors)
             return TracedResults(value, self._name, _is_elsewhere)
 
@@ -167,8 +176,27 @@ class _Preparing:
                 with without_values(self._model._smp_book):
                     trace = trace_step(run, self._call.specs, partitions, self._name)
         reader = Reader(trace)
+        self._require_no_updates(reader)
         nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
         return _Traced(reader, trace.result, common_part(reader, nodes, self._describe))
+
+    def _require_no_updates(self, reader: Reader) -> None:
+        """Outside of `call`, a step must not change what is trained."""
+        for number, touch in enumerate(reader.touches):
+            if reader.trace.labels[number] is not None or self._model is None:
+                continue
+            for handle, key in reader.handles.items():
+                if key not in touch.changes:
+                    continue
+                variable = self._model._smp_variable_of(reader.externals[handle])
+                if variable is not None and variable.raw.trainable:
+                    raise RuntimeError(
+                        f"step {self._name} changes the variable {variable.name}"
+                        f" ({reader.operations[number].name}), which is trained; expected that"
+                        " outside, as a step does it once for each microbatch. Return the"
+                        " gradients from the step, and call optimizer.apply_gradients after the"
+                        " step with what .accumulate() of each gives."
+                    )
 
     def _describe(self, handle: Any) -> str:
         variable = None if self._model is None else self._model._smp_variable_of(handle)
