@@ -40,6 +40,9 @@ __all__ = ["DistributedModel"]
 
 _log = get_logger()
 
+# The attribute of a model whose `__init__` has called ours.
+_HAS_BEGUN = "_smp_has_begun"
+
 
 class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models have
     """Makes models without values, one at a time."""
@@ -48,13 +51,7 @@ class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models h
         state.require("smp.DistributedModel")
         remedies.install()  # Keras may have been imported since
         remedies.require_one_keras(cls)
-        if {"inputs", "outputs"} & kwargs.keys():
-            raise TypeError(
-                f"{cls.__name__}(inputs=..., outputs=...) is a functional model; expected a"
-                " subclass of smp.DistributedModel with a `call`. Make the functional model in its"
-                " `__init__` (self.inner = tf.keras.Model(inputs, outputs)), and let `call` return"
-                " self.inner(x)."
-            )
+        _refuse_functional(cls, args, kwargs)
         living = state.model
         if living is not None:
             raise MultipleDistributedModelError(
@@ -65,7 +62,8 @@ class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models h
             )
         book = Book(state.job.seed)
         with without_values(book):
-            model = super().__call__(*args, **kwargs)
+            model = _made(cls, lambda: super(_Meta, cls).__call__(*args, **kwargs))
+        remedies.require_one_keras(model, *_objects_in(vars(model)))
         model._smp_take_book(book)
         state.model = model
         return model
@@ -95,6 +93,16 @@ class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] #
         TypeError: it is made from inputs and outputs.
         RuntimeError: it is called outside of a step.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As of Keras.
+
+        Raises:
+            TypeError: for a functional model.
+        """
+        _refuse_functional(type(self), args, kwargs)
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, _HAS_BEGUN, True)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -272,10 +280,49 @@ def _begin_alike(variables: Sequence[Any]) -> None:
         broadcast_variables(variables, 0, group=group)
 
 
+def _refuse_functional(cls: type, args: Any, kwargs: Any) -> None:
+    if {"inputs", "outputs"} & kwargs.keys() or _holds_keras_tensors(args):
+        raise TypeError(
+            f"{cls.__name__}(inputs=..., outputs=...) is a functional model; expected a"
+            " subclass of smp.DistributedModel with a `call`. Make the functional model in its"
+            " `__init__` (self.inner = tf.keras.Model(inputs, outputs)), and let `call` return"
+            " self.inner(x)."
+        )
+
+
+def _made(cls: type, make: Callable[[], Any]) -> Any:
+    """A model, unless its `__init__` has forgotten ours."""
+    hint = (
+        f"{cls.__name__}.__init__ has not called super().__init__(); expected that before all"
+        " else. Write\n    def __init__(self, ...):\n        super().__init__()"
+    )
+    try:
+        model = make()
+    except (RuntimeError, AttributeError, TypeError) as error:
+        if "super().__init__()" not in str(error):
+            raise
+        raise type(error)(f"{hint}\n{error}") from error
+    if not hasattr(model, _HAS_BEGUN):
+        raise RuntimeError(hint)
+    return model
+
+
+def _objects_in(attributes: Any) -> Iterator[Any]:
+    """What attributes hold, themselves or in containers."""
+    for value in attributes.values() if isinstance(attributes, dict) else attributes:
+        if isinstance(value, (dict, list, tuple)):
+            yield from _objects_in(value)
+        elif type(value).__module__ != "builtins":
+            yield value
+
+
+def _holds_keras_tensors(values: Any) -> bool:
+    return any(type(each).__name__ == "KerasTensor" for each in tf.nest.flatten(values))
+
+
 def _is_symbolic(args: Any, kwargs: Any) -> bool:
     """Whether Keras only asks for shapes."""
-    leaves = tf.nest.flatten((args, kwargs))
-    if any(type(each).__name__ == "KerasTensor" for each in leaves):
+    if _holds_keras_tensors((args, kwargs)):
         return True
     graph = tf.compat.v1.get_default_graph()
     return not tf.executing_eagerly() and graph.name in ("keras_graph", "scratch_graph")
