@@ -21,6 +21,7 @@ from smdistributed.modelparallel.tensorflow.remedies import optimizers
 from smdistributed.modelparallel.tensorflow.remedies.hooks import set_hooks
 from smdistributed.modelparallel.tensorflow.remedies.kerases import require_one_keras
 from smdistributed.modelparallel.tensorflow.remedies.patching import uninstall
+from smdistributed.modelparallel.tensorflow.remedies.requirements import require_what_is_not_public
 
 __all__ = ["install", "require_one_keras", "set_hooks", "uninstall"]
 
@@ -33,3 +34,8 @@ def install() -> None:
         optimizers.apply_to_keras_3(keras)
     if (keras := sys.modules.get("tf_keras")) is not None:
         optimizers.apply_to_tf_keras(keras)
+
+
+# This room is imported before all others, which need both.
+require_one_keras()
+require_what_is_not_public()

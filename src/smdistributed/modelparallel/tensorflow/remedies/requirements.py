@@ -1,0 +1,61 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What model parallelism uses of TensorFlow that is not public: looked for before all else.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+__all__ = ["NOT_PUBLIC", "require_what_is_not_public"]
+
+_VERSIONS = "2.16 to 2.21"
+_VARIABLES = "tensorflow.python.ops.resource_variable_ops"
+
+NOT_PUBLIC = (
+    ("tensorflow", "__internal__.FuncGraph.capture"),
+    ("tensorflow", "__internal__.FuncGraph.captures"),
+    ("tensorflow", "__internal__.EagerTensor"),
+    ("tensorflow", "__internal__.CompositeTensor"),
+    ("tensorflow", "__internal__.tracking.AutoTrackable"),
+    ("tensorflow", "__internal__.autograph.control_status_ctx"),
+    ("tensorflow", "__internal__.autograph.tf_convert"),
+    ("tensorflow.python.eager.context", "context"),
+    (
+        "tensorflow.python.eager.polymorphic_function.concrete_function",
+        "ConcreteFunction._call_flat",
+    ),
+    ("tensorflow.python.eager.record", "stop_recording"),
+    (_VARIABLES, "UninitializedVariable"),
+    (_VARIABLES, "default_variable_creator_v2"),
+)
+"""Module, and path in it."""
+
+
+def require_what_is_not_public(needed: Sequence[tuple[str, str]] = NOT_PUBLIC) -> None:
+    """Fails if this TensorFlow lacks something.
+
+    Raises:
+        ImportError: names all that is missing, and the versions that have it.
+    """
+    missing = [f"{module}.{path}" for module, path in needed if not _is_there(module, path)]
+    if missing:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} has no {', '.join(missing)}, with which model parallelism"
+            f" cuts graphs; expected one of the versions {_VERSIONS}, which have it. Run: pip"
+            " install smdistributed-open[tensorflow]"
+        )
+
+
+def _is_there(module: str, path: str) -> bool:
+    try:
+        functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return False
+    return True
