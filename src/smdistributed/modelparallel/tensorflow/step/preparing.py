@@ -183,7 +183,7 @@ class _Preparing:
     def _require_no_updates(self, reader: Reader) -> None:
         """Outside of `call`, a step must not change what is trained."""
         for number, touch in enumerate(reader.touches):
-            if reader.trace.labels[number] is not None or self._model is None:
+            if not touch.changes or reader.trace.labels[number] is not None or self._model is None:
                 continue
             for handle, key in reader.handles.items():
                 if key not in touch.changes:
