@@ -14,7 +14,11 @@ import tensorflow as tf
 
 import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
-from smdistributed.compat.horovod.tensorflow.job import global_process_set, require_job
+from smdistributed.compat.horovod.tensorflow.job import (
+    global_process_set,
+    require_job,
+    require_no_model_parallelism,
+)
 from smdistributed.dataparallel import exceptions
 
 __all__ = [
@@ -45,9 +49,9 @@ def broadcast_variables(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast_variables`.
     """
-    require_job("broadcast_variables")
+    group = require_job("broadcast_variables")
     common.require_all_ranks(process_set, "broadcast_variables")
-    return sdp.broadcast_variables(variables, root_rank)
+    return sdp.broadcast_variables(variables, root_rank, group=group)
 
 
 @common.named_as_documented
@@ -69,6 +73,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
             " hvd.broadcast_variables(model.variables, root_rank), and the same for the optimizer's"
             " variables."
         )
+    require_no_model_parallelism("broadcast_global_variables")
     require_job("broadcast_global_variables")
     return sdp.broadcast_global_variables(root_rank)
 
@@ -92,6 +97,7 @@ class BroadcastGlobalVariablesHook(sdp.BroadcastGlobalVariablesHook):
 
     def begin(self) -> None:
         """As that of TensorFlow's hooks. Raises `SMDDPNotInitialized` before `init()`."""
+        require_no_model_parallelism("BroadcastGlobalVariablesHook")
         require_job("BroadcastGlobalVariablesHook")
         super().begin()
 
@@ -109,9 +115,9 @@ def broadcast_object(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast_object`.
     """
-    require_job("broadcast_object")
+    group = require_job("broadcast_object")
     common.require_all_ranks(process_set, "broadcast_object")
-    return sdp.broadcast_object(obj, root_rank, session, name)
+    return sdp.broadcast_object(obj, root_rank, session, name, group=group)
 
 
 def broadcast_object_fn(
@@ -141,6 +147,6 @@ def allgather_object(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.allgather_object`.
     """
-    require_job("allgather_object")
+    group = require_job("allgather_object")
     common.require_all_ranks(process_set, "allgather_object")
-    return sdp.allgather_object(obj, session, name)
+    return sdp.allgather_object(obj, session, name, group=group)

@@ -12,7 +12,11 @@ from typing import Any
 import smdistributed.dataparallel.tensorflow as sdp
 from smdistributed.compat.horovod import common
 from smdistributed.compat.horovod.common import Average, Sum
-from smdistributed.compat.horovod.tensorflow.job import global_process_set, require_job
+from smdistributed.compat.horovod.tensorflow.job import (
+    global_process_set,
+    require_job,
+    require_no_model_parallelism,
+)
 from smdistributed.compat.horovod.tensorflow.mpi_ops import reduce_op
 from smdistributed.dataparallel.compression import Compression, Compressor, resolve_compression
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid
@@ -62,6 +66,7 @@ def DistributedGradientTape(  # noqa: N802 -- Horovod's name
         As `smdistributed.dataparallel.tensorflow.DistributedGradientTape`.
     """
     caller = "DistributedGradientTape"
+    require_no_model_parallelism(caller)
     _require_no_groups(caller, num_groups, groups, process_set)
     common.require_host(caller, device_dense=device_dense, device_sparse=device_sparse)
     tape = sdp.DistributedGradientTape(
@@ -176,6 +181,7 @@ def distributed_optimizer(
 ) -> Any:
     """What the functions of this name share, whichever order their arguments have."""
     caller = "DistributedOptimizer"
+    require_no_model_parallelism(caller)
     _require_no_groups(caller, num_groups, groups, process_set)
     common.require_host(caller, device_dense=device_dense, device_sparse=device_sparse)
     return sdp.DistributedOptimizer(
@@ -217,6 +223,7 @@ def _all_ranks(caller: str) -> Any:
     """
 
     def group() -> None:
+        require_no_model_parallelism(caller)
         require_job(caller)
 
     return group

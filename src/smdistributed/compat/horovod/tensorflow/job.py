@@ -4,20 +4,28 @@
 
 The job is that of `smdistributed.dataparallel.tensorflow`: `init` here or there counts once.
 
-Source: Horovod's public API; see docs/horovod.md.
+In a job of model parallelism all of this means the replicas of the model, and `init` and `shutdown`
+do nothing: see `dataparallel.tensorflow.replicas`.
+
+Source: Horovod's public API; see docs/horovod.md. TensorFlow modelparallel specification, section
+7.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
 import tensorflow as tf
 
 import smdistributed.dataparallel.tensorflow as sdp
+from smdistributed._common.log import get_logger
 from smdistributed.compat.horovod import common
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 from smdistributed.dataparallel.profiler import stop_profiler
+from smdistributed.dataparallel.tensorflow import replicas
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import resolve_group
 
 __all__ = [
@@ -35,6 +43,7 @@ __all__ = [
     "rank",
     "rank_op",
     "require_job",
+    "require_no_model_parallelism",
     "shutdown",
     "size",
     "size_op",
@@ -58,13 +67,24 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """
     instead = "For some of the ranks use smdistributed.dataparallel.tensorflow.new_group()."
     common.require_all_ranks_in_init(comm, process_sets, instead)
-    if not sdp.is_initialized():
+    if replicas.are_told():
+        _warn_of_init()
+    elif not sdp.is_initialized():
         sdp.init()
+
+
+@functools.cache
+def _warn_of_init() -> None:
+    get_logger().warning(
+        "hvd.init() was called in a job of model parallelism, where smp.init() does its work; it is"
+        " ignored. Leave it out."
+    )
 
 
 def shutdown() -> None:
     """Leaves the job, after all ranks have come; `init` may be called again."""
-    sdp.shutdown()
+    if not replicas.are_told():  # else it is not hvd's
+        sdp.shutdown()
 
 
 def is_initialized() -> bool:
@@ -74,26 +94,28 @@ def is_initialized() -> bool:
 
 def size() -> int:
     """Number of ranks. Raises `SMDDPNotInitialized` (a ValueError too) before `init()`."""
-    require_job("size")
-    return sdp.size()
+    group = require_job("size")
+    return sdp.size() if group is None else group.size()
 
 
 def rank() -> int:
     """Number of this process, from 0. Raises `SMDDPNotInitialized` before `init()`."""
-    require_job("rank")
-    return sdp.rank()
+    group = require_job("rank")
+    return sdp.rank() if group is None else group.rank()
 
 
 def local_size() -> int:
     """Number of ranks on this host. Raises `SMDDPNotInitialized` before `init()`."""
-    require_job("local_size")
-    return sdp.local_size()
+    group = require_job("local_size")
+    return sdp.local_size() if group is None else len(_ranks_here(group, "local_size"))
 
 
 def local_rank() -> int:
     """Number of this process on its host. Raises `SMDDPNotInitialized` before `init()`."""
-    require_job("local_rank")
-    return sdp.local_rank()
+    group = require_job("local_rank")
+    if group is None:
+        return sdp.local_rank()
+    return _ranks_here(group, "local_rank").index(group.rank())
 
 
 def cross_size() -> int:
@@ -168,19 +190,43 @@ def stop_timeline() -> None:
 global_process_set = common.ProcessSet.of_all(rank, size)
 
 
-def require_job(caller: str) -> None:
-    """Raises `SMDDPNotInitialized` (a ValueError too) before `init()`."""
-    if not sdp.is_initialized():
+def require_job(caller: str) -> Group | None:
+    """The ranks that `hvd.<caller>()` is for, as `group=`; None: all of the job.
+
+    Raises:
+        SMDDPNotInitialized: (a ValueError too) before `init()`.
+        ConfigError: (a ValueError) in a job of model parallelism without `horovod: True`.
+    """
+    group = replicas.replicas(f"hvd.{caller}()")
+    if group is None and not sdp.is_initialized():
         raise common.not_initialized(caller)
+    return group
+
+
+def require_no_model_parallelism(caller: str) -> None:
+    """Raises `SMDDPUnsupported` in a job of it: for what reduces by itself, among all ranks."""
+    if replicas.are_told():
+        raise SMDDPUnsupported(
+            f"hvd.{caller}() was used in a job of model parallelism, where ranks have different"
+            " variables; expected hvd.allreduce() of what steps return. Write gradients ="
+            " [hvd.allreduce(g.accumulate()) for g in gradients] before apply_gradients()."
+        )
+
+
+def _ranks_here(group: Group, caller: str) -> list[int]:
+    """Those of a group that are on this host."""
+    return next(ranks for ranks in _by_host(group, caller) if group.rank() in ranks)
+
+
+def _by_host(group: Group, caller: str) -> list[list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, row in enumerate(group.communicator(caller).topology()):
+        found.setdefault(row["host"], []).append(number)
+    return list(found.values())
 
 
 def _ranks_by_host(caller: str) -> list[list[int]]:
-    require_job(caller)
-    group = resolve_group(None, caller)
-    by_host: dict[str, list[int]] = {}
-    for number, row in enumerate(group.communicator(caller).topology()):
-        by_host.setdefault(row["host"], []).append(number)
-    found = list(by_host.values())
+    found = _by_host(resolve_group(require_job(caller), caller), caller)
     mine = next(ranks for ranks in found if rank() in ranks)
     if len(mine) != local_size():
         raise SMDDPUnsupported(

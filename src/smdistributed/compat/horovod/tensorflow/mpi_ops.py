@@ -230,9 +230,9 @@ def grouped_allgather(
 def _all_gathered(
     tensors: Sequence[Any], name: str | None, process_set: Any, caller: str
 ) -> list[Any]:
-    require_job(caller)
+    group = require_job(caller)
     common.require_all_ranks(process_set, caller)
-    gathered = sdp.grouped_allgather(tensors, name=name)
+    gathered = sdp.grouped_allgather(tensors, name=name, group=group)
     return [with_averaged_gradient(each, size()) for each in gathered]
 
 
@@ -254,9 +254,9 @@ def broadcast(
         SMDDPUnsupported: a process set.
         As `smdistributed.dataparallel.tensorflow.broadcast`.
     """
-    require_job("broadcast")
+    group = require_job("broadcast")
     common.require_all_ranks(process_set, "broadcast")
-    return with_averaged_gradient(sdp.broadcast(tensor, root_rank, name=name), size())
+    return with_averaged_gradient(sdp.broadcast(tensor, root_rank, name=name, group=group), size())
 
 
 def broadcast_(
@@ -275,19 +275,19 @@ def broadcast_(
         name: without effect: the ranks compare the variables' names.
         process_set: that of all ranks.
     """
-    require_job("broadcast_")
+    group = require_job("broadcast_")
     common.require_all_ranks(process_set, "broadcast_")
     variables = list(variables)
-    done = sdp.broadcast_variables(variables, root_rank)
+    done = sdp.broadcast_variables(variables, root_rank, group=group)
     with tf.control_dependencies([] if done is None else [done]):
         return [tf.identity(variable) for variable in variables]
 
 
 def barrier(process_set: Any = global_process_set) -> None:
     """Waits until all ranks have called it. Raises `SMDDPUnsupported` for a process set."""
-    require_job("barrier")
+    group = require_job("barrier")
     common.require_all_ranks(process_set, "barrier")
-    sdp.barrier()
+    sdp.barrier(group=group)
 
 
 def join() -> int:
@@ -299,8 +299,7 @@ def join() -> int:
     Raises:
         SMDDPMismatch: on all ranks: one of them calls something else, such as another step.
     """
-    require_job("join")
-    return sdp.join()
+    return sdp.join(group=require_job("join"))
 
 
 alltoall = common.refused(
@@ -349,7 +348,7 @@ def _all_reduced(
     process_set: Any,
     caller: str,
 ) -> list[Any]:
-    require_job(caller)
+    group = require_job(caller)
     common.require_all_ranks(process_set, caller)
     common.require_host(caller, device_dense=devices[0], device_sparse=devices[1])
     is_sparse = [isinstance(each, tf.IndexedSlices) for each in tensors]
@@ -362,6 +361,7 @@ def _all_reduced(
         name=name,
         prescale_factor=factors[0],
         postscale_factor=factors[1],
+        group=group,
     )
     for index, result in zip(dense, reduced, strict=True):
         results[index] = result
@@ -393,5 +393,5 @@ def _slices_reduced(
         resolve_compression(compression),
         f"{called} '{name}'" if name else called,
         label_of("allreduce of slices", name or ""),
-        group=resolve_group(None, called),
+        group=resolve_group(require_job(caller), called),
     )

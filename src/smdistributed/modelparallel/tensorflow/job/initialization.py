@@ -34,6 +34,7 @@ from smdistributed.modelparallel.tensorflow.job.groups import (
     make_pipeline_channel,
     make_replica_group,
 )
+from smdistributed.modelparallel.tensorflow.job.horovod import tell_horovod
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 
 __all__ = ["init", "is_initialized", "reset", "shutdown"]
@@ -76,6 +77,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         leaving.callback(world.close)
         seed = _agree(parameters, world)
         job = _make_job(parameters, seed, world, leaving)
+        tell_horovod(job, leaving)
         state.enter(job, leaving.pop_all())
     tell(job)
 

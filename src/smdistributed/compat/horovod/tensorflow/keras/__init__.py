@@ -23,6 +23,7 @@ from smdistributed.compat.horovod.tensorflow.gradients import (
     distributed_optimizer,
     require_no_local_layers,
 )
+from smdistributed.compat.horovod.tensorflow.job import require_no_model_parallelism
 from smdistributed.compat.horovod.tensorflow.keras import callbacks, elastic
 from smdistributed.compat.horovod.tensorflow.mpi_ops import (
     Adasum,
@@ -231,6 +232,7 @@ def load_model(
     As `smdistributed.dataparallel.tensorflow.keras.load_model`; the optimizer gathers
     `tf.IndexedSlices`, as Horovod's does.
     """
+    require_no_model_parallelism("load_model")
     return sdp_keras.load_model(
         filepath,
         custom_optimizers,

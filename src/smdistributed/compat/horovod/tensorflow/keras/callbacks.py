@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smdistributed.compat.horovod import common
-from smdistributed.compat.horovod.tensorflow.job import require_job
+from smdistributed.compat.horovod.tensorflow.job import require_job, require_no_model_parallelism
 from smdistributed.dataparallel.tensorflow.keras import callbacks
 
 if TYPE_CHECKING:  # see __getattr__
@@ -39,6 +39,7 @@ class _InJob:
     """Training begins after `init()`; else, at once, what Horovod raises there."""
 
     def on_train_begin(self, logs: Any = None) -> None:
+        require_no_model_parallelism(f"callbacks.{type(self).__name__}")
         require_job(f"callbacks.{type(self).__name__}")
         parent: Any = super()
         parent.on_train_begin(logs)

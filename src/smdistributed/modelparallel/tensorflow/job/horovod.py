@@ -1,0 +1,33 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `hvd.*` means in a job of model parallelism: the DP group, or an error. Never all ranks.
+
+Source: TensorFlow modelparallel specification, section 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from smdistributed.dataparallel.tensorflow import replicas
+from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.tensorflow.job.state import Job
+
+__all__ = ["tell_horovod"]
+
+
+def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
+    """From now on, until the job ends, `hvd.*` means its replicas."""
+
+    def ask(caller: str) -> Group:
+        if job.replica_group is None:
+            raise ConfigError(
+                f"{caller} was called in a job of model parallelism without replicas, where it has"
+                ' nobody to talk to; expected "horovod": True among the parameters of smp.init()'
+                " or in SM_HP_MP_PARAMETERS. Add it, or leave out the calls of hvd."
+            )
+        return job.replica_group
+
+    replicas.tell(ask)
+    leaving.callback(replicas.forget)
