@@ -26,6 +26,7 @@ from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, Mode
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.model.whole_model import WholeModel
 from smdistributed.modelparallel.tensorflow.variables import (
     Book,
     Record,
@@ -69,7 +70,7 @@ class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models h
         return model
 
 
-class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] # no types
+class DistributedModel(WholeModel, metaclass=_Meta):
     """A Keras model that is cut into partitions, one on each rank of a pipeline.
 
         class Model(smp.DistributedModel):
@@ -180,7 +181,7 @@ class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] #
         private = self.__dict__.get("_smp_private")
         if private is None or private.shows_all:
             return list(variables)
-        return [each for each in variables if not is_elsewhere(each)]
+        return [each for each in variables if private.is_here(each)]
 
     def _smp_all_trainable(self) -> list[Any]:
         """The `tf.Variable`s of the whole model that are trained."""
@@ -198,6 +199,7 @@ class DistributedModel(tf.keras.Model, metaclass=_Meta):  # type: ignore[misc] #
         ranks = job.members(GroupKind.PP)
         here = job.rank_in(GroupKind.PP)
         book = self._smp_book
+        self._smp_private.place = decision.owner_of, here
 
         def owner(record: Record) -> int:
             return decision.owner_of.setdefault(id(record.raw), 0)
@@ -228,14 +230,21 @@ class _Private:
     Attributes:
         book: its variables.
         shows_all: its lists have the variables of all ranks.
+        place: by `id` of a `tf.Variable`, the partition that owns it; and the one that is here.
     """
 
     def __init__(self, book: Book) -> None:
         self.book = book
         self.shows_all = False
+        self.place: tuple[dict[int, int], int] = ({}, 0)
         self._found: dict[int, ModelVariable] = {}
         self._kept: list[Any] = []
         self._taken: collections.Counter[str] = collections.Counter()
+
+    def is_here(self, variable: Any) -> bool:
+        """Whether this rank owns a variable, or nobody does: also of one that has a value."""
+        owner_of, here = self.place
+        return not is_elsewhere(variable) and owner_of.get(id(raw(variable)), here) == here
 
     @contextlib.contextmanager
     def showing_all(self) -> Iterator[None]:
