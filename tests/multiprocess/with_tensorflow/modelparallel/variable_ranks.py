@@ -388,6 +388,52 @@ def check_values_that_were_assigned_count(rank: int, size: int) -> None:
         assert restored.conv.kernel.numpy().tolist() == source.conv.kernel.numpy().tolist()
 
 
+def check_state_that_begins_with_a_constant_may_be_read(rank: int, size: int) -> None:
+    book = Book(0)
+    with without_values(book):
+        normalization = K.layers.Normalization()  # it reads its mean while it is built
+        inputs = K.Input((2,))
+        model = K.Model(inputs, K.layers.Dense(3, use_bias=True)(normalization(inputs)))
+    dense = model.layers[-1]
+    for trained in (dense.kernel, dense.bias):
+        raised(VariableWithoutValueError, trained.numpy)
+    book.allocate(lambda record: True)
+    found = model(tf.constant([[2.0, 3.0]]))
+    expected = tf.matmul([[2.0, 3.0]], raw(dense.kernel))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def check_state_that_begins_with_a_constant_is_taken_away(rank: int, size: int) -> None:
+    book = Book(0)
+    with without_values(book):
+        norm = K.layers.BatchNormalization()
+        norm.build((None, 2))
+    np.testing.assert_array_equal(norm.moving_variance.numpy(), [1.0, 1.0])
+    book.allocate(lambda record: False)
+    raised(VariableElsewhereError, norm.moving_variance.numpy)
+
+
+def check_variables_that_were_made_before_may_be_adopted(rank: int, size: int) -> None:
+    dense = K.layers.Dense(2, use_bias=False, name="before")
+    dense.build((None, 2))
+    dense.kernel.assign([[1.0, 2.0], [3.0, 4.0]])
+    plain, other = tf.Variable(5.0, name="plain"), tf.Variable(6, name="other")
+    book = Book(0)
+    for variable in (dense.kernel, plain, other, plain):
+        book.adopt(variable)
+    assert len(book.records) == 3
+    assert [record.nbytes for record in book.records] == [16, 4, 4]
+    assert float(plain) == 5.0, "it has its value until the decision"
+    book.allocate(lambda record: record.raw is not plain)
+    np.testing.assert_array_equal(dense(tf.eye(2)), [[1.0, 2.0], [3.0, 4.0]])
+    plain_path = raised(VariableElsewhereError, plain.numpy).split()[0]
+    assert plain_path == "plain", plain_path
+    mark_elsewhere(other, 1, 3)
+    assert "rank 3" in raised(VariableElsewhereError, lambda: other.assign(1))
+    dense.kernel.assign_add(tf.ones([2, 2]))
+    assert float(dense.kernel.numpy()[1, 1]) == 5.0
+
+
 def check_reads_of_what_has_no_value(rank: int, size: int) -> None:
     book = Book(0)
     model, _ = made(book)
@@ -553,14 +599,19 @@ def check_other_threads_are_left_alone(rank: int, size: int) -> None:
     assert K.layers.Dense(2)(tf.zeros([1, 2])).shape == [1, 2]
 
 
+def is_marked(owner: Any, name: str) -> bool:
+    attribute = vars(owner).get(name)
+    return hasattr(getattr(attribute, "fget", attribute), patching.MARK)
+
+
 def check_patches_may_be_removed(rank: int, size: int) -> None:
     with without_values(Book(0)):
         pass
     changed = [(owner, name) for owner, name, _ in patching._replaced]
     assert changed
-    assert all(getattr(vars(owner)[name], patching.MARK) is True for owner, name in changed)
+    assert all(is_marked(owner, name) for owner, name in changed)
     patching.uninstall()
-    assert not any(hasattr(vars(owner)[name], patching.MARK) for owner, name in changed)
+    assert not any(is_marked(owner, name) for owner, name in changed)
     book = Book(0)
     made(book)  # puts them back
     assert book.records

@@ -200,6 +200,9 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         here = job.rank_in(GroupKind.PP)
         book = self._smp_book
         self._smp_private.place = decision.owner_of, here
+        for variable in self.smp_all_variables:  # of layers that were made before the model
+            if id(raw(variable)) in decision.owner_of:
+                book.adopt(variable)
 
         def owner(record: Record) -> int:
             return decision.owner_of.setdefault(id(record.raw), 0)

@@ -41,6 +41,7 @@ from smdistributed.modelparallel.tensorflow.variables.drawing import (
 from smdistributed.modelparallel.tensorflow.variables.guarded import (
     GuardedVariable,
     State,
+    guard,
     raw,
     take_away,
     tracing,
@@ -162,11 +163,24 @@ class Book:
         made = GuardedVariable(path="", shape=shape, dtype=dtype, **kwargs)
         variable = made if of_keras is None else of_keras.variable
         made.path = made.name.partition(":")[0] if of_keras is None else variable.path
+        if initial is not None and initial.is_constant and not made.trainable:
+            made.constant = initial.make
         if initial is None:
             with tf.init_scope():
                 made.assign(value, read_value=False)
         self._add(Record(variable, made, initial))
         return made
+
+    def adopt(self, variable: Any) -> None:
+        """Takes up a variable that was made with a value, before the model was.
+
+        Args:
+            variable: of either Keras, or a `tf.Variable`. What `tf.Variable` does not make by
+                itself, such as one of a distribution strategy, is left alone.
+        """
+        path = str(getattr(variable, "path", variable.name)).partition(":")[0]
+        if self.record_of(variable) is None and guard(raw(variable), path):
+            self._add(Record(variable, raw(variable), None))
 
     def _add(self, record: Record) -> None:
         self.records.append(record)

@@ -34,6 +34,8 @@ from smdistributed.modelparallel.tensorflow.remedies.patching import replace
 
 __all__ = ["InitialValue", "mark_drawn_seeds", "seed_of", "seed_of_the_script"]
 
+_CONSTANT = ("Zeros", "Ones", "Constant")  # initializers of both Kerases
+
 
 def seed_of_the_script() -> int | None:
     """What `tf.random.set_seed` was given, also by `keras.utils.set_random_seed`; or None."""
@@ -92,6 +94,11 @@ class InitialValue:
         generator = getattr(self.initializer, "_random_generator", None)
         if self.keeps_its_seed and generator is not None:
             generator._maybe_init()  # tf-keras: takes its seed now, as it would without us
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether nothing is drawn: an initializer of Keras that fills with one value."""
+        return _is_of_keras(self.initializer) and type(self.initializer).__name__ in _CONSTANT
 
     def draw(self, seed: int) -> Any:
         """The value.

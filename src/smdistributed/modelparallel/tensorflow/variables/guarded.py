@@ -8,6 +8,10 @@ and what to do. What a variable goes through:
 
     WITHOUT_VALUE --allocate--> HERE (the owner) or ELSEWHERE (the other ranks)
     WITHOUT_VALUE --assign--> ASSIGNED --allocate--> HERE (the value is kept) or ELSEWHERE
+    made before the model --guard--> ASSIGNED --allocate--> HERE or ELSEWHERE
+
+An eager read, before the decision, of a variable that is not trained and begins with a constant
+gives it that value: layers read such while they are built (`Normalization` its mean).
 
 The library traces graphs that no rank runs as they are. In those, and in the graphs in which Keras
 only infers shapes, reads and assignments are allowed: see `tracing`.
@@ -25,7 +29,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable  # it is not public
+from tensorflow.python.ops.resource_variable_ops import (  # they are not public
+    ResourceVariable,
+    UninitializedVariable,
+)
 
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError, SMPError
 from smdistributed.modelparallel.tensorflow.remedies import hooks
@@ -36,6 +43,7 @@ __all__ = [
     "State",
     "VariableElsewhereError",
     "VariableWithoutValueError",
+    "guard",
     "is_elsewhere",
     "is_tracing",
     "mark_elsewhere",
@@ -125,17 +133,21 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
         path: its name in error texts.
         state: what this rank has of it.
         owner: where it is; None if that is not known, or it is here.
+        constant: gives the value with which it begins, if that is known before it is drawn.
     """
 
     def __init__(self, *, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.path = path
+        self.constant: Callable[[], Any] | None = None
         self.state = State.WITHOUT_VALUE
         self.owner: Owner | None = None
 
     # Every read goes through one of these four; what reads and writes, through those below.
 
     def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state is State.WITHOUT_VALUE and self.constant and tf.executing_eagerly():
+            self.assign(self.constant(), read_value=False)
         require_value(self, "Reading it")
         return super()._read_variable_op(*args, **kwargs)
 
@@ -214,6 +226,19 @@ for _name in (
     "scatter_update",
 ):
     setattr(GuardedVariable, _name, _guarded(_name))
+
+
+def guard(variable: Any, path: str) -> bool:
+    """Makes a `tf.Variable` that has its value a guarded one; whether it could.
+
+    The object stays the same: layers and lists of the script hold it.
+    """
+    if type(variable) is not ResourceVariable:
+        return False
+    variable.__class__ = GuardedVariable
+    variable.path, variable.state = path, State.ASSIGNED
+    variable.constant = variable.owner = None
+    return True
 
 
 def raw(variable: Any) -> Any:
