@@ -161,6 +161,12 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         return self._smp_local(super().non_trainable_variables)
 
     @property
+    def losses(self) -> list[Any]:
+        """Of the whole model: Keras 3 finds regularizers in the lists of variables."""
+        with self._smp_private.showing_all():
+            return list(super().losses)
+
+    @property
     def smp_all_variables(self) -> list[Any]:
         """Of the whole model; those of other ranks have no value here (ours)."""
         with self._smp_private.showing_all():
