@@ -16,9 +16,9 @@ import tensorflow as tf
 __all__ = ["NOT_PUBLIC", "require_what_is_not_public"]
 
 _VERSIONS = "2.16 to 2.21"
-_VARIABLES = "tensorflow.python.ops.resource_variable_ops"
 
 NOT_PUBLIC = (
+    ("tensorflow.core.framework.tensor_pb2", "TensorProto"),
     ("tensorflow", "__internal__.FuncGraph.capture"),
     ("tensorflow", "__internal__.FuncGraph.captures"),
     ("tensorflow", "__internal__.EagerTensor"),
@@ -32,8 +32,8 @@ NOT_PUBLIC = (
         "ConcreteFunction._call_flat",
     ),
     ("tensorflow.python.eager.record", "stop_recording"),
-    (_VARIABLES, "UninitializedVariable"),
-    (_VARIABLES, "default_variable_creator_v2"),
+    ("tensorflow.python.ops.resource_variable_ops", "UninitializedVariable"),
+    ("tensorflow.python.ops.resource_variable_ops", "default_variable_creator_v2"),
 )
 """Module, and path in it."""
 
