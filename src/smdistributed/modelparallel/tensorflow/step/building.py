@@ -146,6 +146,7 @@ class _Builder:
         self._rank = rank
         self._to_common = common.to_common()
         self.plan = cut(self._common_nodes(), len(wanted), wanted)
+        self._require_movable()
         self._parts = {
             key: self._part(segment)
             for key, segment in self.plan.segments.items()
@@ -156,6 +157,20 @@ class _Builder:
         }
         self._join_own()
         self._place_returned()
+
+    def _require_movable(self) -> None:
+        """Lists of tensors, tables and the like stay where they are."""
+        for edge in self.plan.edges:
+            port = self._local(edge.port)
+            tensor = self._reader.tensor(port)
+            if tensor.dtype in (tf.resource, tf.variant):
+                raise ValueError(
+                    f"{self._name_of([port.node])} makes a {tensor.dtype.name} ({tensor.op.name})"
+                    f" in partition {edge.source}, which partition {edge.destination} uses;"
+                    " expected it to stay in one, as only tensors of numbers, bools and strings go"
+                    " to another rank. Place what makes it and what uses it as a whole: in one"
+                    f" layer, or in one `with smp.partition({edge.source}):`."
+                )
 
     def _common_nodes(self) -> list[Node]:
         return [
@@ -287,7 +302,7 @@ class _Builder:
                     slots[port] = len(slots)
                     keeps.append((output, slots[port]))
             calls[str(key)] = SegmentCall(
-                name=self._name_of(part),
+                name=self._name_of(part.numbers),
                 phase=key.phase.name.lower(),
                 partition=self._rank,
                 call=call,
@@ -317,17 +332,19 @@ class _Builder:
         name = self._nodes[port.node].name
         return [each.op.name for each in self._reader.trace.arguments].index(name)
 
-    def _name_of(self, part: _Part) -> str:
-        """Of its layers, for messages."""
+    def _name_of(self, numbers: Sequence[int]) -> str:
+        """Of the layers of operations, for messages."""
         labels = self._reader.trace.labels
         collector = self._reader.trace.collector
         assert collector is not None
-        names = []
-        for number in part.numbers:
-            original = self._reader.originals[number]
-            label = labels[number if original is None else original]
-            if label is not None and label.layer is not None:
-                names.append(collector.name_of(label))
+        originals = [self._reader.originals[number] for number in numbers]
+        found = [
+            labels[number if original is None else original]
+            for number, original in zip(numbers, originals, strict=True)
+        ]
+        of_model = [label for label in found if label is not None]
+        of_layers = [label for label in of_model if label.layer is not None]
+        names = [collector.name_of(label) for label in of_layers or of_model]
         names = list(dict.fromkeys(names))
         if not names:
             return "what is outside of the model"
