@@ -68,7 +68,7 @@ class Wait:
         if waited_s >= self._timeout_s and (awaited := self._awaited()):
             raise self._late(
                 f"nothing has come for {waited_s:.0f} s; expected {awaited}. Look at"
-                " what that rank does, or allow more time."
+                " what that rank does, or allow more time with SMDDP_TIMEOUT_SECONDS."
             )
         if waited_s >= _STALL_S and not self._has_told and (awaited := self._awaited()):
             self._has_told = True
