@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all ranks of a pipeline must have traced alike, in words that do not differ by accident.
 
-A rank's graph has a *common* part: the model, the gradients, and all that these need. The rest is
-its own: what it makes of results, such as a sum over the gradients of its own variables. Of the
-common part each operation is a line: its type, attributes, inputs, and shapes. Names, devices and
-seeds are left out: they may differ where nothing does that matters.
+A rank's graph has a *common* part: the model, the gradients, what these are taken of, and all that
+these need. The rest is its own: what it makes of results, such as a sum over the gradients of its
+own variables. Of the common part each operation is a line: its type, attributes, inputs, and
+shapes. Names, devices and seeds are left out: they may differ where nothing does that matters.
 
 Source: TensorFlow modelparallel specification, section 8.
 """
@@ -63,6 +63,8 @@ def common_part(
         for number, node in enumerate(nodes)
         if (labels[number] is not None or node.is_gradient) and not node.role.is_cloned
     ]
+    losses = (each.op for each in reader.trace.losses if each.graph is reader.trace.graph)
+    roots += [reader.number_of[op.name] for op in losses]
     arguments = [reader.number_of[each.op.name] for each in reader.trace.arguments]
     numbers = sorted(ancestors(nodes, roots) | set(arguments))
     place_of = {number: place for place, number in enumerate(numbers)}

@@ -221,12 +221,16 @@ def _with_reads_at_home(nodes: list[Node], returned: Iterable[Port]) -> list[Nod
 
 
 def homes_of(
-    reader: Reader, partition_of: Mapping[int, int], owner_of: Mapping[Hashable, int]
+    reader: Reader,
+    common: Iterable[int],
+    partition_of: Mapping[int, int],
+    owner_of: Mapping[Hashable, int],
 ) -> list[int]:
     """By operation, where it runs.
 
     Args:
         reader: the operations.
+        common: those that all ranks have, ascending.
         partition_of: by operation of the model's forward, its partition.
         owner_of: by state, the partition that has it; others are everywhere.
     """
@@ -235,6 +239,8 @@ def homes_of(
         owners = {owner_of[state] for state in touch.reads | touch.changes if state in owner_of}
         if homes[number] == EVERYWHERE and owners:
             homes[number] = min(owners)
+    _place_free(reader, homes)
+    _place_sums_of_variables(reader, homes, common)
     gradients = [number for number, each in enumerate(reader.is_gradient) if each]
     for number in gradients:
         original = reader.originals[number]
@@ -243,6 +249,24 @@ def homes_of(
     _place_sums(reader, homes, gradients)
     _place_free(reader, homes)
     return homes
+
+
+def _place_sums_of_variables(reader: Reader, homes: list[int], common: Iterable[int]) -> None:
+    """What is made of variables of one partition alone, as by regularizers, runs there."""
+    placed: set[int] = set()
+    for number in common:
+        is_free_to_go = homes[number] == EVERYWHERE and reader.roles[number] is Role.PLAIN
+        needed = [port.node for port in reader.inputs[number]]
+        is_of_variables = all(reader.roles[each] is Role.FREE or each in placed for each in needed)
+        places = {homes[each] for each in needed} - {EVERYWHERE}
+        if (
+            is_free_to_go
+            and is_of_variables
+            and len(places) == 1
+            and not reader.is_gradient[number]
+        ):
+            homes[number] = places.pop()
+            placed.add(number)
 
 
 def _place_sums(reader: Reader, homes: list[int], gradients: Sequence[int]) -> None:

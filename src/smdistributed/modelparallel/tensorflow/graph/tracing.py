@@ -34,6 +34,7 @@ class Trace:
         gradients: by operation, whether it was made by taking gradients.
         collector: knows the layers of the labels.
         gradient_ranges: of operations, while it is traced.
+        losses: tensors of the graph whose gradients were taken.
         elsewhere: gradients with respect to variables of other ranks, which the body asked for.
         has_called_model: whether the body did.
     """
@@ -45,6 +46,7 @@ class Trace:
     gradients: list[bool] = dataclasses.field(default_factory=list)
     collector: Labels | None = None
     gradient_ranges: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    losses: list[Any] = dataclasses.field(default_factory=list)
     elsewhere: list[Any] = dataclasses.field(default_factory=list)
     has_called_model: bool = False
 

@@ -43,6 +43,7 @@ def gradients_in_step(loss: Any, variables: Any) -> list[Any]:
     wanted = [raw(each) if _is_variable(each) else each for each in asked]
     of_model = [] if state.model is None else state.model._smp_all_trainable()
     sources = list({id(each): each for each in [*of_model, *wanted]}.values())
+    trace.losses += [each for each in tf.nest.flatten(loss) if tf.is_tensor(each)]
     found = taking_gradients(trace, lambda: tf.gradients(loss, sources))
     by_id = {id(each): gradient for each, gradient in zip(sources, found, strict=True)}
     gradients = [by_id[id(each)] for each in wanted]

@@ -138,7 +138,7 @@ class _Preparing:
         reader = traced.reader
         returned = [reader.port(tensor) for tensor in traced.results.tensors]
         unique = list(dict.fromkeys(returned))
-        homes = self._on_this_rank(lambda: self._homes(reader))
+        homes = self._on_this_rank(lambda: self._homes(traced))
         plain = reader.nodes(homes, ())
         own = own_part(plain, traced.common, unique)
         to_common = traced.common.to_common()
@@ -205,7 +205,8 @@ class _Preparing:
         raw = variable.raw
         return f"the variable {variable.name} of shape {raw.shape}, {raw.dtype.name}"
 
-    def _homes(self, reader: Reader) -> list[int]:
+    def _homes(self, traced: _Traced) -> list[int]:
+        reader = traced.reader
         decision = self._pipeline.decision
         if decision is None:
             return [EVERYWHERE] * len(reader.operations)
@@ -222,7 +223,7 @@ class _Preparing:
             for key in touch.reads | touch.changes:
                 if key in reader.handles.values():
                     owner_of.setdefault(key, partition)
-        return homes_of(reader, partition_of, owner_of)
+        return homes_of(reader, traced.common.numbers, partition_of, owner_of)
 
     def _built(
         self,
