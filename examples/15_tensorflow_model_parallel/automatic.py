@@ -92,7 +92,7 @@ def train_step(images, labels):
 
     # SMP: accumulate the gradients across microbatches
     gradients = [g.accumulate() for g in gradients]
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))  # noqa: B905 (as documented)
 
     # SMP: Average the loss across microbatches
     return loss.reduce_mean()

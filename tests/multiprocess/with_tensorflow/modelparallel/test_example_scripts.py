@@ -159,9 +159,8 @@ def test_one_partition_does_what_plain_keras_does(
 
 
 def test_the_trained_model_reads_digits() -> None:
-    found = run(
-        "automatic", "Keras 3", "mpirun", "--epochs", "3", parameters=parameters_of("automatic")
-    )
+    parameters = parameters_of("automatic")
+    found = run("automatic", "Keras 3", "smddprun", "--epochs", "3", parameters=parameters)
     accuracies = [float(values["accuracy"]) for values in found.values]
     assert min(accuracies) > 0.95, found.output
     assert accuracies[0] == accuracies[1]
