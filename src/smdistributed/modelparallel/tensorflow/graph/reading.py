@@ -44,6 +44,9 @@ _RANDOM = frozenset(
         "StatelessRandomGetKeyCounter",
     )
 )
+# Where each rank ran its own, it would have a result of its own.
+_DRAWING = _RANDOM | {"PyFunc", "PyFuncStateless", "EagerPyFunc", "RngReadAndSkip", "RngSkip"}
+_DRAWER = 0
 _SMALL = 64  # elements of what is made again rather than kept
 _CHEAP_OF_VARIABLES = frozenset(("Cast", "Identity", "StopGradient"))
 
@@ -135,6 +138,26 @@ class Reader:
             )
         return _with_reads_at_home(nodes, returned)
 
+    def drawing(self) -> list[int]:
+        """Operations whose results differ each time and are tensors: random ones, Python's."""
+        stateful = [
+            number
+            for number, op in enumerate(self.operations)
+            if op.op_def.is_stateful
+            and op.outputs
+            and not any(each.dtype in (tf.resource, tf.variant) for each in op.outputs)
+        ]
+        with_functions: set[str] = set()
+        if any(_functions_of(self.operations[number].node_def) for number in stateful):
+            library = self.trace.graph.as_graph_def().library
+            with_functions = _drawing_functions(library.function)
+        return [
+            number
+            for number in stateful
+            if self.operations[number].type in _DRAWING
+            or with_functions & _functions_of(self.operations[number].node_def)
+        ]
+
     # ---- states ------------------------------------------------------------------------------
 
     def _touch(self, number: int) -> Touch:
@@ -192,6 +215,31 @@ class Reader:
         )
 
 
+def _functions_of(node_def: Any) -> set[str]:
+    """The functions that an operation calls."""
+    names = set()
+    for value in node_def.attr.values():
+        names |= {each.name for each in (value.func, *value.list.func) if each.name}
+    return names
+
+
+def _drawing_functions(functions: Iterable[Any]) -> set[str]:
+    """Those in which, or in what they call, something is drawn."""
+    found: set[str] = set()
+    calls: dict[str, set[str]] = {}
+    for each in functions:
+        name = each.signature.name
+        calls[name] = set().union(*(_functions_of(node) for node in each.node_def))
+        if any(node.op in _DRAWING for node in each.node_def):
+            found.add(name)
+    is_complete = False
+    while not is_complete:
+        more = {name for name, called in calls.items() if called & found} - found
+        found |= more
+        is_complete = not more
+    return found
+
+
 def _read_only_inputs(op: Any) -> set[int]:
     try:
         return set(op.get_attr("_read_only_resource_inputs"))
@@ -239,6 +287,9 @@ def homes_of(
         owners = {owner_of[state] for state in touch.reads | touch.changes if state in owner_of}
         if homes[number] == EVERYWHERE and owners:
             homes[number] = min(owners)
+    for number in reader.drawing():
+        if homes[number] == EVERYWHERE:
+            homes[number] = _DRAWER
     _place_free(reader, homes)
     _place_sums_of_variables(reader, homes, common)
     gradients = [number for number, each in enumerate(reader.is_gradient) if each]
