@@ -57,6 +57,7 @@ class Driver:
     Attributes:
         failure: of the last step that failed, in words: class and text, beginning with the rank
             where it was.
+        otherwise: on rank 0, the ranks whose mark in the last step was another than its own.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class Driver:
         self._lock = threading.Lock()
         # What the step under way has.
         self.failure = ""
+        self.otherwise: list[int] = []
+        self._mark = 0
         self._does = ""
         self._turn: Turn | None = None
         self._places: list[Any] = []
@@ -79,11 +82,14 @@ class Driver:
 
     # --- a step ----------------------------------------------------------------------------------
 
-    def run(self, program: Program, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    def run(
+        self, program: Program, pieces: Sequence[Sequence[Any]], mark: int = 0
+    ) -> list[list[Any]]:
         """Runs a step, of which every rank of the group has its own program of the same number.
 
         Args:
             pieces: by microbatch, the arguments: eager tensors.
+            mark: of the batch, below 2**32: whose is another's at the end, `otherwise` tells.
 
         Returns:
             By microbatch, this rank's results.
@@ -100,6 +106,7 @@ class Driver:
         with self._lock, stop_recording(), self._under_way(does, self._take_of_step):
             self._require_pieces(program, pieces)
             self._begin_step(program, pieces)
+            self._mark, self.otherwise = mark, []
             saved = [variable.read_value() for variable in program.changed]
             try:
                 self._mail.take_early()
@@ -189,6 +196,8 @@ class Driver:
             self._places[place] = tensor_of(message, header)
         elif fields.kind == Kind.DONE:
             self._num_done += 1
+            if content_of(header) != self._mark:
+                self.otherwise.append(source)
         else:
             self._has_ended = True
 
@@ -196,7 +205,7 @@ class Driver:
         """Returns when all ranks have run their lists."""
         mail = self._mail
         if self._rank != _LEADER:
-            mail.post(_LEADER, Kind.DONE, program.number)
+            mail.post(_LEADER, Kind.DONE, program.number, self._mark)
             self._wait_for_verdict()
             return
         mail.wait_for(

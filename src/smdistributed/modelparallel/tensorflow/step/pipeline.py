@@ -28,6 +28,7 @@ from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
 from smdistributed.modelparallel.tensorflow.run.members import members_of
 from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.step.marks import mark_of
 from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
 
 __all__ = ["CHECK_VARIABLE", "Pipeline", "WholeProgram", "current_pipeline", "whole_program"]
@@ -36,6 +37,7 @@ CHECK_VARIABLE = "SMP_CHECK_INPUTS"
 """Set to 0: the ranks of a replica do not compare what they feed."""
 
 _CHECKED_CALLS = 3
+_MOST_WARNINGS = 3  # of calls after these
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -91,6 +93,7 @@ class Pipeline:
         self.decision: Decision | None = None
         self._program_numbers = itertools.count()
         self._calls: dict[int, int] = {}
+        self._num_warnings = 0
         self._checks = os.environ.get(CHECK_VARIABLE, "1") != "0" and self.size > 1
 
     @property
@@ -151,7 +154,13 @@ class Pipeline:
         calls = self._calls.get(program.number, 0)
         if self._checks and calls < _CHECKED_CALLS:
             self._compare(whole, tensors)
-        return self.driver.run(program, pieces)
+            return self.driver.run(program, pieces)
+        rows = self.driver.run(program, pieces, mark_of(tensors) if self._checks else 0)
+        if self.driver.otherwise and self._num_warnings < _MOST_WARNINGS:
+            self._num_warnings += 1
+            ranks = self.job.members(GroupKind.PP)
+            self._warn(whole.name, [ranks[each] for each in sorted(self.driver.otherwise)])
+        return rows
 
     def _compare(self, whole: WholeProgram, tensors: Sequence[tf.Tensor]) -> None:
         digest = 0
@@ -173,17 +182,20 @@ class Pipeline:
                 )
         others = [rank for rank, each in zip(ranks, brought, strict=True) if each != brought[0]]
         if others and self.rank == 0:
-            get_logger().warning(
-                "step %s: ranks %d and %s are of one replica, and feed different batches; expected"
-                " the same on all ranks of a replica, or losses and gradients fit nothing. Shuffle"
-                " with Dataset.shuffle(..., seed=smp.dp_rank()) after tf.keras.utils"
-                ".set_random_seed(...), and read files in the same (sorted) order. %s=0 switches"
-                " this check off.",
-                whole.name,
-                ranks[0],
-                ", ".join(map(str, others)),
-                CHECK_VARIABLE,
-            )
+            self._warn(whole.name, others)
+
+    def _warn(self, name: str, others: Sequence[int]) -> None:
+        get_logger().warning(
+            "step %s: ranks %d and %s are of one replica, and feed different batches; expected"
+            " the same on all ranks of a replica, or losses and gradients fit nothing. Shuffle"
+            " with Dataset.shuffle(..., seed=smp.dp_rank()) after tf.keras.utils"
+            ".set_random_seed(...), and read files in the same (sorted) order. A rank that skips a"
+            " batch after an error makes it so, too. %s=0 switches this check off.",
+            name,
+            self.job.members(GroupKind.PP)[0],
+            ", ".join(map(str, others)),
+            CHECK_VARIABLE,
+        )
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way; see `Driver.interrupt`."""
