@@ -156,8 +156,10 @@ def _gather_leaf(column: tuple[Any, ...]) -> StepOutput:
 
 def _as_result(leaf: Any, where: str) -> Any:
     """A tensor, `IndexedSlices` or None."""
-    if leaf is None or _is_tensor(leaf):
+    if leaf is None or isinstance(leaf, tf.IndexedSlices):
         return leaf
+    if isinstance(leaf, tf.Tensor):
+        return _of_this_graph(leaf, where)
     if isinstance(leaf, StepOutput):
         raise TypeError(
             f"{where} a StepOutput; expected tensors of this microbatch. Return what the model"
@@ -178,6 +180,19 @@ def _as_result(leaf: Any, where: str) -> Any:
             " tensors, numbers, strings or None, in lists, tuples, dicts and other containers."
             " Return tensors."
         ) from error
+
+
+def _of_this_graph(tensor: Any, where: str) -> Any:
+    if not hasattr(tensor, "graph") or isinstance(tensor, tf.__internal__.EagerTensor):
+        return tf.identity(tensor)
+    if tensor.graph is not tf.compat.v1.get_default_graph():
+        raise TypeError(
+            f"{where} a tensor of another graph ({tensor.name}); expected one that this call of the"
+            " function has made. What the function has kept of an earlier call, or has taken out of"
+            " the body of a loop, a condition or a tf.function, has no value here: make it anew, or"
+            " return it from there."
+        )
+    return tensor
 
 
 def _is_tensor(value: Any) -> bool:
