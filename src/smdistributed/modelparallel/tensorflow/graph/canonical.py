@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from smdistributed.modelparallel.tensorflow.graph.nodes import Node, ancestors
@@ -48,7 +48,10 @@ class Common:
 
 
 def common_part(
-    reader: Reader, nodes: Sequence[Node], describe_handle: Callable[[Any], str]
+    reader: Reader,
+    nodes: Sequence[Node],
+    describe_handle: Callable[[Any], str],
+    also: Iterable[int] = (),
 ) -> Common:
     """Finds it.
 
@@ -56,6 +59,7 @@ def common_part(
         reader: the operations.
         nodes: the same, as nodes.
         describe_handle: what to say of a variable's handle.
+        also: other operations that belong to it.
     """
     labels = reader.trace.labels
     roots = [
@@ -66,7 +70,7 @@ def common_part(
     losses = (each.op for each in reader.trace.losses if each.graph is reader.trace.graph)
     roots += [reader.number_of[op.name] for op in losses]
     arguments = [reader.number_of[each.op.name] for each in reader.trace.arguments]
-    numbers = sorted(ancestors(nodes, roots) | set(arguments))
+    numbers = sorted(ancestors(nodes, [*roots, *also]) | set(arguments))
     place_of = {number: place for place, number in enumerate(numbers)}
     functions = _Functions(reader)
     lines = [_line(reader, functions, number, place_of, describe_handle) for number in numbers]

@@ -40,7 +40,7 @@ from smdistributed.modelparallel.tensorflow.run.program import (
     Source,
 )
 
-__all__ = ["Own", "State", "build", "own_part"]
+__all__ = ["Own", "State", "build", "own_everywhere", "own_part"]
 
 
 class State:
@@ -82,6 +82,21 @@ class Own:
 
     numbers: list[int]
     wanted: list[Port]
+
+
+def own_everywhere(nodes: Sequence[Node], common: Common) -> list[Node]:
+    """The nodes, those that are not common without a home: nobody makes them for another rank."""
+    shared = set(common.numbers)
+    return [
+        node
+        if number in shared or node.home == EVERYWHERE
+        else dataclasses.replace(
+            node,
+            home=EVERYWHERE,
+            role=Role.PLAIN if node.role is Role.FREE else node.role,
+        )
+        for number, node in enumerate(nodes)
+    ]
 
 
 def own_part(nodes: Sequence[Node], common: Common, returned: Iterable[Port]) -> Own:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,13 +29,22 @@ from smdistributed.modelparallel.tensorflow.graph.canonical import (
     first_difference,
 )
 from smdistributed.modelparallel.tensorflow.graph.cutting import StateCrossing
-from smdistributed.modelparallel.tensorflow.graph.deciding import decide, place
+from smdistributed.modelparallel.tensorflow.graph.deciding import (
+    ModelVariable,
+    decide,
+    place,
+)
 from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node, Port
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader, homes_of
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, trace_step
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.run.program import Program
-from smdistributed.modelparallel.tensorflow.step.building import State, build, own_part
+from smdistributed.modelparallel.tensorflow.step.building import (
+    State,
+    build,
+    own_everywhere,
+    own_part,
+)
 from smdistributed.modelparallel.tensorflow.step.pipeline import (
     Pipeline,
     WholeProgram,
@@ -119,10 +128,17 @@ class _Preparing:
     def trace_alike(self) -> _Traced:
         """Traces the body, and makes sure that all ranks have traced the same."""
         traced: _Traced = self._on_this_rank(self._traced)
-        digests = self._agree("traces", traced.common.digest)
+        everyone = self._agree("traces", (traced.common.digest, self._foreign(traced)))
+        self._require_alike(traced, [digest for digest, _ in everyone])
+        foreign = frozenset().union(*(names for _, names in everyone))
+        if foreign:
+            self._share(traced, foreign)
+            self._require_alike(traced, self._agree("shares variables of", traced.common.digest))
+        return traced
+
+    def _require_alike(self, traced: _Traced, digests: Sequence[bytes]) -> None:
         if len(set(digests)) > 1:
             self._raise_difference(traced.common)
-        return traced
 
     def decide(self, traced: _Traced) -> None:
         """Where the parts of the model are; then variables get their values."""
@@ -140,13 +156,13 @@ class _Preparing:
         unique = list(dict.fromkeys(returned))
         homes = self._on_this_rank(lambda: self._homes(traced))
         plain = reader.nodes(homes, ())
-        own = own_part(plain, traced.common, unique)
+        own = own_part(own_everywhere(plain, traced.common), traced.common, unique)
         to_common = traced.common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
         wanted = [[Port(*each) for each in theirs] for theirs in self._agree("cuts", mine)]
         asked = {port for theirs in wanted for port in theirs}
         local = [Port(traced.common.numbers[port.node], port.output) for port in sorted(asked)]
-        nodes = reader.nodes(homes, local)
+        nodes = own_everywhere(reader.nodes(homes, local), traced.common)
         number = self._pipeline.next_number()
         program, touched = self._on_this_rank(
             lambda: self._built(traced, nodes, wanted, own, unique, number)
@@ -179,6 +195,40 @@ class _Preparing:
         self._require_no_updates(reader)
         nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
         return _Traced(reader, trace.result, common_part(reader, nodes, self._describe))
+
+    def _foreign(self, traced: _Traced) -> frozenset[str]:
+        """Names of other ranks' variables that this rank's own part uses, as regularizers do."""
+        decision = self._pipeline.decision
+        if decision is None:
+            return frozenset()
+        shared = set(traced.common.numbers)
+        return frozenset(
+            variable.name
+            for number, variable in self._uses_of_model(traced.reader)
+            if number not in shared
+            and decision.owner_of.get(id(variable.raw), 0) != self._pipeline.rank
+        )
+
+    def _share(self, traced: _Traced, names: frozenset[str]) -> None:
+        """Makes what uses these variables a part of what all ranks have: their owners send them."""
+        reader = traced.reader
+        users = [number for number, each in self._uses_of_model(reader) if each.name in names]
+        nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        traced.common = common_part(reader, nodes, self._describe, users)
+
+    def _uses_of_model(self, reader: Reader) -> Iterator[tuple[int, ModelVariable]]:
+        """By operation, the variables of the model that it reads or changes."""
+        if self._model is None:
+            return
+        variable_of = {
+            key: self._model._smp_variable_of(reader.externals[number])
+            for number, key in reader.handles.items()
+        }
+        for number, touch in enumerate(reader.touches):
+            for key in touch.reads | touch.changes:
+                variable = variable_of.get(key)
+                if variable is not None:
+                    yield number, variable
 
     def _require_no_updates(self, reader: Reader) -> None:
         """Outside of `call`, a step must not change what is trained."""
