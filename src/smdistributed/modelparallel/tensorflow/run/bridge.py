@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
 
@@ -31,10 +31,8 @@ from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.operations import interrupts
 from smdistributed.dataparallel.tensorflow.operations.raising import raised_if_any
 from smdistributed.modelparallel.exceptions import StepAborted
-from smdistributed.modelparallel.tensorflow.run.driver import Driver
-from smdistributed.modelparallel.tensorflow.run.program import Program
 
-__all__ = ["Bridges"]
+__all__ = ["Bridges", "Called", "Runner"]
 
 _log = get_logger()
 
@@ -45,30 +43,71 @@ _JOIN_S = 2.0
 _KEPT = "_smp_bridges"
 
 
-class Bridges:
-    """Between graphs of the user's and one driver.
+class Called(Protocol):
+    """What a graph has to know of a step that it calls: names and attributes as of `Program`."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def microbatches(self) -> int:
+        """How many rows of arguments, and of results, a call has."""
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """`tf.TensorSpec`s of a row."""
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """`tf.TensorSpec`s of a row."""
+
+
+CalledT = TypeVar("CalledT", bound=Called)
+CalledT_contra = TypeVar("CalledT_contra", bound=Called, contravariant=True)
+
+
+class Runner(Protocol[CalledT_contra]):
+    """What runs a step when the graph runs: a `Driver`, or what prepares its work."""
+
+    @property
+    def failure(self) -> str:
+        """Of the last step that failed, in words."""
+
+    def run(self, program: CalledT_contra, pieces: Sequence[Sequence[Any]], /) -> list[list[Any]]:
+        """As `Driver.run`."""
+
+    def interrupt(self, reason: str, /) -> bool:
+        """As `Driver.interrupt`."""
+
+
+class Bridges(Generic[CalledT]):
+    """Between graphs of the user's and what runs steps on this rank.
 
     Args:
-        driver: of this rank.
+        runner: of this rank.
     """
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        interrupts.also_end(driver.interrupt)
+    def __init__(self, runner: Runner[CalledT]) -> None:
+        self._runner = runner
+        interrupts.also_end(runner.interrupt)
         with tf.init_scope():
             self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
-        self._bridges: weakref.WeakValueDictionary[Program, _Bridge] = weakref.WeakValueDictionary()
+        self._bridges: weakref.WeakValueDictionary[CalledT, _Bridge[CalledT]] = (
+            weakref.WeakValueDictionary()
+        )
 
     @not_converted
     def call_in_graph(
-        self, program: Program, pieces: Sequence[Sequence[Any]], touched: Sequence[Any]
+        self, program: CalledT, pieces: Sequence[Sequence[Any]], touched: Sequence[Any]
     ) -> list[list[Any]]:
         """A step as part of the graph that is being made.
 
         Args:
             program: of this rank.
             pieces: by microbatch, the arguments: tensors of the graph, of the program's dtypes.
-            touched: the `tf.Variable`s that segments of this rank read or assign.
+            touched: the states that segments of this rank read or change: each has a `handle`, the
+                resource.
 
         Returns:
             By microbatch, this rank's results: tensors of the graph.
@@ -79,7 +118,7 @@ class Bridges:
         """
         bridge = self._bridges.get(program)
         if bridge is None:
-            bridge = self._bridges[program] = _Bridge(self._driver, program, touched, self._count)
+            bridge = self._bridges[program] = _Bridge(self._runner, program, touched, self._count)
         for graph in _graphs():
             _keep(graph, bridge)
         return bridge.call(pieces)
@@ -98,21 +137,21 @@ def _graphs() -> Iterator[Any]:
         yield graph
 
 
-def _keep(graph: Any, bridge: _Bridge) -> None:
+def _keep(graph: Any, bridge: _Bridge[Any]) -> None:
     """The bridge lives as long as a graph that calls it."""
     if not hasattr(graph, _KEPT):
         setattr(graph, _KEPT, set())
     getattr(graph, _KEPT).add(bridge)
 
 
-class _Bridge:
+class _Bridge(Generic[CalledT]):
     """Of one program."""
 
     def __init__(
-        self, driver: Driver, program: Program, touched: Sequence[Any], count: Any
+        self, runner: Runner[CalledT], program: CalledT, touched: Sequence[Any], count: Any
     ) -> None:
         self.program = program
-        self._driver = driver
+        self._runner = runner
         with tf.init_scope():
             arguments = [spec.dtype for spec in program.arguments] * program.microbatches
             results = [spec.dtype for spec in program.results] * program.microbatches
@@ -144,26 +183,26 @@ class _Bridge:
             for microbatch in range(program.microbatches)
         ]
         try:
-            results = self._driver.run(program, pieces)
+            results = self._runner.run(program, pieces)
             flat = [tensor for each in results for tensor in each]
             failure = ""
         except BaseException as error:  # KeyboardInterrupt too: the call is to know
             _log.debug("step %s failed in a graph", program.name, exc_info=True)
             flat = _placeholders(program)
-            failure = _failure(error, self._driver)
+            failure = _failure(error, self._runner.failure)
         try:
             self._answers.enqueue([number, failure, *flat])
         except tf.errors.CancelledError:
             _log.debug("nobody waits for step %s any more", program.name)
 
 
-def _failure(error: BaseException, driver: Driver) -> str:
+def _failure(error: BaseException, failure: str) -> str:
     """In one line, beginning with a documented class."""
     text = error_text(error)
-    return text if isinstance(error, SMDDPError) else f"{StepAborted.__name__}: {driver.failure}"
+    return text if isinstance(error, SMDDPError) else f"{StepAborted.__name__}: {failure}"
 
 
-def _serve(requests: Any, reference: weakref.ref[_Bridge]) -> None:
+def _serve(requests: Any, reference: weakref.ref[_Bridge[Any]]) -> None:
     """The thread of a program: ends when the queue is closed."""
     while True:
         try:
@@ -186,12 +225,12 @@ def _close(requests: Any, answers: Any, thread: threading.Thread) -> None:
         thread.join(_JOIN_S)
 
 
-def _placeholders(program: Program) -> list[Any]:
+def _placeholders(program: Called) -> list[Any]:
     return [tf.zeros([0], spec.dtype) for spec in program.results] * program.microbatches
 
 
 def _crossing(
-    program: Program, requests: Any, answers: Any, touched: Sequence[Any], count: Any
+    program: Called, requests: Any, answers: Any, touched: Sequence[Any], count: Any
 ) -> Any:
     """The function that a graph calls; its call takes all resources."""
     results = list(program.results) * program.microbatches
@@ -212,7 +251,7 @@ def _crossing(
     return tf.function(crossing, input_signature=signature, autograph=False)
 
 
-def _answer_to(number: Any, answers: Any, program: Program) -> list[Any]:
+def _answer_to(number: Any, answers: Any, program: Called) -> list[Any]:
     """Takes answers until it is that of this call."""
 
     def take(*_: Any) -> list[Any]:

@@ -89,7 +89,7 @@ class Pipeline:
             members_of(channel.topology(), job.members(GroupKind.PP)),
             process_settings().timeout_s,
         )
-        self.bridges = Bridges(self)  # type: ignore[arg-type] # it runs what this one checks
+        self.bridges = Bridges(self)
         self.decision: Decision | None = None
         self._program_numbers = itertools.count()
         self._calls: dict[int, int] = {}
