@@ -32,6 +32,7 @@ NOT_PUBLIC = (
         "ConcreteFunction._call_flat",
     ),
     ("tensorflow.python.eager.record", "stop_recording"),
+    ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable"),
     ("tensorflow.python.ops.resource_variable_ops", "UninitializedVariable"),
     ("tensorflow.python.ops.resource_variable_ops", "default_variable_creator_v2"),
 )
