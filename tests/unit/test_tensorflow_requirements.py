@@ -1,6 +1,10 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what model parallelism uses of TensorFlow that is not public has all of it."""
+"""What model parallelism uses of TensorFlow and Keras that is not public: more is a decision.
+
+A new release may lack any of it. The table in requirements.py has what can be looked up at the
+import; the lists below have attributes of objects, and modules of the Kerases.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,32 @@ from pathlib import Path
 
 ROOM = Path(__file__).parents[2] / "src/smdistributed/modelparallel/tensorflow"
 TABLE = ROOM / "remedies/requirements.py"
+
+# Attribute of an object of TensorFlow or Keras: where it is used.
+ATTRIBUTES = {
+    "_call_flat": {"graph/functions.py"},  # a ConcreteFunction's: checked by requirements.py
+    "_handle_data": {"step/building.py"},  # a resource's dtype
+    "_init_seed": {"variables/drawing.py"},  # an initializer's, of Keras 3
+    "_initial_seed": {"variables/drawing.py"},  # a SeedGenerator's
+    "_maybe_init": {"variables/drawing.py"},  # a random generator's, of tf-keras
+    "_numpy": {"run/wire.py"},  # an eager tensor's memory, not copied
+    "_original_op": {"graph/reading.py"},  # of which operation another one is a gradient
+    "_random_generator": {"variables/drawing.py"},  # an initializer's, of tf-keras
+    "_rng": {"variables/drawing.py"},  # of eager random numbers
+    "_seed": {"variables/drawing.py"},  # of eager random numbers; of a generator
+    "_SEED_GENERATOR": {"variables/drawing.py"},  # of tf-keras
+    "_shape": {"variables/book.py"},  # a keras.Variable's, while it is made
+    "_value": {"remedies/hooks.py", "step/gradients.py"},  # the tf.Variable in a keras.Variable
+    "_variable": {"variables/guarded.py"},  # that under mixed precision, of tf-keras
+    "_variable_creator_scope": {"variables/creation.py"},  # a graph's, with a priority
+}
+OF_KERAS = {
+    ("keras.src.backend", "random"),
+    ("keras.src.backend.common", "global_state"),
+    ("keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR"),
+    ("keras.src.random.seed_generator", "global_seed_generator"),
+    ("tf_keras.src", "backend"),
+}
 
 
 def _used() -> Iterator[str]:
@@ -39,3 +69,72 @@ def test_the_table_has_all_that_is_not_public() -> None:
         each for each in used if not any(f"{entry}.".startswith(f"{each}.") for entry in table)
     ]
     assert not missing, missing
+
+
+def test_of_keras_these_modules_are_not_public() -> None:
+    imported = {
+        (node.module, each.name)
+        for path in ROOM.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("keras.src", "tf_keras.src"))
+        for each in node.names
+    }
+    assert imported == OF_KERAS
+
+
+def test_these_attributes_are_not_public() -> None:
+    trees = {
+        path.relative_to(ROOM).as_posix(): ast.parse(path.read_text())
+        for path in ROOM.rglob("*.py")
+    }
+    methods = set(_methods([*trees.values()]))
+    found: dict[str, set[str]] = {}
+    for path, tree in trees.items():
+        own = set(_defined_in(tree))
+        for name in _private_attributes(tree):
+            if name not in own | methods:
+                found.setdefault(name, set()).add(path)
+    assert found == ATTRIBUTES
+
+
+def _private_attributes(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr")
+            and isinstance(node.args[1], ast.Constant)
+        ):
+            name = str(node.args[1].value)
+        else:
+            continue
+        if name.startswith("_") and not name.startswith("__"):
+            yield name
+
+
+def _defined_in(tree: ast.AST) -> Iterator[str]:
+    """What a module itself has, and the objects of its classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "self":
+                yield node.attr
+        elif isinstance(node, ast.Constant) and str(node.value).startswith("_smp_"):
+            yield str(node.value)
+
+
+def _methods(trees: list[ast.Module]) -> Iterator[str]:
+    """Of the library's classes, which have bases in other rooms; and of Python's."""
+    yield from ("_getframe", "_make")
+    paths = [path for room in ("containers", "job") for path in (ROOM.parent / room).glob("*.py")]
+    shared = [ast.parse(path.read_text()) for path in paths]
+    for tree in shared:
+        yield from _defined_in(tree)
+    for tree in (*trees, *shared):
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                yield node.name
