@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorflow.python.eager.record import stop_recording  # it is not public
@@ -41,6 +42,30 @@ from smdistributed.modelparallel.tensorflow.run.wire import (
 __all__ = ["Driver"]
 
 _LEADER = 0
+
+
+@dataclass
+class _Doing:
+    """What is under way on this rank: an agreement, a step, or nothing.
+
+    Attributes:
+        does: what this is, in words.
+        program, plan: of a step.
+        mark: of its batch.
+        places: its tensors; see `Plan`.
+        turn: the one that it runs now.
+        num_done: how many other ranks have run their lists, as far as the leader has heard.
+        has_ended: the leader has heard so of all: the step cannot fail any more.
+    """
+
+    does: str = ""
+    program: Program | None = None
+    plan: Plan | None = None
+    mark: int = 0
+    places: list[Any] = field(default_factory=list)
+    turn: Turn | None = None
+    num_done: int = 0
+    has_ended: bool = False
 
 
 class Driver:
@@ -68,17 +93,9 @@ class Driver:
         self._mail = Mailbox(channel, rank, [str(member) for member in members], timeout_s)
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()
-        # What the step under way has.
+        self._now = _Doing()
         self.failure = ""
         self.otherwise: list[int] = []
-        self._mark = 0
-        self._does = ""
-        self._turn: Turn | None = None
-        self._places: list[Any] = []
-        self._plan: Plan | None = None
-        self._program: Program | None = None
-        self._num_done = 0
-        self._has_ended = False
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -106,14 +123,14 @@ class Driver:
         with self._lock, stop_recording(), self._under_way(does, self._take_of_step):
             self._require_pieces(program, pieces)
             self._begin_step(program, pieces)
-            self._mark, self.otherwise = mark, []
+            self._now.mark, self.otherwise = mark, []
             saved = [variable.read_value() for variable in program.changed]
             try:
                 self._mail.take_early()
                 results = self._run_turns(program, program.plan)
                 self._end_together(program)
             except BaseException:
-                if not self._has_ended:
+                if not self._now.has_ended:
                     for variable, value in zip(program.changed, saved, strict=True):
                         variable.assign(value)
                 raise
@@ -132,20 +149,22 @@ class Driver:
         if program.plan is None:
             program.plan = Plan(program)
             self._names[program.number] = program.name
-        self._plan = program.plan
-        self._program = program
+        now = self._now
+        now.plan = program.plan
+        now.program = program
         arguments = [tensor for each in pieces for tensor in each]
-        self._places = arguments + [None] * (self._plan.num_places - len(arguments))
+        now.places = arguments + [None] * (program.plan.num_places - len(arguments))
 
     def _run_turns(self, program: Program, plan: Plan) -> list[list[Any]]:
-        places = self._places
+        now = self._now
+        places = now.places
         results: list[list[Any]] = [
             [None] * len(program.results) for _ in range(program.microbatches)
         ]
         post = self._mail.channel.post_message
         number = self._mail.number
         for turn in plan.turns:
-            self._turn = turn
+            now.turn = turn
             for place, _ in turn.awaited:
                 if places[place] is None:
                     self._wait_for_inputs(turn)
@@ -165,53 +184,55 @@ class Driver:
                 results[turn.microbatch][result] = outputs[output]
             for place in turn.last:
                 places[place] = None
-        self._turn = None
+        now.turn = None
         return results
 
     def _wait_for_inputs(self, turn: Turn) -> None:
-        places = self._places
+        places = self._now.places
         self._mail.wait_for(
             lambda: all(places[place] is not None for place, _ in turn.awaited),
             lambda: self._missing(turn),
         )
 
     def _missing(self, turn: Turn) -> str:
-        sources = {source for place, source in turn.awaited if self._places[place] is None}
+        places = self._now.places
+        sources = {source for place, source in turn.awaited if places[place] is None}
         return f"what {_words(turn)} needs of {self._named(sources)}"
 
     def _take_of_step(self, source: int, fields: Header, header: bytes, message: Incoming) -> None:
-        program, plan = self._program, self._plan
+        now = self._now
+        program, plan = now.program, now.plan
         assert program is not None
         assert plan is not None
         if fields.kind == Kind.AGREE or fields.program != program.number:
             raise self._mismatch(source, fields, header)
         if fields.kind == Kind.TENSOR:
             place = plan.received[fields.edge][0] + fields.microbatch
-            if self._places[place] is not None:
+            if now.places[place] is not None:
                 raise RuntimeError(
                     f"{self._members[source]} sent edge {fields.edge} of microbatch"
                     f" {fields.microbatch} twice; expected once. This is a defect of smdistributed:"
                     " please report it with this message."
                 )
-            self._places[place] = tensor_of(message, header)
+            now.places[place] = tensor_of(message, header)
         elif fields.kind == Kind.DONE:
-            self._num_done += 1
-            if content_of(header) != self._mark:
+            now.num_done += 1
+            if content_of(header) != now.mark:
                 self.otherwise.append(source)
         else:
-            self._has_ended = True
+            now.has_ended = True
 
     def _end_together(self, program: Program) -> None:
         """Returns when all ranks have run their lists."""
         mail = self._mail
         if self._rank != _LEADER:
-            mail.post(_LEADER, Kind.DONE, program.number, self._mark)
+            mail.post(_LEADER, Kind.DONE, program.number, self._now.mark)
             self._wait_for_verdict()
             return
         mail.wait_for(
-            lambda: self._num_done == mail.size - 1, lambda: "the others to run their parts"
+            lambda: self._now.num_done == mail.size - 1, lambda: "the others to run their parts"
         )
-        self._has_ended = True  # from here on nobody can undo it
+        self._now.has_ended = True  # from here on nobody can undo it
         try:
             for rank in mail.others:
                 mail.post(rank, Kind.END, program.number)
@@ -224,7 +245,7 @@ class Driver:
 
         def wait() -> None:
             leader = f"{self._members[_LEADER]} to say that all ranks have run their parts"
-            self._mail.wait_for(lambda: self._has_ended, lambda: leader)
+            self._mail.wait_for(lambda: self._now.has_ended, lambda: leader)
 
         try:
             wait()
@@ -300,9 +321,7 @@ class Driver:
     @contextmanager
     def _under_way(self, does: str, receive: Receive) -> Iterator[None]:
         """The next thing that all ranks do; if it fails here, the others are told."""
-        self._does = does
-        self._num_done = 0
-        self._has_ended = False
+        self._now = _Doing(does)
         self._mail.begin(receive)
         try:
             yield
@@ -314,19 +333,18 @@ class Driver:
             raise located from None
         finally:
             self._mail.end()
-            self._places = []
-            self._plan = self._program = self._turn = None
+            self._now = _Doing()
 
     def _tell(self, error: BaseException) -> None:
         is_told = isinstance(error, StepAborted)
         self.failure = str(error) if is_told else self._text_for_others(error)
-        if self._has_ended or isinstance(error, PeerLostError):
+        if self._now.has_ended or isinstance(error, PeerLostError):
             return  # the others need not hear of the one, and hear of the other by themselves
         if not is_told or self._rank == _LEADER:  # who waits for its verdict has told nobody else
             self._mail.tell_abort(self.failure)
 
     def _located(self, error: BaseException) -> BaseException:
-        if isinstance(error, StepAborted) or self._turn is None:
+        if isinstance(error, StepAborted) or self._now.turn is None:
             return error
         return with_line(error, self._line())
 
@@ -334,7 +352,8 @@ class Driver:
         return f"{self._line()}: {text_of(error)}"
 
     def _line(self) -> str:
-        where = f": {_words(self._turn)}" if self._turn is not None else ""
+        turn = self._now.turn
+        where = "" if turn is None else f": {_words(turn)}"
         return f"{self._members[self._rank]}{where}"
 
     def _mismatch(self, source: int, fields: Header, header: bytes) -> SMDDPMismatch:
@@ -344,9 +363,9 @@ class Driver:
             name = self._names.get(fields.program, f"number {fields.program}, unknown here")
             theirs = f"runs step {name}"
         return SMDDPMismatch(
-            f"{self._members[source]} {theirs}, {self._members[self._rank]} {self._does}; expected"
-            " the same on all ranks of a pipeline. Call the same steps in the same order, with"
-            " arguments of the same types and shapes, on all of them."
+            f"{self._members[source]} {theirs}, {self._members[self._rank]} {self._now.does};"
+            " expected the same on all ranks of a pipeline. Call the same steps in the same order,"
+            " with arguments of the same types and shapes, on all of them."
         )
 
     def _named(self, ranks: Sequence[int] | set[int]) -> str:

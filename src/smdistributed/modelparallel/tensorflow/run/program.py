@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Argument", "Kept", "Program", "Received", "SegmentCall", "Send", "Source"]
+__all__ = ["Argument", "Changed", "Kept", "Program", "Received", "SegmentCall", "Send", "Source"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,16 @@ class SegmentCall:
     results: tuple[tuple[int, int], ...] = ()
 
 
+class Changed(Protocol):
+    """A state that segments change, and that has a value, such as a `tf.Variable`."""
+
+    def read_value(self) -> Any:
+        """Its value now: an eager tensor of its own memory."""
+
+    def assign(self, value: Any, /) -> Any:
+        """Puts a value back."""
+
+
 @dataclass(eq=False)
 class Program:
     """Of one step function and signature, on one rank.
@@ -96,7 +106,7 @@ class Program:
         turns: (key, microbatch): what is called, in this order.
         arguments: `tf.TensorSpec`s of the arguments of one microbatch.
         results: `tf.TensorSpec`s of the results of one microbatch on this rank.
-        changed: the `tf.Variable`s that segments on this rank assign: put back if the step fails.
+        changed: the states that segments on this rank change: put back if the step fails.
         plan: the driver's, made when it first runs the program. Here, and not in a table of the
             driver's: a plan refers to segments, and these may to the program.
     """
@@ -108,5 +118,5 @@ class Program:
     turns: Sequence[tuple[Hashable, int]]
     arguments: Sequence[Any] = ()
     results: Sequence[Any] = ()
-    changed: Sequence[Any] = ()
+    changed: Sequence[Changed] = ()
     plan: Any = field(default=None, init=False, repr=False)
