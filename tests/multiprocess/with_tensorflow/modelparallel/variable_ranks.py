@@ -297,6 +297,18 @@ def check_values_do_not_depend_on_who_owns_them(rank: int, size: int) -> None:
     assert len(set(kernels)) == len(kernels)
 
 
+def check_variables_of_one_name_are_drawn_apart(rank: int, size: int) -> None:
+    forget_seeds()
+    book = Book(5)
+    with without_values(book):
+        for _ in range(2):
+            tf.Variable(lambda: tf.random.normal([4]), name="w")
+    book.allocate(lambda record: True)
+    first, second = book.records
+    assert first.path == second.path == "w"
+    assert first.raw.numpy().tolist() != second.raw.numpy().tolist()
+
+
 def check_seeds_of_the_script_count(rank: int, size: int) -> None:
     def plain(make: Callable[[], Any]) -> list[Any]:
         model = make()
