@@ -32,6 +32,7 @@ from smdistributed.modelparallel.tensorflow.run.members import Member
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.run.wire import (
+    Agreement,
     Header,
     Kind,
     content_of,
@@ -260,13 +261,13 @@ class Driver:
 
     # --- agreements ------------------------------------------------------------------------------
 
-    def agree(self, does: str, value: bytes) -> list[bytes]:
+    def agree(self, does: str, value: Any) -> list[Any]:
         """What each rank of the group brings, by rank.
 
         Args:
             does: what this rank does, for people, as "traces step f for a new signature"; the same
                 on all ranks.
-            value: any.
+            value: any that pickles.
 
         Raises:
             SMDDPMismatch: another rank does something else.
@@ -274,15 +275,15 @@ class Driver:
             SMDDPPeerLost, SMDDPTimeoutError: another rank is gone, or does not come.
         """
         with self._lock:
-            values: dict[int, bytes] = {self._rank: value}
+            values: dict[int, Any] = {self._rank: value}
 
             def take(source: int, fields: Header, header: bytes, message: Incoming) -> None:
                 if fields.kind != Kind.AGREE:
                     raise self._mismatch(source, fields, header)
-                theirs, brought = content_of(header)
-                if theirs != does:
+                brought: Agreement = content_of(header)
+                if brought.does != does:
                     raise self._mismatch(source, fields, header)
-                values[source] = brought
+                values[source] = brought.value
 
             def missing() -> str:
                 absent = [rank for rank in range(self._mail.size) if rank not in values]
@@ -290,7 +291,7 @@ class Driver:
 
             with self._under_way(does, take):
                 for rank in self._mail.others:
-                    self._mail.post(rank, Kind.AGREE, content=(does, value))
+                    self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
                 self._mail.take_early()
                 self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
             return [values[rank] for rank in range(self._mail.size)]
@@ -358,7 +359,7 @@ class Driver:
 
     def _mismatch(self, source: int, fields: Header, header: bytes) -> SMDDPMismatch:
         if fields.kind == Kind.AGREE:
-            theirs = content_of(header)[0]
+            theirs = content_of(header).does
         else:
             name = self._names.get(fields.program, f"number {fields.program}, unknown here")
             theirs = f"runs step {name}"

@@ -22,17 +22,26 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
 
-__all__ = ["Header", "Kind", "content_of", "header_of", "post_object", "tensor_header", "tensor_of"]
+__all__ = [
+    "Agreement",
+    "Header",
+    "Kind",
+    "content_of",
+    "header_of",
+    "post_object",
+    "tensor_header",
+    "tensor_of",
+]
 
 
 class Kind(enum.IntEnum):
     """Of a message."""
 
     TENSOR = 0  # along an edge
-    DONE = 1  # to rank 0: the sender has run its list
+    DONE = 1  # to rank 0: the sender has run its list; the mark of its batch
     END = 2  # from rank 0: all have
-    ABORT = 3  # what is under way has failed
-    AGREE = 4  # what the sender brings to an agreement
+    ABORT = 3  # what is under way has failed: why, a text
+    AGREE = 4  # what the sender brings to an agreement: an `Agreement`
     PROBE = 5  # the sender has waited too long: who is there?
     PRESENT = 6  # the answer
 
@@ -66,6 +75,18 @@ class Header(NamedTuple):
     number: int
     edge: int
     microbatch: int
+
+
+class Agreement(NamedTuple):
+    """What a rank brings to an agreement.
+
+    Attributes:
+        does: what the rank does, in words; the same on all ranks.
+        value: any that pickles.
+    """
+
+    does: str
+    value: Any
 
 
 def header_of(header: bytes) -> Header:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import pickle
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -68,6 +67,18 @@ def whole_program(program: Program, call: BoundCall) -> WholeProgram:
         program=program,
         call=call,
     )
+
+
+class _Fed(NamedTuple):
+    """What a rank feeds in a call.
+
+    Attributes:
+        shown: paths, dtypes and shapes, in words.
+        digest: of the values.
+    """
+
+    shown: str
+    digest: int
 
 
 class Pipeline:
@@ -168,17 +179,16 @@ class Pipeline:
             digest = _checksum(tensor, digest)
         shown = ", ".join(whole.call.describe(tensors))
         does = f"compares the arguments of step {whole.name}"
-        everyone = self.driver.agree(does, pickle.dumps((shown, digest)))
+        brought: list[_Fed] = self.driver.agree(does, _Fed(shown, digest))
         self._calls[whole.number] = self._calls.get(whole.number, 0) + 1  # on all ranks alike
-        brought = [pickle.loads(each) for each in everyone]
         ranks = self.job.members(GroupKind.PP)
-        for rank, (theirs, _) in zip(ranks, brought, strict=True):
-            if theirs != brought[0][0]:
+        for rank, theirs in zip(ranks, brought, strict=True):
+            if theirs.shown != brought[0].shown:
                 raise SMDDPMismatch(
-                    f"step {whole.name}: rank {ranks[0]} calls it with {brought[0][0]}, and rank"
-                    f" {rank} with {theirs}; expected the same on all ranks of a replica. Feed"
-                    " them the same batches: the same files in the same order, shuffled with"
-                    " seed=smp.dp_rank(), with drop_remainder=True."
+                    f"step {whole.name}: rank {ranks[0]} calls it with {brought[0].shown}, and"
+                    f" rank {rank} with {theirs.shown}; expected the same on all ranks of a"
+                    " replica. Feed them the same batches: the same files in the same order,"
+                    " shuffled with seed=smp.dp_rank(), with drop_remainder=True."
                 )
         others = [rank for rank, each in zip(ranks, brought, strict=True) if each != brought[0]]
         if others and self.rank == 0:

@@ -12,7 +12,6 @@ Source: TensorFlow modelparallel specification, section 3.2.
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -323,9 +322,7 @@ class _Preparing:
 
     def _agree(self, what: str, value: Any) -> list[Any]:
         does = f"{what} step {self._name_with_arguments()}"
-        return [
-            pickle.loads(each) for each in self._pipeline.driver.agree(does, pickle.dumps(value))
-        ]
+        return self._pipeline.driver.agree(does, value)
 
     def _name_with_arguments(self) -> str:
         """So that ranks with different signatures differ, and say in what."""
