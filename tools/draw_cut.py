@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the picture of docs/model_parallel_tensorflow.md: one Keras model, cut over two ranks.
 
-Usage: python tools/draw_cut.py [FOLDER]
+Usage: smddprun -np 2 python tools/draw_cut.py [FOLDER]
 
-Traces a training step of the network of examples/15_tensorflow_model_parallel, has it decided on
-and cut as ranks do, and writes `tensorflow_cut.svg` into docs/assets. Needs TensorFlow, and no job.
+Runs a training step of the network of examples/15_tensorflow_model_parallel, and writes what was
+cut as `tensorflow_cut.svg` into docs/assets.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from typing import Any
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
-from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
-from smdistributed.modelparallel.tensorflow.graph.canonical import common_part
-from smdistributed.modelparallel.tensorflow.graph.cutting import Plan, Segment, SegmentKey, cut
-from smdistributed.modelparallel.tensorflow.graph.deciding import decide, place
+from smdistributed.modelparallel.tensorflow.graph.cutting import Plan, Segment, SegmentKey
 from smdistributed.modelparallel.tensorflow.graph.nodes import Port
-from smdistributed.modelparallel.tensorflow.graph.reading import Reader, homes_of
-from smdistributed.modelparallel.tensorflow.graph.tracing import Trace, trace_step
-from smdistributed.modelparallel.tensorflow.step.building import own_part
-from smdistributed.modelparallel.tensorflow.variables import raw, tracing, without_values
+from smdistributed.modelparallel.tensorflow.graph.reading import Reader
+from smdistributed.modelparallel.tensorflow.step import building
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets"
 PARTITIONS = 2
@@ -79,64 +74,40 @@ class Drawn:
 
 
 def cut_step() -> Drawn:
-    """Traces and cuts a training step."""
-    smp.init({"partitions": 1})
+    """Runs a training step, and takes what was cut."""
+    smp.init({"partitions": PARTITIONS, "microbatches": 1})
     model = make_model()
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.Adam()
 
-    def body(arguments: list[tf.Tensor]) -> Any:
-        images, labels = arguments
+    @smp.step
+    def train(images: Any, labels: Any) -> Any:
         loss = loss_of(labels, model(images, training=True))
         return loss, optimizer.get_gradients(loss, model.trainable_variables)
 
-    specs = [tf.TensorSpec([BATCH, 28, 28, 1]), tf.TensorSpec([BATCH], tf.int64)]
-    with tracing(), without_values(model._smp_book):
-        trace = trace_step(body, specs, PARTITIONS, "train")
-    reader = Reader(trace)
-    config = Config.parse({"partitions": PARTITIONS}, {}, "tensorflow")
-    decision = decide(reader, config, model._smp_variable_of)
-    partition_of = place(reader, config, decision, model._smp_variable_of)
-    owner_of = {
-        key: decision.owner_of[id(model._smp_variable_of(reader.externals[number]).raw)]
-        for number, key in reader.handles.items()
-    }
-    nodes = reader.nodes(homes_of(reader, partition_of, owner_of), ())
-    common = common_part(reader, nodes, str)
-    to_common = common.to_common()
-    loss, gradients = trace.result
-    wanted = []
-    for rank in range(PARTITIONS):
-        returned = [loss] + [
-            gradient
-            for gradient, variable in zip(gradients, model.trainable_variables, strict=True)
-            if decision.owner_of[id(raw(variable))] == rank
-        ]
-        own = own_part(nodes, common, [reader.port(each) for each in returned])
-        wanted.append([Port(to_common[port.node], port.output) for port in own.wanted])
-    common_nodes = [
-        dataclasses.replace(
-            nodes[number],
-            inputs=tuple(Port(to_common[port.node], port.output) for port in nodes[number].inputs),
-        )
-        for number in common.numbers
-    ]
-    plan = cut(common_nodes, PARTITIONS, wanted)
-    names = {
-        key: _layers(each, common.numbers, reader, trace) for key, each in plan.segments.items()
-    }
+    found: list[Any] = []
+
+    class Builder(building._Builder):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            found.append(self)
+
+    building._Builder = Builder
+    train(tf.zeros([BATCH, 28, 28, 1]), tf.zeros([BATCH], tf.int64))
+    (builder,) = found
+    plan, reader, numbers = builder.plan, builder._reader, builder._common.numbers
+    names = {key: _layers(each, numbers, reader) for key, each in plan.segments.items()}
     tensors = []
     for edge in plan.edges:
-        port = Port(common.numbers[edge.port.node], edge.port.output)
-        tensor = reader.tensor(port)
+        tensor = reader.tensor(Port(numbers[edge.port.node], edge.port.output))
         size = tensor.shape.num_elements() * tensor.dtype.size
         tensors.append(f"{tensor.dtype.name} {tuple(tensor.shape)}, {size:,} bytes")
     return Drawn(plan, names, tensors)
 
 
-def _layers(segment: Segment, numbers: list[int], reader: Reader, trace: Trace) -> list[str]:
+def _layers(segment: Segment, numbers: list[int], reader: Reader) -> list[str]:
     """The layers of a segment, as they run; "loss" for what is outside of the model."""
-    found = []
+    trace, found = reader.trace, []
     for node in segment.nodes:
         number = numbers[node]
         original = reader.originals[number]
@@ -220,6 +191,8 @@ class Picture:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ASSETS
-    path = folder / "tensorflow_cut.svg"
-    path.write_text(Picture(cut_step()).svg(), encoding="utf-8")
-    print(f"wrote {path}")
+    drawn = cut_step()  # on both ranks
+    if smp.rank() == 0:
+        path = folder / "tensorflow_cut.svg"
+        path.write_text(Picture(drawn).svg(), encoding="utf-8")
+        print(f"wrote {path}")
