@@ -111,6 +111,12 @@ VARIABLES = (
         "`runs/report.3.json`; see [pipeline_report.md](pipeline_report.md)",
     ),
     Variable(
+        ("SMP_CHECK_INPUTS",),
+        "1",
+        "ranks of one pipeline compare the batches that they feed, and warn if they differ; 0: "
+        "they do not; [TensorFlow](model_parallel_tensorflow.md#what-is-equal-to-one-process)",
+    ),
+    Variable(
         ("SMDDP_TRACE",),
         "off",
         "file for a timeline: `runs/trace.json` makes rank 3 write `runs/trace.3.json`; see "
