@@ -20,6 +20,8 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.partition.graph import Graph, Node, Tensor, Variable
 from smdistributed.modelparallel.decide.partition.graph_assignment import (
@@ -78,7 +80,9 @@ def decide(reader: Reader, config: Config, variable_of: VariableOf) -> Decision:
         ConfigError: by hand: a layer, or what uses one variable, is in two partitions.
     """
     groups = _Groups(reader, variable_of)
-    graph = Graph(list(groups.nodes(config.auto_partition)), list(groups.tensors()))
+    graph = Graph(
+        list(groups.nodes(config.auto_partition)), list(groups.tensors()), groups.colocated()
+    )
     if config.auto_partition:
         assignment = assign_graph(
             graph, config.partitions, config.memory_weight, contiguous=config.contiguous
@@ -187,6 +191,9 @@ class _Placing:
             yield id(layer)
         for variable in self._groups.variables_of(number):
             yield id(variable.raw)
+        first = self._groups.list_of(number)
+        if first is not None:
+            yield "list", first
 
     def _decided(self, number: int) -> int | None:
         decision = self._decision
@@ -231,6 +238,7 @@ class _Groups:
         for number in self.operations:
             for each in self.needed(number):
                 self._users.setdefault(each, []).append(number)
+        self._bound = self._bound_by_lists()
         self._names = self._layer_names()
         self._group_of = self._grouped()
 
@@ -255,6 +263,10 @@ class _Groups:
         assert labels is not None
         layer = self.layer_of(number)
         return None if layer is None else labels.layers[layer]
+
+    def list_of(self, number: int) -> int | None:
+        """Operations with the same one pass on a list of tensors, or another thing that stays."""
+        return self._bound.get(number)
 
     def variables_of(self, number: int) -> list[ModelVariable]:
         """Those of the model that an operation reads or changes, itself or as a cheap clone."""
@@ -303,6 +315,13 @@ class _Groups:
             size = _size_bytes(self._reader.tensor(port))
             yield Tensor(self.name_of(port.node), tuple(names), size)
 
+    def colocated(self) -> list[tuple[str, ...]]:
+        """Names of operations that have to be on one rank."""
+        sets: dict[int, list[str]] = {}
+        for number, first in self._bound.items():
+            sets.setdefault(first, []).append(self.name_of(number))
+        return [tuple(each) for each in sets.values()]
+
     def by_hand(self, default: int) -> Iterator[tuple[str, int]]:
         """By name of operation, where the contexts put it."""
         for number, partition in self.partitions_by_hand(default):
@@ -324,6 +343,20 @@ class _Groups:
                     found |= states.get(port.node, set())
             states[number] = found
         return {number: sorted(found, key=repr) for number, found in states.items()}
+
+    def _bound_by_lists(self) -> dict[int, int]:
+        """By operation that makes or takes a list, the first one that is bound to it."""
+        together: dict[int, list[int]] = {}
+        for number in self.operations:
+            for port in self._reader.inputs[number]:
+                is_of_model = port.node in self._own
+                if is_of_model and self._reader.tensor(port).dtype in (tf.resource, tf.variant):
+                    one = together.setdefault(port.node, [port.node])
+                    other = together.setdefault(number, [number])
+                    if one is not other:
+                        one += other
+                        together.update(dict.fromkeys(other, one))
+        return {number: min(each) for number, each in sorted(together.items())}
 
     def _layer_names(self) -> list[str]:
         """By number; unique."""
@@ -349,6 +382,8 @@ class _Groups:
                 group = self._names[layer]
             elif variables:
                 group = f"variable {variables[0].name}"
+            elif number in self._bound:
+                group = f"list {self.name_of(self._bound[number])}"
             else:
                 near = [group_of[each] for each in self.needed(number) if each in group_of]
                 if not near:
