@@ -36,8 +36,10 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import (
 from smdistributed.modelparallel.tensorflow.run.plan import Plan
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step import preparing
-from smdistributed.modelparallel.tensorflow.step.building import build, own_part
+from smdistributed.modelparallel.tensorflow.step.building import build, own_everywhere, own_part
 from smdistributed.modelparallel.tensorflow.variables import raw
+
+_HIDDEN = ("RandomUniform", "RandomStandardNormal")
 
 Assign = Callable[..., Any]
 """Decides about a graph, as `assign_graph` does."""
@@ -188,9 +190,9 @@ class Cut:
         )
         preparing_here = preparing._Preparing(pipeline, "zoo", step, None)
         preparing_here._model = model
-        homes = preparing_here._homes(reader)
-        plain = reader.nodes([EVERYWHERE] * len(reader.operations), ())
-        common = common_part(reader, plain, lambda handle: "")
+        unplaced = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        common = common_part(reader, unplaced, lambda handle: "", _users_of(reader, variables))
+        homes = preparing_here._homes(preparing._Traced(reader, None, common))
         ports = [reader.port(each) for _, each in trace.result]
         self._returned = [
             list(
@@ -203,12 +205,12 @@ class Cut:
             for rank in range(config.partitions)
         ]
         self._ports = ports
-        placed = reader.nodes(homes, ())
+        placed = own_everywhere(reader.nodes(homes, ()), common)
         owns = [own_part(placed, common, each) for each in self._returned]
         to_common = common.to_common()
         wanted = [[Port(to_common[port.node], port.output) for port in own.wanted] for own in owns]
         asked = sorted({port for own in owns for port in own.wanted})
-        self.nodes = reader.nodes(homes, asked)
+        self.nodes = own_everywhere(reader.nodes(homes, asked), common)
         self.programs: list[Program] = []
         for rank in range(config.partitions):
             program, _ = build(
@@ -229,7 +231,7 @@ class Cut:
     @property
     def has_hidden_states(self) -> bool:
         """Whether operations remember what cannot be put back, as tf-keras' dropout does."""
-        return any(each.type == "RandomUniform" for each in self.reader.operations)
+        return any(each.type in _HIDDEN for each in self.reader.operations)
 
     def run(self, pieces: Sequence[Sequence[tf.Tensor]], order: random.Random) -> list[Any]:
         """Runs the lists of all ranks; each in its order, the ranks in any."""
@@ -304,10 +306,21 @@ class Cut:
         return call
 
 
+def _users_of(reader: Reader, variables: Mapping[int, Any]) -> list[int]:
+    """Operations that use variables of the model: where these are elsewhere, ranks ask for them."""
+    states = [key for n, key in reader.handles.items() if id(reader.externals[n]) in variables]
+    return [
+        number
+        for number, touch in enumerate(reader.touches)
+        if not (touch.reads | touch.changes).isdisjoint(states)
+    ]
+
+
 def _gradients_of_all(model: Any) -> Any:
     def gradients(loss: Any, variables: Sequence[Any]) -> list[Any]:
         trace = current_trace()
         assert trace is not None
+        trace.losses.append(loss)
         return taking_gradients(trace, lambda: plain_gradients(loss, variables))
 
     return gradients

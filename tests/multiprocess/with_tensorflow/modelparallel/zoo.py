@@ -615,6 +615,110 @@ def contexts(base: Any) -> Case:
     return _classifier(Contexts(), _numbers(6), 3)
 
 
+@case
+def lists_between_layers(base: Any) -> Case:
+    """A tensor array that layers of several partitions write to; loops over elements."""
+    layers = tf.keras.layers
+
+    class ListsBetweenLayers(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [layers.Dense(6, activation="tanh") for _ in range(3)]
+            self.head = layers.Dense(3)
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            array = tf.TensorArray(tf.float32, 3, element_shape=(None, 6), clear_after_read=False)
+            for place, part in enumerate(self.parts):
+                x = part(x + (array.read(place - 1) if place else 0.0))
+                array = array.write(place, x)
+            x = tf.map_fn(lambda each: each * 2.0, array.stack())
+            x = tf.scan(lambda total, each: tf.sin(total) + each, x)
+            return self.head(x[-1])
+
+    return _classifier(ListsBetweenLayers(), _numbers(6), 3)
+
+
+@case
+def tables_and_ragged(base: Any) -> Case:
+    """Words that are looked up, rows of different lengths, checks and prints in `call`."""
+    layers = tf.keras.layers
+
+    class TablesAndRagged(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = layers.Embedding(5, 4)
+            self.second = layers.Embedding(5, 4)
+            self.head = layers.Dense(3)
+            keys, values = tf.constant(["a", "b", "c"]), tf.constant([1, 2, 3], tf.int64)
+            self.table = tf.lookup.StaticHashTable(
+                tf.lookup.KeyValueTensorInitializer(keys, values), 4
+            )
+
+        def call(self, words: Any, training: Any = None) -> Any:
+            numbers = self.table.lookup(words)
+            tf.debugging.assert_less(numbers, tf.constant(5, tf.int64))
+            rows = tf.RaggedTensor.from_tensor(self.first(numbers), lengths=numbers[:, 0])
+            x = tf.reduce_sum(rows, axis=1)
+            again = self.table.lookup(tf.strings.lower(tf.strings.upper(words)))
+            return self.head(x + tf.reduce_mean(self.second(again), axis=1))
+
+    words = np.random.RandomState(5).choice(["a", "b", "d"], (BATCH, 3)).astype(object)
+    return _classifier(TablesAndRagged(), words, 3)
+
+
+@case
+def regularized(base: Any) -> Case:
+    """Losses that layers add, of variables and of activations."""
+    layers = tf.keras.layers
+
+    class Regularized(base):
+        def __init__(self) -> None:
+            super().__init__()
+            squares = tf.keras.regularizers.L2(0.1)
+            self.first = layers.Dense(6, kernel_regularizer=squares, activation="tanh")
+            self.second = layers.Dense(6, activity_regularizer=squares, activation="tanh")
+            self.head = layers.Dense(3, bias_regularizer=squares)
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            return self.head(self.second(self.first(x)))
+
+    model = Regularized()
+
+    def step(gradients: Gradients, x: Any, labels: Any) -> dict[str, Any]:
+        loss = _cross_entropy(labels, model(x, training=True))
+        for each in model.losses:
+            loss += each
+        return {"loss": loss, "gradients": gradients(loss, model.trainable_variables)}
+
+    return Case(model, [_numbers(6), _labels(3)], step)
+
+
+@case
+def generators(base: Any) -> Case:
+    """Random numbers with states of several kinds."""
+
+    class Generators(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = tf.keras.layers.Dense(6)
+            self.noise = tf.keras.layers.GaussianNoise(0.5, seed=3)
+            self.second = tf.keras.layers.Dense(6)
+            self.head = tf.keras.layers.Dense(3)
+            self.state = self.add_weight(
+                name="state", shape=(2,), dtype="int32", initializer="ones", trainable=False
+            )
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            x = self.noise(self.first(x), training=training)
+            for _ in range(2):
+                seed = tf.convert_to_tensor(self.state)
+                x = self.second(x) * tf.random.stateless_uniform(tf.shape(x), seed)
+                self.state.assign(seed * 3 + 1)
+            return self.head(x)
+
+    return _classifier(Generators(), _numbers(6), 3)
+
+
 # --- dtypes -------------------------------------------------------------------------------------
 
 
