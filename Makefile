@@ -24,6 +24,8 @@ SOAK_MINUTES ?= 30
 FAULTS_ARGS ?=
 # E.g. `make architectures ARCHITECTURES_ARGS='--only mixtral t5'`.
 ARCHITECTURES_ARGS ?=
+# E.g. `make keras-models KERAS_MODELS_ARGS='--only unet --partitions 2'`.
+KERAS_MODELS_ARGS ?=
 # Of each fuzzer; `make test` runs them as well.
 FUZZ_SECONDS ?= 15
 # One folder or file of tests, e.g. `make test FOLDER=tests/unit/launch`; all if empty.
@@ -162,6 +164,10 @@ faults: env  ## make every fault on two hosts of our own (root), write docs/faul
 .PHONY: architectures
 architectures: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/architectures  ## train public architectures over two ranks, write docs/architectures.md
 	@USE_TF=0 PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.architectures.run $(ARCHITECTURES_ARGS)
+
+.PHONY: keras-models
+keras-models: env  ## train public Keras models over two and three ranks, write docs/keras-models.md
+	@PYTHONPATH=tests/multiprocess $(BIN)/python -m tests.keras_models.run $(KERAS_MODELS_ARGS)
 
 .PHONY: soak-hosts
 soak-hosts: env  ## the same between test hosts, with random faults for half an hour (root)
