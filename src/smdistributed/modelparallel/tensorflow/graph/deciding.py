@@ -270,7 +270,7 @@ class _Groups:
 
     def variables_of(self, number: int) -> list[ModelVariable]:
         """Those of the model that an operation reads or changes, itself or as a cheap clone."""
-        found = (self._variable_of_state.get(state) for state in self._states[number])
+        found = (self._variable_of_state.get(state) for state in self._states.get(number, ()))
         return [variable for variable in found if variable is not None]
 
     def all_variables(self) -> Iterator[ModelVariable]:
@@ -342,7 +342,7 @@ class _Groups:
                 if self._reader.roles[port.node] is Role.FREE:
                     found |= states.get(port.node, set())
             states[number] = found
-        return {number: sorted(found, key=repr) for number, found in states.items()}
+        return {number: sorted(found, key=repr) for number, found in states.items() if found}
 
     def _bound_by_lists(self) -> dict[int, int]:
         """By operation that makes or takes a list, the first one that is bound to it."""
