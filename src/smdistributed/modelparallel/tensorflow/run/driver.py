@@ -23,6 +23,7 @@ from typing import Any
 from tensorflow.python.eager.record import stop_recording  # it is not public
 
 from smdistributed._common.errors import PeerLostError
+from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
@@ -326,15 +327,27 @@ class Driver:
         self._mail.begin(receive)
         try:
             yield
-        except BaseException as error:
+        except BaseException as raised:
+            error = self._cause_of(raised)
             self._tell(error)
             located = self._located(error)
-            if located is error:
+            if located is raised:
                 raise
             raise located from None
         finally:
             self._mail.end()
             self._now = _Doing()
+
+    def _cause_of(self, error: BaseException) -> BaseException:
+        """What a rank has said before it left, if this one finds it gone and has not read it."""
+        if isinstance(error, PeerLostError):
+            try:
+                self._mail.take_what_has_come()
+            except StepAborted as cause:
+                return cause
+            except Exception:
+                get_logger().debug("no cause has come", exc_info=True)
+        return error
 
     def _tell(self, error: BaseException) -> None:
         is_told = isinstance(error, StepAborted)

@@ -130,6 +130,16 @@ class Mailbox:
         named = ", ".join(self._names[rank] for rank in silent)
         return f"Of {named} nothing is heard: stopped, at work, or elsewhere in its script."
 
+    def take_what_has_come(self) -> None:
+        """Deals with messages that are here already; does not wait.
+
+        Raises:
+            StepAborted: as of `wait_for`.
+            Exception: what the channel raises where nothing is left.
+        """
+        while (message := self.channel.next_message(0.0)) is not None:
+            self._sort(message)
+
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way; on Python's main thread Python does.
 
