@@ -21,6 +21,7 @@ Source: TensorFlow modelparallel specification, section 5.2.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,8 +157,12 @@ def _gather_leaf(column: tuple[Any, ...]) -> StepOutput:
 
 def _as_result(leaf: Any, where: str) -> Any:
     """A tensor, `IndexedSlices` or None."""
-    if leaf is None or isinstance(leaf, tf.IndexedSlices):
-        return leaf
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.IndexedSlices):
+        parts = (leaf.values, leaf.indices, leaf.dense_shape)
+        found = [None if each is None else _of_this_graph(each, where) for each in parts]
+        return leaf if all(map(operator.is_, found, parts)) else tf.IndexedSlices(*found)
     if isinstance(leaf, tf.Tensor):
         return _of_this_graph(leaf, where)
     if isinstance(leaf, StepOutput):
