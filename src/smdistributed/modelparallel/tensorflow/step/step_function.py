@@ -28,6 +28,7 @@ from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prep
 __all__ = ["StepFunction", "step"]
 
 _OF_TF_FUNCTION = frozenset(inspect.signature(tf.function).parameters) - {"func"}
+_MANY_TRACES = 8
 # Those that steps take into account; compilation is left out below, others change nothing here.
 _COMPILING = ("jit_compile", "experimental_compile")
 
@@ -93,6 +94,14 @@ class StepFunction:
             with tf.init_scope():
                 prepared = prepare(pipeline, self._name, self._body(), call)
             self._prepared[call.signature] = prepared
+            if len(self._prepared) == _MANY_TRACES:
+                get_logger().warning(
+                    "The step function %s has been traced for %d signatures, which takes time and"
+                    " memory for each; expected a few. Pass tensors where Python numbers or objects"
+                    " change from call to call, and batches of one shape.",
+                    self._name,
+                    _MANY_TRACES,
+                )
         if tf.executing_eagerly():
             (results,) = pipeline.run(prepared.whole, [call.tensors])
         else:
