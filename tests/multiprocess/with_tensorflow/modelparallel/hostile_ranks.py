@@ -1,0 +1,179 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of test_hostile.py."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from with_tensorflow.tf_ranks import no_job, raised
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
+from smdistributed.modelparallel.tensorflow.step.marks import mark_of
+
+around_checks = no_job
+K = tf.keras.layers
+X = np.random.RandomState(0).randn(8, 6).astype("f4")
+Y = np.random.RandomState(1).randn(8, 3).astype("f4")
+
+
+@contextlib.contextmanager
+def pipeline(size: int) -> Iterator[Any]:
+    """A job without seeds, and a model with one layer on the first and one on the last rank."""
+    smp.init(
+        {"partitions": size, "microbatches": 4, "auto_partition": False, "default_partition": 0}
+    )
+
+    class Model(smp.DistributedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = K.Dense(5, activation="tanh", kernel_initializer="ones")
+            self.second = K.Dense(3, kernel_initializer="ones")
+
+        def call(self, x: Any) -> Any:
+            with smp.partition(0):
+                x = self.first(x)
+            with smp.partition(size - 1):
+                return self.second(x)
+
+    try:
+        yield Model()
+    finally:
+        smp.reset()
+
+
+def same_everywhere(*values: Any) -> None:
+    mine = [np.asarray(each).tolist() for each in values]
+    assert smp.allgather(mine, smp.WORLD) == [mine] * smp.size()
+
+
+def check_what_is_drawn_outside_of_the_model(rank: int, size: int) -> None:
+    with pipeline(size) as model:
+
+        @tf.function
+        def noisy(y: Any) -> Any:
+            return y + tf.random.normal(tf.shape(y))
+
+        @smp.step
+        def step(x: Any, y: Any) -> Any:
+            part, order = tf.random.uniform([]), tf.random.shuffle(tf.range(2))
+            jitter = tf.numpy_function(lambda: np.float32(np.random.rand()), [], tf.float32)
+            target = noisy(tf.gather(y, order)) + jitter
+            logits = model(tf.gather(x, order) * part)
+            loss = tf.reduce_mean((logits - target * part) ** 2)
+            (by_logits,) = tf.gradients(loss, [logits])
+            gradients = gradients_in_step(loss, model.trainable_variables)
+            return loss, part, order, target, logits, by_logits, gradients
+
+        loss, part, order, target, logits, by_logits, _ = step(X, Y)
+        same_everywhere(*(each.stack() for each in (loss, part, order, target, logits)))
+        assert len(set(part.stack().numpy())) == 4
+        difference = logits.stack() - target.stack() * part.stack()[:, None, None]
+        np.testing.assert_allclose(loss.stack(), np.mean(difference**2, (1, 2)), 1e-5)
+        np.testing.assert_allclose(by_logits.stack(), difference / 3, 1e-5, 1e-6)
+
+
+@contextlib.contextmanager
+def warnings_with(text: str) -> Iterator[list[str]]:
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    handler.addFilter(lambda record: text in record.getMessage())
+    logging.getLogger("smdistributed").addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger("smdistributed").removeHandler(handler)
+
+
+def check_batches_that_differ_later(rank: int, size: int) -> None:
+    with pipeline(size) as model, warnings_with("feed different batches") as found:
+
+        @smp.step
+        def step(x: Any) -> Any:
+            return model(x)
+
+        for number in range(6):
+            is_behind = number == 5 and rank == 1
+            step(X * (number - 1 if is_behind else number))
+            assert len(found) == (number == 5 and rank == 0), number
+
+
+def check_a_number_that_changes_with_each_call(rank: int, size: int) -> None:
+    smp.init({"partitions": size, "microbatches": 1})
+    with warnings_with("signatures") as found:
+
+        @smp.step
+        def step(x: Any, factor: float) -> Any:
+            return tf.reduce_sum(x) * factor
+
+        for number in range(9):
+            assert step(tf.ones([2]), number / 2).reduce_mean() == number
+            assert len(found) == (number >= 7), number
+    smp.reset()
+
+
+def check_marks_of_batches(rank: int, size: int) -> None:
+    images = np.random.RandomState(0).randint(0, 256, (32, 28, 28)).astype("f4")
+    others = np.random.RandomState(1).randint(0, 256, (32, 28, 28)).astype("f4")
+    for one, other in (
+        (images, others),
+        ([1, 2], [2, 1]),
+        (["a", "b"], ["a", "c"]),
+        ("a", "b"),
+        (True, False),
+        (1j, 2j),
+        (tf.cast([1, 2], tf.bfloat16), tf.cast([1, 3], tf.bfloat16)),
+    ):
+        one, other = tf.constant(one), tf.constant(other)
+        assert mark_of([one]) == mark_of([tf.identity(one)]) != mark_of([other])
+        assert mark_of([one, other]) != mark_of([other, one])
+    assert mark_of([tf.zeros([0, 3]), tf.constant([], tf.string), tf.constant("")]) == 0
+    assert mark_of([]) == 0
+
+
+def check_results_that_are_not_of_the_trace(rank: int, size: int) -> None:
+    with pipeline(size) as model:
+        eager, variable, kept = tf.constant([3.0]), tf.Variable(2.0), {}
+
+        @smp.step
+        def eager_results(x: Any) -> Any:
+            return model(x), eager, variable, 5, tf.IndexedSlices(eager, tf.constant([0]))
+
+        _, *found, slices = eager_results(X)
+        assert [each.reduce_sum().numpy().tolist() for each in found] == [[12.0], 8.0, 20]
+        assert slices.reduce_sum().values.numpy().tolist() == [3.0] * 4
+
+        @smp.step
+        def of_an_earlier_trace(x: Any, again: bool) -> Any:
+            value = model(x)
+            return kept.setdefault("value", value)
+
+        of_an_earlier_trace(X, False)
+        assert "another graph" in raised(TypeError, of_an_earlier_trace, X, True)
+
+
+def check_variables_of_others_outside_of_call(rank: int, size: int) -> None:
+    with pipeline(size) as model:
+
+        @smp.step
+        def step(x: Any, y: Any) -> Any:
+            logits = model(x)
+            both = [tf.convert_to_tensor(each.kernel) for each in (model.first, model.second)]
+            decay = 0.1 * sum(tf.nn.l2_loss(each) for each in both)
+            loss = tf.reduce_mean((logits - y) ** 2) + decay
+            gradients = gradients_in_step(loss, model.trainable_variables)
+            return decay, model.second.bias, [tf.norm(each) for each in gradients], gradients
+
+        decay, bias, norms, gradients = step(X, Y)
+        np.testing.assert_allclose(decay.stack(), [0.1 * (30 + 15) / 2] * 4, 1e-6)
+        assert bias.stack().shape == (4, 3)
+        for norm, gradient in zip(norms, gradients, strict=True):
+            expected = [np.linalg.norm(each) for each in gradient.outputs]
+            np.testing.assert_allclose(norm.stack(), expected, 1e-5)
