@@ -53,6 +53,36 @@ def same_everywhere(*values: Any) -> None:
     assert smp.allgather(mine, smp.WORLD) == [mine] * smp.size()
 
 
+def check_a_state_of_nobody_in_two_partitions(rank: int, size: int) -> None:
+    if not hasattr(tf.keras, "random"):  # of Keras 3
+        return
+    with pipeline(size) as model:
+        counter = tf.Variable(0.0)
+        noise = tf.keras.random.normal
+
+        @smp.step
+        def drawn_outside(x: Any, y: Any) -> Any:
+            jitter = noise([2, 3])
+            loss = tf.reduce_mean((model(x) - y - jitter) ** 2)
+            return loss, jitter, gradients_in_step(loss, model.trainable_variables)
+
+        loss, jitter, _ = drawn_outside(X, Y)
+        same_everywhere(loss.stack(), jitter.stack())
+
+        def both(change: Any) -> Any:
+            original = model.second.call
+            model.first.activation = lambda x: x + change()
+            model.second.call = lambda x: original(x) + change()
+            try:
+                return raised(ValueError, smp.step(lambda x: model(x)), X)
+            finally:
+                model.first.activation, model.second.call = tf.tanh, original
+
+        assert "SeedGenerator of its own" in both(lambda: noise([]))
+        assert "Make it in the model" in both(lambda: counter.assign_add(1.0))
+        assert drawn_outside(X, Y)[0].stack().shape == (4,)
+
+
 def check_what_is_drawn_outside_of_the_model(rank: int, size: int) -> None:
     with pipeline(size) as model:
 

@@ -12,7 +12,7 @@ Source: TensorFlow modelparallel specification, section 3.2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,7 +49,7 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import (
     WholeProgram,
     whole_program,
 )
-from smdistributed.modelparallel.tensorflow.variables import tracing, without_values
+from smdistributed.modelparallel.tensorflow.variables import is_global_seed, tracing, without_values
 
 __all__ = ["Prepared", "prepare"]
 
@@ -272,7 +272,37 @@ class _Preparing:
             for key in touch.reads | touch.changes:
                 if key in reader.handles.values():
                     owner_of.setdefault(key, partition)
+        self._require_one_place(reader, partition_of)
+        for number, key in reader.handles.items():
+            if is_global_seed(reader.externals[number]):
+                owner_of.setdefault(key, 0)
         return homes_of(reader, traced.common.numbers, partition_of, owner_of)
+
+    def _require_one_place(self, reader: Reader, partition_of: Mapping[int, int]) -> None:
+        """Of a variable that is not the model's each rank has a copy, and they must not part."""
+        changed = {key for touch in reader.touches for key in touch.changes}
+        for handle, key in reader.handles.items():
+            external = reader.externals[handle]
+            is_other = self._model._smp_variable_of(external) is None
+            if key not in changed or not is_other or not State(external).is_variable():
+                continue
+            users: dict[int, str] = {}
+            for number, partition in partition_of.items():
+                if key in reader.touches[number].reads | reader.touches[number].changes:
+                    users.setdefault(partition, reader.operations[number].name)
+            if len(users) < 2:
+                continue
+            if is_global_seed(external):
+                what = "the global seed generator of Keras"
+                cure = "Give each layer a keras.random.SeedGenerator of its own, in its __init__."
+            else:
+                what = "a variable from outside of the model that changes in the step"
+                cure = "Make it in the model, change it outside, or use it in one partition."
+            uses = ", ".join(f"{users[each]} (partition {each})" for each in sorted(users))
+            raise ValueError(
+                f"step {self._name}: {uses} use {what}; expected one partition to do so, as each"
+                f" rank has a copy of its own, and they would part. {cure}"
+            )
 
     def _built(
         self,

@@ -10,6 +10,7 @@ Source: TensorFlow modelparallel specification, section 3.4.
 """
 
 from smdistributed.modelparallel.tensorflow.variables.book import Book, Record, without_values
+from smdistributed.modelparallel.tensorflow.variables.creation import is_global_seed
 from smdistributed.modelparallel.tensorflow.variables.guarded import (
     GuardedVariable,
     Owner,
@@ -33,6 +34,7 @@ __all__ = [
     "VariableElsewhereError",
     "VariableWithoutValueError",
     "is_elsewhere",
+    "is_global_seed",
     "is_tracing",
     "mark_elsewhere",
     "raw",

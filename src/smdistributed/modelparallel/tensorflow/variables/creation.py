@@ -26,9 +26,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import default_variable_creator_v2
 
+from smdistributed.modelparallel.tensorflow.remedies import hooks
 from smdistributed.modelparallel.tensorflow.remedies.patching import replace
 
-__all__ = ["KerasVariable", "creator_scope", "eager_value"]
+__all__ = ["KerasVariable", "creator_scope", "eager_value", "is_global_seed"]
 
 # Makes what `fit` counts batches with.
 _COUNTERS_OF_TF_KERAS = "_create_counter_variable"
@@ -161,6 +162,17 @@ def _is_on_every_rank() -> bool:
                 return False
         frame = frame.f_back
     return False
+
+
+def is_global_seed(handle: Any) -> bool:
+    """Whether a handle is of the seeds that Keras 3 draws where a layer has none of its own."""
+    keras = sys.modules.get("keras")
+    if keras is None:
+        return False
+    from keras.src.backend.common.global_state import get_global_attribute
+
+    generator = get_global_attribute("global_seed_generator")
+    return generator is not None and hooks.raw(generator.state).handle is handle
 
 
 def _classes() -> tuple[tuple[type, ...], tuple[type, ...], Any]:
