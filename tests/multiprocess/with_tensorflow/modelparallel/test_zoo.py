@@ -120,6 +120,11 @@ def test_on_ranks_in_all_ways(number: int, keras: str) -> None:
         on_ranks(name, NAMES, keras, SLOW_DEADLINE_S, **way(number))
 
 
+@pytest.mark.parametrize("name", Checks(HERE / "zoo_in_one_process.py").names)
+def test_what_cannot_be_cut(name: str) -> None:
+    Checks(HERE / "zoo_in_one_process.py").require(name, 1, [name], SMP_TEST_THREADS="1")
+
+
 def test_the_ways_have_all_pairs() -> None:
     ways = [list(way(number).items()) for number in range(16)]
     for one in range(len(ways[0])):

@@ -10,12 +10,16 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from one_process import WholeModel, no_rewriting, require_right, scattered
-from zoo import CASES, parameters_of
+from one_process import Cut, Whole, WholeModel, no_rewriting, require_right, scattered
+from tf_ranks import raised
+from zoo import BATCH, BY_HAND, CASES, Case, parameters_of
 
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.partition.graph_assignment import assign_graph
+from smdistributed.modelparallel.exceptions import ConfigError
+from smdistributed.modelparallel.tensorflow.graph.labels import partition
 
 
 @contextlib.contextmanager
@@ -43,3 +47,28 @@ def _check(name: str) -> None:
         except Exception as error:
             error.add_note(f"with {settings}, scatter {scatter}")
             raise
+
+
+def check_lists_across_contexts() -> None:
+    """By hand, what passes on a list of tensors has to be in one partition."""
+
+    class Model(WholeModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(6)
+
+        def call(self, x: Any) -> Any:
+            array = tf.TensorArray(tf.float32, 2, element_shape=(None, 6))
+            with partition(0):
+                x = self.dense(x)
+                array = array.write(0, x)
+            with partition(1):
+                return array.write(1, x).stack()
+
+    model = Model()
+    case = Case(model, [np.ones((BATCH, 6), "f4")], lambda _, x: {"output": model(x)})
+    config = Config.parse({"partitions": 2, **BY_HAND}, {}, framework="tensorflow")
+    error = raised(ConfigError, Cut, Whole(case), case.step, config)
+    assert "in partition 0" in error, error
+    assert "in partition 1" in error, error
+    assert "Put both under the same smp.partition" in error, error
