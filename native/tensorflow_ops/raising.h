@@ -1,8 +1,8 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An operation that fails with a text of the graph's. TensorFlow has none whose error is ABORTED and
-// says nothing else; an error of a Python function's is UNKNOWN.
+// An operation that fails with a text of the graph's. TensorFlow has none whose error is ABORTED
+// and says nothing else; an error of a Python function's is UNKNOWN.
 #pragma once
 
 #include "tensorflow_ops/api.h"
