@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces the body of a step for one microbatch: a graph of the whole, and where it comes from.
 
-The graph has no automatic control dependencies: with them every output would need everything that
-changes a state, and could not be cut. The cut puts the order of states back.
+The graph itself has no automatic control dependencies: with them every output would need everything
+that changes a state, and could not be cut. The cut puts the order of states back.
 
 Source: TensorFlow modelparallel specification, section 3.2.
 """
@@ -82,6 +82,8 @@ def trace_step(
     """
     with tf.init_scope():
         graph = tf.__internal__.FuncGraph(f"smp_step_{name}")
+        # For branches and bodies of loops, which are not cut: what has effects there is to run.
+        graph._add_control_dependencies = True
         collector = Labels(graph, partitions)
         with graph.as_default():
             arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
