@@ -207,3 +207,77 @@ def check_variables_of_others_outside_of_call(rank: int, size: int) -> None:
         for norm, gradient in zip(norms, gradients, strict=True):
             expected = [np.linalg.norm(each) for each in gradient.outputs]
             np.testing.assert_allclose(norm.stack(), expected, 1e-5)
+
+
+def check_assertions_and_effects_in_branches(rank: int, size: int) -> None:
+    with pipeline(size) as model:
+        model.first.counts = [tf.Variable(0.0, trainable=False) for _ in range(2)]
+        original = model.first.call
+
+        def call(x: Any) -> Any:
+            in_branch, in_loop = model.first.counts
+            tf.debugging.assert_less(tf.reduce_max(x), 100.0)
+
+            def more() -> Any:
+                in_branch.assign_add(1.0)
+                return 1.0
+
+            def again(number: Any) -> Any:
+                in_loop.assign_add(1.0)
+                return number + 1
+
+            one = tf.cond(tf.reduce_sum(x) < 1e9, more, lambda: 1.0)
+            tf.while_loop(lambda number: number < 3, again, [0])
+            return original(x) * one
+
+        model.first.call = call
+        outside = tf.Variable(0.0)
+
+        @smp.step
+        def step(x: Any) -> Any:
+            tf.debugging.assert_greater(tf.reduce_sum(x**2), 0.0)
+            if tf.reduce_sum(x) < 1e9:
+                outside.assign_add(1.0)
+            logits = model(x)
+            return logits, gradients_in_step(tf.reduce_sum(logits), model.trainable_variables)
+
+        step(X)
+        for wrong in (X * 0, X + 200):
+            assert "assertion failed" in raised(Exception, step, wrong)
+        step(X)
+        assert outside.numpy() == 8.0
+        if rank == 0:
+            assert [each.numpy() for each in model.first.counts] == [8.0, 24.0]
+
+
+def check_python_branches_in_call(rank: int, size: int) -> None:
+    if hasattr(tf.keras, "random"):  # Keras 3 converts no `call`, in a `tf.function` neither
+        return
+    smp.init({"partitions": size, "microbatches": 2})
+
+    class Doubles(K.Layer):
+        def call(self, x: Any) -> Any:
+            if tf.reduce_mean(x) > 0:
+                return x * 2
+            return x * 3
+
+    class Model(smp.DistributedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = K.Dense(3), Doubles(), K.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            x = self.first(x) * 0 + x
+            if tf.reduce_mean(x) > 0:
+                x = x * 10
+            return self.third(x) * 0 + self.second(x)
+
+    model = Model()
+
+    @smp.step
+    def step(x: Any) -> Any:
+        return model(x)
+
+    found = step(np.float32([[1, 1, 1], [-1, -1, -1]])).concat()
+    assert found[:, 0].numpy().tolist() == [20.0, -3.0]
+    smp.reset()

@@ -21,3 +21,8 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize("name", CHECKS.names)
 def test_hostile(name: str) -> None:
     CHECKS.require(name, 2)
+
+
+def test_python_branches_in_tf_keras() -> None:
+    name = "check_python_branches_in_call"
+    CHECKS.require(name, 2, [name], TF_USE_LEGACY_KERAS="1")

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from smdistributed.modelparallel.tensorflow.graph.labels import Label, Labels
 
-__all__ = ["Trace", "current_trace", "taking_gradients", "trace_step"]
+__all__ = ["Trace", "converting", "current_trace", "taking_gradients", "trace_step"]
 
 
 @dataclasses.dataclass
@@ -37,6 +37,7 @@ class Trace:
         losses: tensors of the graph whose gradients were taken.
         elsewhere: gradients with respect to variables of other ranks, which the body asked for.
         has_called_model: whether the body did.
+        converts: whether AutoGraph converts the body, and what that calls.
     """
 
     graph: Any
@@ -49,6 +50,7 @@ class Trace:
     losses: list[Any] = dataclasses.field(default_factory=list)
     elsewhere: list[Any] = dataclasses.field(default_factory=list)
     has_called_model: bool = False
+    converts: bool = False
 
 
 class _Tracing(threading.local):
@@ -61,6 +63,12 @@ _tracing = _Tracing()
 def current_trace() -> Trace | None:
     """The step that this thread traces now."""
     return _tracing.trace
+
+
+def converting() -> Any:
+    """A context in which AutoGraph converts what is called, as in a `tf.function`."""
+    here = tf.__internal__.autograph.control_status_ctx()
+    return type(here)(status=type(here.status).ENABLED)
 
 
 def trace_step(

@@ -24,7 +24,7 @@ from smdistributed.modelparallel.exceptions import MultipleDistributedModelError
 from smdistributed.modelparallel.tensorflow import remedies
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, ModelVariable
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
-from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
+from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.model.whole_model import WholeModel
 from smdistributed.modelparallel.tensorflow.variables import (
@@ -113,7 +113,9 @@ class DistributedModel(WholeModel, metaclass=_Meta):
             labels = current_labels()
             assert labels is not None
             trace.has_called_model = True
-            with labels.model_at_work():
+            # tf-keras converts `call` of models and layers where its caller is converted.
+            autograph = converting() if trace.converts else contextlib.nullcontext()
+            with labels.model_at_work(), autograph:
                 return super().__call__(*args, **kwargs)
         if _is_symbolic(args, kwargs):
             with without_values(self._smp_book), tracing():

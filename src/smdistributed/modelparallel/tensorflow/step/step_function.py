@@ -21,7 +21,7 @@ import tensorflow as tf
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter
-from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace
+from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
 
@@ -113,11 +113,17 @@ class StepFunction:
     def _body(self) -> Callable[..., Any]:
         if not self._converts:
             return self._function
-        autograph = tf.__internal__.autograph
-        here = autograph.control_status_ctx()
-        enabled = type(here)(status=type(here.status).ENABLED)
-        converted: Callable[..., Any] = autograph.tf_convert(self._function, enabled)
-        return converted
+        converted: Callable[..., Any] = tf.__internal__.autograph.tf_convert(
+            self._function, converting()
+        )
+
+        def body(*args: Any, **kwargs: Any) -> Any:
+            trace = current_trace()
+            assert trace is not None
+            trace.converts = True
+            return converted(*args, **kwargs)
+
+        return body
 
 
 def step(
