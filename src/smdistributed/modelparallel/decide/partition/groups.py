@@ -126,7 +126,7 @@ def _bonds(graph: Graph) -> Iterator[Bond]:
         members = [numbers[name] for name in names]
         members = [number for number in members if not graph.nodes[number].is_input]
         if members:
-            yield Bond(members, "are colocated")
+            yield Bond(members, "are colocated, as what passes between them cannot be sent")
 
 
 def _users(nodes: Sequence[Node], ends: Sequence[Ends]) -> list[list[int]]:
