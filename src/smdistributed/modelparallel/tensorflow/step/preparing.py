@@ -39,6 +39,7 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, 
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step.building import (
+    Own,
     State,
     build,
     own_everywhere,
@@ -150,22 +151,21 @@ class _Preparing:
 
     def cut(self, traced: _Traced) -> Prepared:
         """The program."""
-        reader = traced.reader
-        returned = [reader.port(tensor) for tensor in traced.results.tensors]
+        reader, common = traced.reader, traced.common
+        homes, own, returned = self._on_this_rank(lambda: self._looked_at(traced))
         unique = list(dict.fromkeys(returned))
-        homes = self._on_this_rank(lambda: self._homes(traced))
-        plain = reader.nodes(homes, ())
-        own = own_part(own_everywhere(plain, traced.common), traced.common, unique)
-        to_common = traced.common.to_common()
+        to_common = common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
         wanted = [[Port(*each) for each in theirs] for theirs in self._agree("cuts", mine)]
-        asked = {port for theirs in wanted for port in theirs}
-        local = [Port(traced.common.numbers[port.node], port.output) for port in sorted(asked)]
-        nodes = own_everywhere(reader.nodes(homes, local), traced.common)
         number = self._pipeline.next_number()
-        program, touched = self._on_this_rank(
-            lambda: self._built(traced, nodes, wanted, own, unique, number)
-        )
+
+        def built() -> tuple[Program, list[State]]:
+            asked = {port for theirs in wanted for port in theirs}
+            local = [Port(common.numbers[port.node], port.output) for port in sorted(asked)]
+            nodes = own_everywhere(reader.nodes(homes, local), common)
+            return self._built(traced, nodes, wanted, own, unique, number)
+
+        program, touched = self._on_this_rank(built)
         self._agree("is ready for", None)
         places = {port: place for place, port in enumerate(unique)}
         whole = whole_program(program, self._call.without_tensors())
@@ -253,6 +253,14 @@ class _Preparing:
             return "a variable from outside of the model"
         raw = variable.raw
         return f"the variable {variable.name} of shape {raw.shape}, {raw.dtype.name}"
+
+    def _looked_at(self, traced: _Traced) -> tuple[list[int], Own, list[Port]]:
+        """Where each operation runs, what is this rank's own, and what its step returns."""
+        reader, common = traced.reader, traced.common
+        returned = [reader.port(tensor) for tensor in traced.results.tensors]
+        homes = self._homes(traced)
+        nodes = own_everywhere(reader.nodes(homes, ()), common)
+        return homes, own_part(nodes, common, list(dict.fromkeys(returned))), returned
 
     def _homes(self, traced: _Traced) -> list[int]:
         reader = traced.reader
