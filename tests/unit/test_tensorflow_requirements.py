@@ -17,6 +17,7 @@ TABLE = ROOM / "remedies/requirements.py"
 
 # Attributes of objects of TensorFlow and Keras: what they are.
 ATTRIBUTES = {
+    "_add_control_dependencies": "of a FuncGraph: branches and loops run what has effects",
     "_call_flat": "a ConcreteFunction's: checked by requirements.py",
     "_handle_data": "a resource's dtype",
     "_init_seed": "an initializer's, of Keras 3",

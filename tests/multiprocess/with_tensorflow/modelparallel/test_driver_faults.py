@@ -16,7 +16,7 @@ RANKS = Path(__file__).with_name("driver_fault_ranks.py")
 NUM_RANKS = 3
 VICTIM = 1
 OTHERS = (0, 2)
-SOON_S = scaled(2.0)
+SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
 DEADLINE_S = 60.0
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)

@@ -74,8 +74,8 @@ def check_what_needs_the_whole_model_says_so(rank: int, size: int) -> None:
             ("predict", (BATCH,)),
             ("train_on_batch", (BATCH, BATCH)),
             ("get_weights", ()),
-            ("save_weights", ("/nowhere/x.weights.h5",)),
-            ("save", ("/nowhere/x.keras",)),
+            ("save_weights", ("x.weights.h5",)),
+            ("save", ("x.keras",)),
         ):
             text = raised(NotImplementedError, functools.partial(getattr(model, name), *arguments))
             assert f"{name}() needs the whole model" in text, text

@@ -169,9 +169,9 @@ def is_global_seed(handle: Any) -> bool:
     keras = sys.modules.get("keras")
     if keras is None:
         return False
-    from keras.src.backend.common.global_state import get_global_attribute
+    from keras.src.backend.common import global_state
 
-    generator = get_global_attribute("global_seed_generator")
+    generator = global_state.get_global_attribute("global_seed_generator")
     return generator is not None and hooks.raw(generator.state).handle is handle
 
 
