@@ -38,6 +38,7 @@ from smdistributed.modelparallel.tensorflow.graph.nodes import (
     Node,
     Port,
     ancestors,
+    chain_of,
 )
 
 __all__ = ["Edge", "Plan", "Segment", "SegmentKey", "StateCrossing", "cut", "phases_of"]
@@ -259,7 +260,9 @@ class _Cut:
                 if state is not EFFECTS and (state, other, rank) in touching:
                     across = touching[state, other, rank]
                     raise StateCrossing(state, copies[0].node, across[0].node)
-                _chain(state, copies, self._nodes, before)
+                touched = ((copy, state in self._nodes[copy.node].changes) for copy in copies)
+                for earlier, later in chain_of(touched):
+                    before[later].append(earlier)
                 if state is not EFFECTS:
                     self._together.append(copies)
         return before
@@ -417,22 +420,3 @@ class _Cut:
             mine.waits_for.add(giver.key)
             if port not in giver.outputs:
                 giver.outputs.append(port)
-
-
-def _chain(
-    state: Hashable,
-    copies: Sequence[_Copy],
-    nodes: Sequence[Node],
-    before: dict[_Copy, list[_Copy]],
-) -> None:
-    """The last change comes before the reads after it, and these before the next change."""
-    last_change: _Copy | None = None
-    reads: list[_Copy] = []
-    for copy in copies:
-        if state in nodes[copy.node].changes:
-            before[copy].extend(reads or ([last_change] if last_change else []))
-            last_change, reads = copy, []
-        else:
-            if last_change is not None:
-                before[copy].append(last_change)
-            reads.append(copy)

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from smdistributed.modelparallel.tensorflow.graph.nodes import Node, Port, Role
+from smdistributed.modelparallel.tensorflow.graph.nodes import Node, Port, Role, chain_of
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader
 
 __all__ = ["SegmentFunctions"]
@@ -157,15 +157,9 @@ class SegmentFunctions:
             for state in self._nodes[number].reads | self._nodes[number].changes:
                 touching[state].append(number)
         for state, numbers in touching.items():
-            last_change: int | None = None
-            reads: list[int] = []
-            for number in numbers:
-                if state in self._nodes[number].changes:
-                    before[number] += reads or ([] if last_change is None else [last_change])
-                    last_change, reads = number, []
-                else:
-                    before[number] += [] if last_change is None else [last_change]
-                    reads.append(number)
+            touched = ((number, state in self._nodes[number].changes) for number in numbers)
+            for earlier, later in chain_of(touched):
+                before[later].append(earlier)
         return before
 
     def _name(self, port: Port) -> str:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-__all__ = ["EFFECTS", "EVERYWHERE", "Node", "Port", "Role", "ancestors"]
+__all__ = ["EFFECTS", "EVERYWHERE", "Node", "Port", "Role", "ancestors", "chain_of"]
+
+T = TypeVar("T")
 
 EFFECTS = "effects"
 """The state that operations change which touch none of ours, such as what prints."""
@@ -85,3 +87,21 @@ def ancestors(nodes: Sequence[Node], of: Sequence[int]) -> set[int]:
             found.add(number)
             stack.extend(port.node for port in nodes[number].inputs)
     return found
+
+
+def chain_of(touched: Iterable[tuple[T, bool]]) -> Iterator[tuple[T, T]]:
+    """Of what touches one state, as the program was written: pairs, of which the first comes first.
+
+    The last change comes before the reads after it, and these before the next change.
+
+    Args:
+        touched: each, and whether it changes the state.
+    """
+    last_change: list[T] = []  # one, or none
+    reads: list[T] = []
+    for each, changes in touched:
+        yield from ((earlier, each) for earlier in (changes and reads) or last_change)
+        if changes:
+            last_change, reads = [each], []
+        else:
+            reads.append(each)
