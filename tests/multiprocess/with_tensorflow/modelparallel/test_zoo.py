@@ -121,7 +121,7 @@ def test_on_ranks_in_all_ways(number: int, keras: str) -> None:
 
 
 @pytest.mark.parametrize("name", Checks(HERE / "zoo_in_one_process.py").names)
-def test_what_cannot_be_cut(name: str) -> None:
+def test_one_rule(name: str) -> None:
     Checks(HERE / "zoo_in_one_process.py").require(name, 1, [name], SMP_TEST_THREADS="1")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,3 +73,24 @@ def check_lists_across_contexts() -> None:
     assert "in partition 0" in error, error
     assert "in partition 1" in error, error
     assert "Put both under the same smp.partition" in error, error
+
+
+def check_sums_begin_with_the_first() -> None:
+    """Whichever of many summands come from another partition, a sum has the same bits."""
+
+    class Model(WholeModel):
+        def call(self, x: Any) -> Any:
+            with partition(0):
+                most, least = x * 1e8, x * -1e8
+            with partition(1):  # whose own summand is lost in a sum that begins with it
+                return tf.add_n([most, least, tf.sqrt(x)])
+
+    case = Case(Model(), [np.ones((BATCH, 6), "f4")], lambda _, x: {"output": case.model(x)})
+    config = Config.parse({"partitions": 2, **BY_HAND}, {}, framework="tensorflow")
+    whole = Whole(case)
+    pieces = whole.pieces(config.microbatches)
+    cut = Cut(whole, case.step, config)
+    found = cut.run(pieces, random.Random(0))
+    exactly = [cut.uncut()(tensors) for tensors in pieces]
+    for row in (*found, *exactly):
+        assert (row[0] == 1).all(), row

@@ -147,6 +147,8 @@ class SegmentFunctions:
             node.input.extend(sorted(control))
             node.device = ""
             node.attr.pop("_class", None)
+            if node.op == "AddN" and len(data) > 2:
+                _sum_in_order(part, node, len(data))
         return part
 
     def _chained(self, ordered: Sequence[int]) -> dict[int, list[int]]:
@@ -172,6 +174,25 @@ class SegmentFunctions:
     def _spec(self, port: Port) -> tf.TensorSpec:
         tensor = self._reader.tensor(port)
         return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _sum_in_order(part: Any, node: Any, count: int) -> None:
+    """Makes a sum of many a chain of sums of two, which have the same bits in all parts.
+
+    `AddN` begins with the input whose memory it can take for the result, and so rounds otherwise
+    where an input comes from another segment, or has another consumer that has not ended yet.
+    """
+    tensors, control = list(node.input[:count]), list(node.input[count:])
+    total = tensors[0]
+    for place in range(1, count - 1):
+        step = part.node.add()
+        step.CopyFrom(node)
+        step.name = f"{node.name}/sum_of_{place + 1}"
+        step.attr["N"].i = 2
+        step.input[:] = [total, tensors[place], *control]
+        total = f"{step.name}:0"
+    node.attr["N"].i = 2
+    node.input[:] = [total, tensors[-1], *control]
 
 
 def _producer(name: str) -> str:
