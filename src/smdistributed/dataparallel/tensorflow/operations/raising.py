@@ -17,7 +17,10 @@ import tensorflow as tf
 
 from smdistributed.dataparallel.tensorflow.operations import kernels
 
-__all__ = ["raised_if_any"]
+__all__ = ["SCOPE", "raised_if_any"]
+
+SCOPE = "smddp_raise"
+"""In the names of the operations that fail."""
 
 
 def raised_if_any(text: Any) -> Any:
@@ -29,14 +32,15 @@ def raised_if_any(text: Any) -> Any:
     Returns:
         A tensor without meaning; what is to run only where all is well depends on it.
     """
-    if kernels.can_raise():
-        with tf.device("/CPU:0"):
-            return kernels.raised(tf.io.decode_raw(text, tf.uint8))
+    with tf.name_scope(SCOPE):
+        if kernels.can_raise():
+            with tf.device("/CPU:0"):
+                return kernels.raised(tf.io.decode_raw(text, tf.uint8))
 
-    def fail() -> Any:
-        return tf.numpy_function(_raise, [text], tf.bool)
+        def fail() -> Any:
+            return tf.numpy_function(_raise, [text], tf.bool)
 
-    return tf.cond(tf.equal(text, ""), lambda: tf.constant(True), fail)
+        return tf.cond(tf.equal(text, ""), lambda: tf.constant(True), fail)
 
 
 def _raise(text: bytes) -> Any:

@@ -4,7 +4,8 @@
 
 `install` changes base classes of Keras and TensorFlow, only where an old name is missing or an old
 way to call them is an error; `uninstall` changes them back. To read: `optimizers` (what changes),
-`hooks` (what the rooms above answer), `kerases` (which Keras), `patching`.
+`error_texts` (what is left out of errors), `hooks` (what the rooms above answer), `kerases` (which
+Keras), `patching`.
 
 What Keras 3 needs in data-parallel scripts too (`optimizer.variables()`, `metric.reset_states()`,
 `compile(experimental_run_tf_function=...)`) is `smdistributed.dataparallel.tensorflow.remedies`.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import sys
 
 from smdistributed.dataparallel.tensorflow import remedies as of_data_parallelism
-from smdistributed.modelparallel.tensorflow.remedies import optimizers
+from smdistributed.modelparallel.tensorflow.remedies import error_texts, optimizers
 from smdistributed.modelparallel.tensorflow.remedies.hooks import set_hooks
 from smdistributed.modelparallel.tensorflow.remedies.kerases import require_one_keras
 from smdistributed.modelparallel.tensorflow.remedies.patching import uninstall
@@ -29,6 +30,7 @@ __all__ = ["install", "require_one_keras", "set_hooks", "uninstall"]
 def install() -> None:
     """Applies the remedies to TensorFlow and to the Kerases that are imported. Repeatable."""
     of_data_parallelism.install()
+    error_texts.apply_to_tensorflow()
     optimizers.apply_to_tensorflow_1()
     if (keras := sys.modules.get("keras")) is not None:
         optimizers.apply_to_keras_3(keras)

@@ -28,6 +28,10 @@ NOT_PUBLIC = (
     ("tensorflow", "__internal__.autograph.tf_convert"),
     ("tensorflow.python.eager.context", "context"),
     (
+        "tensorflow.python.eager.polymorphic_function.atomic_function",
+        "InterpolateRuntimeError.interpolate",
+    ),
+    (
         "tensorflow.python.eager.polymorphic_function.concrete_function",
         "ConcreteFunction._call_flat",
     ),
