@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
 import torch
 import torch.distributed as dist
+from common.on_request import answer_requests
 from models import SHAPES
 from rank import WARM_UP, smp_step
 
@@ -26,7 +26,7 @@ import smdistributed.modelparallel.torch as smp
 
 
 def main() -> None:
-    """Rank 0 answers each line, a number of steps, with seconds of one step; 0 ends all."""
+    """Rank 0 answers with seconds of one step."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--microbatches", type=int, required=True)
@@ -44,25 +44,23 @@ def main() -> None:
     step = smp_step(SHAPES[arguments.shape], arguments.microbatches)
     for _ in range(WARM_UP):
         step()
-    lines = None
-    if smp.rank() == 0:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(arguments.socket)
-        lines = connection.makefile("rw")
-        print(smdistributed.__file__, file=lines, flush=True)
-    count = torch.zeros(1, dtype=torch.int64)
-    while True:
-        if lines is not None:
-            count[0] = int(lines.readline() or 0)
-        dist.broadcast(count, 0)
-        if not count:
-            return
+
+    def measure(count: int) -> float:
         step()  # the other job had the caches
         begin = time.perf_counter()
-        for _ in range(int(count)):
+        for _ in range(count):
             step()
-        if lines is not None:
-            print((time.perf_counter() - begin) / int(count), file=lines, flush=True)
+        return (time.perf_counter() - begin) / count
+
+    answer_requests(
+        arguments.socket, smp.rank() == 0, _tell, {"step": measure}, smdistributed.__file__
+    )
+
+
+def _tell(request: list[int]) -> list[int]:
+    told = torch.tensor(request)
+    dist.broadcast(told, 0)
+    return [int(each) for each in told]
 
 
 if __name__ == "__main__":

@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,70 +24,43 @@ from statistics import median
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
+from common.on_request import JobOnRequest
 from common.rounds import in_turn, ratio_figures
 from models import SHAPES
 
 HERE = Path(__file__).resolve().parent
-_START_S = 120.0
-_END_S = 30.0
 
 
-class Job:
-    """The ranks of one version, who wait to be told how many steps to take.
-
-    Args:
-        checkout: of that version: `.venv` has its tools, `src` the library.
-        folder: where to put a socket.
-    """
-
-    def __init__(self, checkout: Path, folder: Path, options: argparse.Namespace) -> None:
-        tools = checkout / ".venv" / "bin"
-        if not (tools / "smddprun").exists():
-            raise FileNotFoundError(
-                f"{checkout} has no .venv/bin/smddprun; expected a checkout that has been built."
-                " Run `make env` in it."
-            )
-        path = folder / f"{len(list(folder.iterdir()))}.socket"
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(path))
-            listening.listen(1)
-            listening.settimeout(_START_S)
-            command = [tools / "smddprun", "-np", options.ranks, tools / "python", "-W", "ignore"]
-            command += [HERE / "on_request.py", "--shape", options.shape, "--socket", path]
-            command += ["--microbatches", options.microbatches]
-            variables = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-            self._process = subprocess.Popen(
-                [str(word) for word in command], env=variables, stdout=subprocess.DEVNULL
-            )
-            connection, _ = listening.accept()
-        self._lines = connection.makefile("rw")
-        found = Path(self._lines.readline().strip())
-        if not found.is_relative_to(checkout / "src"):
-            raise RuntimeError(f"{found} was measured; expected the library of {checkout}")
-
-    def seconds_of_a_step(self, count: int) -> float:
-        """On average, over `count` steps."""
-        print(count, file=self._lines, flush=True)
-        return float(self._lines.readline())
-
-    def end(self) -> None:
-        """Ends the ranks."""
-        with contextlib.suppress(OSError):
-            print(0, file=self._lines, flush=True)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
-        self._process.terminate()
+def start(checkout: Path, folder: Path, options: argparse.Namespace) -> JobOnRequest:
+    """The ranks of one version: `.venv` of its checkout has its tools, `src` the library."""
+    tools, library = checkout / ".venv" / "bin", checkout / "src"
+    if not (tools / "smddprun").exists():
+        raise FileNotFoundError(
+            f"{checkout} has no .venv/bin/smddprun; expected a checkout that has been built."
+            " Run `make env` in it."
+        )
+    job = JobOnRequest(
+        *(options.ranks, HERE / "on_request.py", "--shape", options.shape),
+        *("--microbatches", options.microbatches),
+        folder=folder,
+        tools=tools,
+        variables={"PYTHONPATH": str(library)},
+    )
+    if not Path(job.greeting).is_relative_to(library):
+        job.end()
+        raise RuntimeError(f"{job.greeting} would be measured; expected the library of {checkout}")
+    return job
 
 
 @contextlib.contextmanager
-def both_jobs(number: int, options: argparse.Namespace) -> Iterator[list[Job]]:
+def both_jobs(number: int, options: argparse.Namespace) -> Iterator[list[JobOnRequest]]:
     """The ranks of both versions; which is started first changes from job to job."""
-    jobs: dict[int, Job] = {}
+    jobs: dict[int, JobOnRequest] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             for version in in_turn((0, 1), number):
                 checkout = options.checkouts[version].resolve()
-                jobs[version] = Job(checkout, Path(folder), options)
+                jobs[version] = start(checkout, Path(folder), options)
             yield [jobs[0], jobs[1]]
         finally:
             for job in jobs.values():
@@ -115,12 +85,12 @@ def main() -> None:
     ratios: list[float] = []
     for number in range(options.jobs):
         with both_jobs(number, options) as jobs:
-            longest = max(job.seconds_of_a_step(2) for job in jobs)
+            longest = max(job.ask("step", 2) for job in jobs)
             count = max(1, round(options.turn_ms / 1e3 / longest))
             turns: list[list[float]] = [[], []]
             for pair in range(options.pairs):
                 for version in in_turn((0, 1), pair):
-                    turns[version].append(jobs[version].seconds_of_a_step(count))
+                    turns[version].append(jobs[version].ask("step", count))
         found = [before / after for before, after in zip(*turns, strict=True)]
         ratios += found
         times = ", ".join(f"{median(each) * 1e3:.3f} ms" for each in turns)
