@@ -47,9 +47,10 @@ class JobOnRequest:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         tools = tools or Path(sys.executable).parent
-        path = folder / f"{len(list(folder.iterdir()))}.socket"
+        number = len(list(folder.iterdir()))
+        path, self._log = folder / f"{number}.socket", folder / f"{number}.log"
         command = [tools / "smddprun", "-np", ranks, tools / "python", "-W", "ignore", program]
-        with socket.socket(socket.AF_UNIX) as listening:
+        with socket.socket(socket.AF_UNIX) as listening, self._log.open("w") as log:
             listening.bind(str(path))
             listening.listen(1)
             listening.settimeout(1.0)
@@ -57,7 +58,7 @@ class JobOnRequest:
                 [str(word) for word in (*command, "--socket", path, *options)],
                 env={**os.environ, **(variables or {})},
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=log,
             )
             self._lines = self._accept(listening).makefile("rw")
         self.greeting = self._lines.readline().strip()
@@ -67,7 +68,7 @@ class JobOnRequest:
             with contextlib.suppress(TimeoutError):
                 return listening.accept()[0]
             if self._process.poll() is not None:
-                raise RuntimeError(f"the ranks ended early: {self._process.args}")
+                raise RuntimeError(f"the ranks ended early:\n{self._log.read_text()[-3000:]}")
         self.end()
         raise TimeoutError(f"the ranks are not ready after {_START_S:.0f} s: {self._process.args}")
 
@@ -76,7 +77,8 @@ class JobOnRequest:
         print(what, count, file=self._lines, flush=True)
         answer = self._lines.readline()
         if not answer:
-            raise RuntimeError(f"the ranks ended while they measured {what}: {self._process.args}")
+            text = self._log.read_text()[-3000:]
+            raise RuntimeError(f"the ranks ended while they measured {what}:\n{text}")
         return float(answer)
 
     def end(self) -> None:

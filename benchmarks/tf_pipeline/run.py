@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures pipelines of TensorFlow: overlap, the cost of a step, the first call. See README.md."""
+"""Measures pipelines of TensorFlow: overlap, steps beside one process, memory. See README.md."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 
-from common import environment
 from common.child_processes import figures_of_ranks
-from common.command_line import add_names
+from common.command_line import add_names, rank_counts
 from common.result_files import ResultFile
+from steps import ACTIVE, CASES, memory_of, print_steps, steps_of
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("overlap", "empty", "first-call")
+ALONE = ("overlap", "empty", "first-call")
+PARTS = (*ALONE, "steps", "memory")
 
 
 def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -27,6 +28,17 @@ def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
         *("--layers", options.layers, "--inter", options.inter),
         variables={"TF_CPP_MIN_LOG_LEVEL": "3"},
     )
+
+
+def _all_steps(options: argparse.Namespace) -> list[dict[str, Any]]:
+    found = []
+    for shape in options.shapes:
+        rank_counts, microbatch_counts = CASES[shape]
+        for ranks in (each for each in rank_counts if each in options.steps_ranks):
+            for microbatches in options.steps_microbatches or microbatch_counts:
+                found.append(steps_of(shape, ranks, microbatches, options))
+                print_steps(found[-1])
+    return found
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -44,15 +56,23 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="run.py",
         description=__doc__.splitlines()[0],
-        epilog="Without options: 2 ranks, about a minute on an idle machine.",
+        epilog="Without options all is measured; some 15 minutes on an idle machine.",
     )
     add_names(parser, "--parts", PARTS)
     parser.add_argument("--ranks", type=int, default=2, help="partitions; one rank each")
-    parser.add_argument("--rounds", type=int, default=11, help="steps of each column")
+    parser.add_argument("--rounds", type=int, default=11, help="steps, or turns, of each column")
     parser.add_argument("--microbatches", type=int, default=8, help="of overlap and empty")
     parser.add_argument("--stage-ms", type=float, default=20, help="of a stage, forward")
     parser.add_argument("--layers", type=int, default=200, help="of the first call's model")
     parser.add_argument("--inter", type=int, default=1, help="TensorFlow's threads for operations")
+    add_names(parser, "--shapes", tuple(CASES))
+    parser.add_argument(
+        "--steps-ranks", type=rank_counts(2), default=[2, 4], metavar="N,...", help="of steps"
+    )
+    parser.add_argument(
+        "--steps-microbatches", type=int, nargs="*", metavar="N", help="of steps; else all"
+    )
+    parser.add_argument("--turn-ms", type=float, default=300, help="of a turn of steps, about")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     return parser.parse_args(argv)
 
@@ -62,10 +82,13 @@ def main() -> int:
     options = _parse(sys.argv[1:])
     file = ResultFile(HERE, options.out)
     results = []
-    for part in options.parts:
+    for part in (each for each in ALONE if each in options.parts):
         results.append(_run(part, options))
         print(_shown(results[-1]), flush=True)
-    file.write(rounds=options.rounds, environment=environment.describe(), results=results)
+    content: dict[str, Any] = {"rounds": options.rounds, "results": results}
+    content["steps"] = _all_steps(options) if "steps" in options.parts else []
+    content["memory"] = [memory_of(each) for each in ACTIVE if "memory" in options.parts]
+    file.write(**content)
     print(f"results: {file.name}")
     return 0
 

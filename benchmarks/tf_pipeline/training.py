@@ -1,0 +1,155 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a job that trains a GPT when it is asked to; see `steps.py`.
+
+With several ranks: over a pipeline, and the stages alone. With one: plain Keras, the whole batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
+
+import tensorflow as tf
+from common.on_request import answer_requests
+from models import SHAPES, Gpt, Stage, WholeGpt, batch_of, loss_of
+
+import smdistributed.modelparallel.tensorflow as smp
+
+WARM_UP = 3
+
+
+def main() -> None:
+    """Answers requests, or prints how much memory steps take."""
+    options = _parse()
+    ranks = int(os.environ["WORLD_SIZE"])
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    parameters = {"partitions": ranks, "microbatches": options.microbatches}
+    if options.active:
+        parameters["active_microbatches"] = options.active
+    smp.init({**parameters, "auto_partition": False, "default_partition": 0})
+    if options.memory:
+        _print_memory(options)
+    else:
+        _answer(options, ranks)
+
+
+def _answer(options: argparse.Namespace, ranks: int) -> None:
+    shape = SHAPES[options.shape]
+    begin = time.perf_counter()
+    step = _pipeline_step(options) if ranks > 1 else _whole_step(options)
+    loss = step()
+    first_s = time.perf_counter() - begin
+    measures = {"step": step}
+    if ranks > 1:
+        measures["stage"] = Stage(shape, smp.mp_rank(), ranks).work
+    for work in measures.values():
+        for _ in range(WARM_UP):
+            work()
+    answers = {name: _seconds(work, slowest=name == "step") for name, work in measures.items()}
+    answers["ideal"] = lambda count: _ideal(answers["stage"], count, options.microbatches)
+    greeting = json.dumps({"loss": loss, "first_s": first_s})
+    is_first = smp.rank() == 0
+    answer_requests(options.socket, is_first, _tell, answers, greeting)
+
+
+def _pipeline_step(options: argparse.Namespace) -> Callable[[], float]:
+    shape = SHAPES[options.shape]
+    tf.keras.utils.set_random_seed(1)
+    model = Gpt(shape)
+    optimizer = tf.keras.optimizers.SGD()
+
+    @smp.step
+    def train(tokens: Any, targets: Any) -> Any:
+        loss = loss_of(model(tokens), targets)
+        return loss, optimizer.get_gradients(loss, model.trainable_variables)
+
+    @tf.function
+    def step(tokens: Any, targets: Any) -> Any:
+        loss, gradients = train(tokens, targets)
+        return loss.reduce_mean(), [each.accumulate() for each in gradients]
+
+    batch = batch_of(shape, options.microbatches)
+    return lambda: float(step(*batch)[0])
+
+
+def _whole_step(options: argparse.Namespace) -> Callable[[], float]:
+    shape = SHAPES[options.shape]
+    tf.keras.utils.set_random_seed(1)
+    model = WholeGpt(shape)
+
+    @tf.function
+    def step(tokens: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(tokens), targets)
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    batch = batch_of(shape, options.microbatches)
+    return lambda: float(step(*batch)[0])
+
+
+def _seconds(work: Callable[[], Any], slowest: bool) -> Callable[[int], Any]:
+    """Measures seconds of one repetition: of the slowest rank, or of each."""
+
+    def measure(count: int) -> Any:
+        work()  # the other jobs had the caches
+        smp.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            work()
+        seconds = (time.perf_counter() - begin) / count
+        of_all = smp.allgather(seconds, smp.WORLD)
+        return max(of_all) if slowest else of_all
+
+    return measure
+
+
+def _ideal(stage: Callable[[int], list[float]], count: int, microbatches: int) -> float:
+    """A microbatch's way through all stages, and the slowest one's work for the others."""
+    seconds = stage(count)
+    return sum(seconds) + (microbatches - 1) * max(seconds)
+
+
+def _tell(request: list[int]) -> list[int]:
+    told: list[int] = smp.allgather(request, smp.WORLD)[0]
+    return told
+
+
+def _print_memory(options: argparse.Namespace) -> None:
+    """How much the peak of each rank grows over what it held before the first step."""
+    step = _pipeline_step(options)
+    before = _peak_bytes()
+    for _ in range(WARM_UP):
+        step()
+    grown = smp.allgather(_peak_bytes() - before, smp.WORLD)
+    if smp.rank() == 0:
+        print(json.dumps({"active": options.active, "grown_bytes": grown}), flush=True)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", required=True)
+    parser.add_argument("--microbatches", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--active", type=int)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--socket")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
