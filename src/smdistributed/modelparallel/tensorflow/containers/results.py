@@ -86,14 +86,14 @@ class TracedResults:
     def _place(self, leaf: Any, is_elsewhere: Callable[[tf.Tensor], bool]) -> _Place:
         if leaf is None:
             return _Kept(None)
+        if is_elsewhere(leaf):
+            return _Kept(_Elsewhere(leaf))
         if isinstance(leaf, tf.IndexedSlices):
             parts = [leaf.values, leaf.indices]
             if leaf.dense_shape is not None:
                 parts.append(leaf.dense_shape)
             self.tensors += parts
             return _Slices(len(parts))
-        if is_elsewhere(leaf):
-            return _Kept(_Elsewhere(leaf))
         self.tensors.append(leaf)
         return _Tensor()
 
