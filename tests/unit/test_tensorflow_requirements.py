@@ -30,6 +30,7 @@ ATTRIBUTES = {
     "_seed": "of eager random numbers; of a generator",
     "_SEED_GENERATOR": "of tf-keras",
     "_shape": "a keras.Variable's, while it is made",
+    "_tape": "what a tf.GradientTape records with; None when it has been used",
     "_value": "the tf.Variable in a keras.Variable",
     "_variable": "that under mixed precision, of tf-keras",
     "_variable_creator_scope": "a graph's, with a priority",

@@ -50,6 +50,7 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import (
     WholeProgram,
     whole_program,
 )
+from smdistributed.modelparallel.tensorflow.step.tapes import tapes_in_step
 from smdistributed.modelparallel.tensorflow.variables import is_global_seed, tracing, without_values
 
 __all__ = ["Prepared", "prepare"]
@@ -180,7 +181,8 @@ class _Preparing:
 
         def run(tensors: list[tf.Tensor]) -> TracedResults:
             refuse_collectives(tf.compat.v1.get_default_graph(), _NO_COLLECTIVES)
-            value = body(tensors)
+            with tapes_in_step():
+                value = body(tensors)
             return TracedResults(value, self._name, _is_elsewhere)
 
         partitions = self._pipeline.job.config.partitions

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from smdistributed.modelparallel.tensorflow.containers.arguments import Argument
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
+from smdistributed.modelparallel.tensorflow.step.tapes import refuse_tape_around, without_gradients
 
 __all__ = ["StepFunction", "step"]
 
@@ -70,7 +72,7 @@ class StepFunction:
         Raises:
             SMPNotInitialized: before `smp.init()`.
             ValueError: a batch does not divide.
-            RuntimeError: inside of another step.
+            RuntimeError: inside of another step, or of a `tf.GradientTape` that records.
             SMDDPMismatch: ranks of the pipeline have traced different steps.
             StepAborted: another rank has failed; says which, and how.
             Exception: what the function, or an operation on this rank, raised.
@@ -85,6 +87,7 @@ class StepFunction:
             self._prepared.clear()
             self._pipeline = pipeline
         try:
+            refuse_tape_around(self._name)
             call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
         except BaseException as error:
             pipeline.refuse(error)
@@ -108,6 +111,9 @@ class StepFunction:
             require_no_xla()
             whole, touched = prepared.whole, prepared.touched
             (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
+            results = without_gradients(
+                self._name, results, functools.partial(_tell, weakref.ref(pipeline))
+            )
         return prepared.gather(results)
 
     def _body(self) -> Callable[..., Any]:
@@ -124,6 +130,13 @@ class StepFunction:
             return converted(*args, **kwargs)
 
         return body
+
+
+def _tell(pipeline: Callable[[], Pipeline | None], error: BaseException) -> None:
+    """The other ranks hear why this one does not run the step, if there is the pipeline."""
+    found = pipeline()
+    if found is not None:
+        found.refuse(error)
 
 
 def step(
