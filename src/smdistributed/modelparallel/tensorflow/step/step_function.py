@@ -29,16 +29,43 @@ from smdistributed.modelparallel.tensorflow.step.tapes import refuse_tape_around
 
 __all__ = ["StepFunction", "step"]
 
-_OF_TF_FUNCTION = frozenset(inspect.signature(tf.function).parameters) - {"func"}
-_MANY_TRACES = 8
-# Those that steps take into account; compilation is left out below, others change nothing here.
+_OF_TF_FUNCTION = frozenset(inspect.signature(tf.function).parameters)
+# Arguments of some version of TensorFlow 2, which the running one may have no more.
+_OF_OTHER_VERSIONS = frozenset(
+    (
+        "autograph",
+        "experimental_attributes",
+        "experimental_autograph_options",
+        "experimental_compile",
+        "experimental_follow_type_hints",
+        "experimental_implements",
+        "experimental_relax_shapes",
+        "jit_compile",
+        "reduce_retracing",
+    )
+)
 _COMPILING = ("jit_compile", "experimental_compile")
+_WITHOUT_EFFECT = (
+    "experimental_attributes",
+    "experimental_autograph_options",
+    "experimental_follow_type_hints",
+    "experimental_implements",
+    "experimental_relax_shapes",
+    "reduce_retracing",
+)
+_MANY_TRACES = 8
 
 
 class StepFunction:
     """What `@smp.step` makes of a function.
 
-    No descriptor: scripts decorate functions without `self` in a class, and call them as methods.
+    As an attribute of a class it is called with what the function takes. Scripts decorate functions
+    without `self` in classes, and call them as methods; if the first parameter is `self` (`cls`, of
+    a class method) it is a method.
+
+    Attributes:
+        python_function: what was decorated.
+        input_signature: as given.
     """
 
     def __init__(
@@ -51,17 +78,46 @@ class StepFunction:
         input_split_axes: Mapping[str, int] | None,
     ) -> None:
         functools.update_wrapper(self, function)
-        self._function = function
+        self.python_function = function
+        self.input_signature = input_signature
         self._name = str(getattr(function, "__name__", function))
         self._converts = autograph
-        self._splitter = ArgumentSplitter(
-            function,
-            non_split_inputs=non_split_inputs,
-            input_split_axes=input_split_axes,
-            input_signature=input_signature,
-        )
+        self._splitting: dict[str, Any] = {
+            "non_split_inputs": non_split_inputs,
+            "input_split_axes": input_split_axes,
+            "input_signature": input_signature,
+        }
+        self._splitter = ArgumentSplitter(function, **self._splitting)
+        self._instance: Callable[[], Any] | None = None  # of which it is a method
+        self._methods: dict[int, tuple[Callable[[], Any], StepFunction]] = {}
         self._prepared: dict[Hashable, Prepared] = {}
         self._pipeline: Pipeline | None = None  # of which those are
+
+    def __get__(self, instance: Any, owner: type | None = None) -> StepFunction:
+        """Itself; of a function with `self`, the step of that instance."""
+        name = "cls" if isinstance(instance, type) else "self"
+        if instance is None or self._instance is not None or self._first_parameter != name:
+            return self
+        found = self._methods.get(id(instance))
+        if found is None or found[0]() is not instance:
+            found = self._methods[id(instance)] = self._method_of(instance)
+        return found[1]
+
+    @functools.cached_property
+    def _first_parameter(self) -> str:
+        return next(iter(inspect.signature(self.python_function).parameters), "")
+
+    def _method_of(self, instance: Any) -> tuple[Callable[[], Any], StepFunction]:
+        try:  # not kept: it goes as if this were a plain method
+            reference: Callable[[], Any] = weakref.ref(
+                instance, functools.partial(_forget, weakref.ref(self), id(instance))
+            )
+        except TypeError:
+            reference = lambda: instance  # noqa: E731
+        method = StepFunction(self.python_function, autograph=self._converts, **self._splitting)
+        method._instance = reference
+        method._splitter = ArgumentSplitter(_without_first(self.python_function), **self._splitting)
+        return reference, method
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,6 +133,10 @@ class StepFunction:
             StepAborted: another rank has failed; says which, and how.
             Exception: what the function, or an operation on this rank, raised.
         """
+        if args and getattr(type(args[0]), self._name, None) is self:  # Class.method(instance, ...)
+            method = self.__get__(args[0])
+            if method is not self:
+                return method(*args[1:], **kwargs)
         if current_trace() is not None:
             raise RuntimeError(
                 f"{self._name} was called inside of a step; expected steps one after the other."
@@ -117,17 +177,17 @@ class StepFunction:
         return prepared.gather(results)
 
     def _body(self) -> Callable[..., Any]:
+        function = self.python_function
+        first = () if self._instance is None else (self._instance(),)
         if not self._converts:
-            return self._function
-        converted: Callable[..., Any] = tf.__internal__.autograph.tf_convert(
-            self._function, converting()
-        )
+            return functools.partial(function, *first)
+        converted: Callable[..., Any] = tf.__internal__.autograph.tf_convert(function, converting())
 
         def body(*args: Any, **kwargs: Any) -> Any:
             trace = current_trace()
             assert trace is not None
             trace.converts = True
-            return converted(*args, **kwargs)
+            return converted(*first, *args, **kwargs)
 
         return body
 
@@ -137,6 +197,28 @@ def _tell(pipeline: Callable[[], Pipeline | None], error: BaseException) -> None
     found = pipeline()
     if found is not None:
         found.refuse(error)
+
+
+def _forget(step: Callable[[], StepFunction | None], key: int, gone: Any) -> None:
+    """An instance is gone, and with it its method."""
+    owner = step()
+    if owner is not None:
+        owner._methods.pop(key, None)
+
+
+def _without_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands for a method, whose arguments have their names: it is not called."""
+    signature = inspect.signature(function)
+
+    def method() -> None:
+        raise NotImplementedError
+
+    functools.update_wrapper(method, function)
+    del method.__wrapped__  # type: ignore[attr-defined]
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=list(signature.parameters.values())[1:]
+    )
+    return method
 
 
 def step(
@@ -150,30 +232,26 @@ def step(
 ) -> Any:
     """Decorates a function that takes a batch: it runs once for each microbatch.
 
-    `@smp.step`, `@smp.step()`, `@smp.step(input_signature=[...])`.
+    `@smp.step`, `@smp.step()`, `@smp.step(input_signature=[...])`; of methods, too, whose `self` is
+    not described in `input_signature`.
 
     Args:
         input_signature: `tf.TensorSpec`s of the arguments, of the whole batch.
         autograph: convert Python's `if` and `while` on tensors, as `tf.function` does.
         non_split_inputs: names of arguments that every microbatch gets whole.
         input_split_axes: by name of argument, the axis along which its tensors are cut.
-        of_tf_function: other arguments of `tf.function` are accepted and change nothing; to compile
-            (`jit_compile=True`) is refused with a warning.
+        of_tf_function: other arguments of `tf.function`. `func` is `fn`; others change nothing
+            here, and a warning says so, `jit_compile=True` among them. What an earlier version of
+            TensorFlow had is dropped, with a warning.
 
     Raises:
         TypeError: an argument that neither this nor `tf.function` has.
+
+    Source: TensorFlow modelparallel specification, section 5.2.
     """
-    unknown = sorted(set(of_tf_function) - _OF_TF_FUNCTION - set(_COMPILING))
-    if unknown:
-        raise TypeError(
-            f"smp.step() got {unknown[0]}; expected input_signature, autograph, non_split_inputs,"
-            " input_split_axes, or an argument of tf.function."
-        )
-    if any(of_tf_function.get(key) for key in _COMPILING):
-        get_logger().warning(
-            "smp.step: jit_compile=True is ignored: a step communicates, and XLA cannot compile"
-            " that. Leave it out."
-        )
+    _require_known(of_tf_function)
+    _warn_of_ignored(of_tf_function)
+    function = fn if fn is not None else of_tf_function.get("func")
 
     def decorate(function: Callable[..., Any]) -> StepFunction:
         return StepFunction(
@@ -184,4 +262,37 @@ def step(
             input_split_axes=input_split_axes,
         )
 
-    return decorate if fn is None else decorate(fn)
+    return decorate if function is None else decorate(function)
+
+
+def _require_known(of_tf_function: Mapping[str, Any]) -> None:
+    unknown = sorted(of_tf_function.keys() - _OF_TF_FUNCTION - _OF_OTHER_VERSIONS)
+    if unknown:
+        raise TypeError(
+            f"smp.step() got {unknown[0]}; expected input_signature, autograph, non_split_inputs,"
+            " input_split_axes, or an argument of tf.function."
+        )
+
+
+def _warn_of_ignored(of_tf_function: Mapping[str, Any]) -> None:
+    log = get_logger()
+    if any(of_tf_function.get(key) for key in _COMPILING):
+        log.warning(
+            "smp.step: jit_compile=True is ignored: a step communicates, and XLA cannot compile"
+            " that. Leave it out."
+        )
+    gone = sorted(of_tf_function.keys() - _OF_TF_FUNCTION - set(_COMPILING))
+    if gone:
+        log.warning(
+            "smp.step: %s is dropped: TensorFlow %s has no such argument of tf.function. Leave it"
+            " out.",
+            ", ".join(gone),
+            tf.__version__,
+        )
+    idle = [key for key in _WITHOUT_EFFECT if of_tf_function.get(key) and key not in gone]
+    if idle:
+        log.warning(
+            "smp.step: %s has no effect: a step is cut, and its graph is not called as a"
+            " tf.function's. Leave it out.",
+            ", ".join(idle),
+        )

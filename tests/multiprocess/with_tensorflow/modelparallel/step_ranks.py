@@ -1,0 +1,178 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks run that make steps in other ways than as plain functions. For `test_steps.py`."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from refusing_ranks import Heard, Model, dense
+from tape_ranks import LABELS, WIDTH, X, a_job, two_alike
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.step import step_function
+from smdistributed.modelparallel.tensorflow.variables import raw
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+
+__all__ = ["around_checks"]
+
+
+def _total(model: Any, x: Any) -> Any:
+    return tf.reduce_sum(model(x))
+
+
+class Trainer(dict):  # type: ignore[type-arg]  # a container, which is not to be cut
+    """Has steps of all kinds."""
+
+    def __init__(self, model: Any, scale: float) -> None:
+        super().__init__(numbers=np.zeros(3, np.float32))
+        self.model, self.scale = model, scale
+
+    @smp.step
+    def method(self, x: Any, times: float = 1.0) -> Any:
+        """A docstring."""
+        if tf.reduce_sum(x) > -1e9:  # AutoGraph converts it
+            x = x + 0.0
+        return _total(self.model, x) * self.scale * times
+
+    @smp.step(input_signature=[tf.TensorSpec([None, WIDTH], tf.float32)], autograph=False)
+    def described(self, x: Any) -> Any:
+        return _total(self.model, x) * self.scale
+
+    @smp.step
+    def without_self(x: Any) -> Any:  # noqa: N805
+        return tf.reduce_sum(x)
+
+    @staticmethod
+    @smp.step
+    def static(x: Any) -> Any:
+        return tf.reduce_sum(x)
+
+    @classmethod
+    @smp.step
+    def of_class(cls, x: Any) -> Any:
+        return tf.reduce_sum(x) * len(cls.__name__)
+
+
+def check_attributes_and_methods(rank: int, size: int) -> None:
+    with a_job(partitions=size):
+        model = Model((0, dense("a")), (size - 1, dense("b")))
+        one, two = Trainer(model, 1.0), Trainer(model, 3.0)
+        total = float(one.method(X).reduce_sum())
+        for _ in range(2):
+            np.testing.assert_allclose(two.method(X).reduce_sum(), 3.0 * total, rtol=1e-5)
+            np.testing.assert_allclose(two.method(X, times=2.0).reduce_sum(), 6 * total, rtol=1e-5)
+            np.testing.assert_allclose(two.described(X).reduce_sum(), 3.0 * total, rtol=1e-5)
+            np.testing.assert_allclose(one.described(X[:4]).reduce_sum().shape, ())
+        np.testing.assert_allclose(Trainer.method(two, X).reduce_sum(), 3.0 * total, rtol=1e-5)
+        in_graph = tf.function(lambda x: one.method(x).reduce_sum())
+        np.testing.assert_allclose(in_graph(X), total, rtol=1e-5)
+        for step in (one.without_self, Trainer.without_self, one.static, Trainer.static):
+            np.testing.assert_allclose(step(X).reduce_sum(), X.sum(), rtol=1e-5)
+        np.testing.assert_allclose(one.of_class(X).reduce_sum(), 7.0 * X.sum(), rtol=1e-5)
+        assert Trainer.method.__doc__ == one.method.__doc__ == "A docstring."
+        assert one.method is one.method
+        gone = weakref.ref(two)
+        del two
+        gc.collect()
+        assert gone() is None
+        assert len(Trainer.__dict__["method"]._methods) == 1
+
+
+def check_arguments_of_tf_function(rank: int, size: int) -> None:
+    with a_job(partitions=size), Heard() as lines:
+        step = smp.step(func=lambda x: tf.reduce_sum(x), jit_compile=False, reduce_retracing=False)
+        np.testing.assert_allclose(step(X).reduce_sum(), X.sum(), rtol=1e-5)
+        assert not lines, lines
+
+        @smp.step(experimental_implements="f", reduce_retracing=True)
+        def ignored(x: Any) -> Any:
+            return tf.reduce_sum(x)
+
+        assert ignored.python_function.__name__ == "ignored"
+        (line,) = lines
+        assert "experimental_implements, reduce_retracing has no effect" in line, line
+        before = step_function._OF_TF_FUNCTION
+        step_function._OF_TF_FUNCTION = before - {"experimental_relax_shapes"}
+        try:
+            smp.step(experimental_relax_shapes=True)
+        finally:
+            step_function._OF_TF_FUNCTION = before
+        assert "experimental_relax_shapes is dropped: TensorFlow" in lines[1], lines
+
+
+class Tables(smp.DistributedModel):
+    """Of three parts, of which a test needs the first alone; the last one reads no input."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(name="m")
+        self.first, self.second = dense("a"), dense("b")
+        self.table = self.add_weight(name="table", shape=(3,), initializer="ones")
+        self.last = size - 1
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        with smp.partition(0):
+            y = self.first(x)
+        if training:
+            with smp.partition(1):
+                y = self.second(y)
+        with smp.partition(self.last):
+            return y, tf.convert_to_tensor(self.table) * 2.0
+
+
+def check_tests_that_do_not_reach_a_partition(rank: int, size: int) -> None:
+    with a_job(partitions=size, auto_partition=False, default_partition=0):
+        model = Tables(size)
+
+        @smp.step
+        def test(x: Any) -> Any:
+            y, table = model(x, training=False)
+            return y, table
+
+        @smp.step
+        def only_the_table(x: Any) -> Any:
+            return model(x, training=False)[1]
+
+        @smp.step
+        def train(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                y, table = model(x, training=True)
+                loss = tf.reduce_sum(y**2) + tf.reduce_sum(table)
+            return loss, tape.gradient(loss, model.trainable_variables)
+
+        in_graph = tf.function(lambda x: [each.outputs for each in test(x)])
+        for _ in range(2):
+            y, table = test(X)
+            assert y.merge().shape == (8, WIDTH)
+            np.testing.assert_array_equal(table.stack(), np.full((2, 3), 2.0))
+            np.testing.assert_array_equal(only_the_table(X)[1], [2.0] * 3)
+            np.testing.assert_array_equal(in_graph(X)[0][0], y[0])
+            loss, gradients = train(X)
+            assert np.isfinite(loss.reduce_mean())
+            assert all(each.is_local for each in gradients)
+
+
+def check_sparse_gradients_of_a_captured_list(rank: int, size: int) -> None:
+    """Those of another rank are no gradients here, sparse ones too."""
+    with a_job(partitions=size):
+        model, _ = two_alike()
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        everything = model.everything()[:-2]
+
+        @smp.step
+        def step(x: Any, words: Any) -> Any:
+            loss = tf.reduce_sum(model(x, words))
+            return optimizer.get_gradients(loss, everything)
+
+        here = [any(one is raw(each) for each in model.variables) for one in everything]
+        found = step(X, LABELS)
+        assert [each.is_local for each in found] == here
+        assert [each.accumulate() is not None for each in found] == here
+        counts = smp.allgather(sum(here), smp.MP_GROUP)
+        assert sum(counts) == len(everything), counts
+        sparse = [isinstance(each.accumulate(), tf.IndexedSlices) for each in found]
+        assert sum(smp.allgather(sum(sparse), smp.MP_GROUP)) == 1
