@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.exceptions import SMDDPConfigInvalid, SMDDPError
-from smdistributed.dataparallel.tensorflow import operations
+from smdistributed.dataparallel.tensorflow import operations, replicas
 from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.conversion import require_transportable, to_tensor
 from smdistributed.dataparallel.tensorflow.fused import broadcast_fused, chunks_of, num_bytes
@@ -89,7 +89,8 @@ def broadcast_variables(variables: Any, root_rank: int, *, group: Group | None =
 
     Args:
         variables: any iterable of `tf.Variable` or variables of Keras, nested or not, in the same
-            order on all ranks; empty: nothing happens.
+            order on all ranks; empty: nothing happens. Under model parallelism those of other
+            partitions are left out.
         root_rank: whose; 0 to `size() - 1`; with a group, a rank in the group.
         group: as for `allreduce`.
 
@@ -108,7 +109,7 @@ def broadcast_variables(variables: Any, root_rank: int, *, group: Group | None =
     caller = "broadcast_variables()"
     among = resolve_group(group, caller)
     root = _require_rank(root_rank, among, caller)
-    targets = list(_flatten(variables, caller))
+    targets = [each for each in _flatten(variables, caller) if not replicas.is_elsewhere(each)]
     for variable in targets:
         _require_value(variable, caller)
     assignments = _broadcast_in_chunks(targets, root, among) if among.size() > 1 else []

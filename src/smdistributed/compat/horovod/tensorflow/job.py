@@ -27,6 +27,7 @@ from smdistributed.dataparallel.profiler import stop_profiler
 from smdistributed.dataparallel.tensorflow import replicas
 from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.dataparallel.tensorflow.job import resolve_group
+from smdistributed.dataparallel.tensorflow.operations.refusals import require_no_refusal
 
 __all__ = [
     "cross_rank",
@@ -94,25 +95,25 @@ def is_initialized() -> bool:
 
 def size() -> int:
     """Number of ranks. Raises `SMDDPNotInitialized` (a ValueError too) before `init()`."""
-    group = require_job("size")
+    group = _require_ranks("size")
     return sdp.size() if group is None else group.size()
 
 
 def rank() -> int:
     """Number of this process, from 0. Raises `SMDDPNotInitialized` before `init()`."""
-    group = require_job("rank")
+    group = _require_ranks("rank")
     return sdp.rank() if group is None else group.rank()
 
 
 def local_size() -> int:
     """Number of ranks on this host. Raises `SMDDPNotInitialized` before `init()`."""
-    group = require_job("local_size")
+    group = _require_ranks("local_size")
     return sdp.local_size() if group is None else len(_ranks_here(group, "local_size"))
 
 
 def local_rank() -> int:
     """Number of this process on its host. Raises `SMDDPNotInitialized` before `init()`."""
-    group = require_job("local_rank")
+    group = _require_ranks("local_rank")
     if group is None:
         return sdp.local_rank()
     return _ranks_here(group, "local_rank").index(group.rank())
@@ -162,7 +163,7 @@ def local_size_op(name: str | None = None) -> Any:
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """A scalar tensor of int32: 1 for the process set of all ranks, -3 for others: unknown."""
-    require_job("process_set_included_op")
+    _require_ranks("process_set_included_op")
     return tf.constant(1 if process_set_id == 0 else _UNKNOWN_SET, tf.int32, name=name)
 
 
@@ -177,13 +178,13 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
         SMDDPNotInitialized: before `init()`.
         SMDDPError: a timeline is being recorded already.
     """
-    require_job("start_timeline")
+    _require_ranks("start_timeline")
     common.start_timeline(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
     """Writes what `start_timeline` began. Raises `SMDDPNotInitialized` before `init()`."""
-    require_job("stop_timeline")
+    _require_ranks("stop_timeline")
     stop_profiler()
 
 
@@ -191,12 +192,21 @@ global_process_set = common.ProcessSet.of_all(rank, size)
 
 
 def require_job(caller: str) -> Group | None:
-    """The ranks that `hvd.<caller>()` is for, as `group=`; None: all of the job.
+    """The ranks among which `hvd.<caller>()` communicates, as `group=`; None: all of the job.
 
     Raises:
         SMDDPNotInitialized: (a ValueError too) before `init()`.
         ConfigError: (a ValueError) in a job of model parallelism without `horovod: True`.
+        SMDDPUnsupported: in a step of model parallelism, also where there is one replica: the
+            script is to run on several.
     """
+    group = _require_ranks(caller)
+    require_no_refusal(f"hvd.{caller}()")
+    return group
+
+
+def _require_ranks(caller: str) -> Group | None:
+    """As `require_job`, for what communicates with nobody: a step may ask for ranks and sizes."""
     group = replicas.replicas(f"hvd.{caller}()")
     if group is None and not sdp.is_initialized():
         raise common.not_initialized(caller)
@@ -226,7 +236,7 @@ def _by_host(group: Group, caller: str) -> list[list[int]]:
 
 
 def _ranks_by_host(caller: str) -> list[list[int]]:
-    found = _by_host(resolve_group(require_job(caller), caller), caller)
+    found = _by_host(resolve_group(_require_ranks(caller), caller), caller)
     mine = next(ranks for ranks in found if rank() in ranks)
     if len(mine) != local_size():
         raise SMDDPUnsupported(

@@ -13,6 +13,7 @@ from smdistributed.dataparallel.tensorflow import replicas
 from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.tensorflow.job.state import Job
+from smdistributed.modelparallel.tensorflow.remedies import hooks
 
 __all__ = ["tell_horovod"]
 
@@ -29,5 +30,5 @@ def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
             )
         return job.replica_group
 
-    replicas.tell(ask)
+    replicas.tell(ask, hooks.is_elsewhere)
     leaving.callback(replicas.forget)

@@ -1,0 +1,259 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_hybrid.py run: the documented training with `hvd`, on two partitions.
+
+Beside it, in each rank, one process trains a plain model on the batches of all replicas together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from with_tensorflow.tf_ranks import no_job as around_checks
+from with_tensorflow.tf_ranks import raised
+
+import smdistributed.compat.horovod.tensorflow as hvd
+import smdistributed.dataparallel.tensorflow as sdp
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.dataparallel.exceptions import SMDDPUnsupported
+
+__all__ = ["around_checks"]
+
+STEPS = 20
+BATCH = 8  # of a replica
+WORDS = 13
+RELATIVE = 1e-5
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd_with_momentum": lambda: tf.keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: tf.keras.optimizers.Adam(0.01),
+    "adamw": lambda: tf.keras.optimizers.AdamW(0.01, weight_decay=0.02),
+}
+
+
+@contextlib.contextmanager
+def a_job() -> Iterator[None]:
+    """Two partitions, replicas as many as fit."""
+    tf.keras.utils.set_random_seed(1)
+    smp.init({"partitions": 2, "microbatches": 2, "horovod": True})
+    try:
+        yield
+    finally:
+        smp.reset()
+
+
+def dense(base: Any) -> Any:
+    """A model of numbers."""
+
+    class Dense(base):  # type: ignore[misc] # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = tf.keras.layers.Dense(16, activation="tanh")
+            self.second = tf.keras.layers.Dense(8, activation="tanh")
+            self.last = tf.keras.layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.second(self.first(x)))
+
+    return Dense()
+
+
+def sparse(base: Any) -> Any:
+    """A model of words, whose gradients have rows for those of the batch alone."""
+
+    class Sparse(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = tf.keras.layers.Embedding(WORDS, 16)
+            self.hidden = tf.keras.layers.Dense(8, activation="tanh")
+            self.last = tf.keras.layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.hidden(tf.reduce_mean(self.words(x), axis=1)))
+
+    return Sparse()
+
+
+def batch_of(kind: Any, step: int, replica: int) -> tuple[Any, Any]:
+    """Of a replica; different ones have different ones, and different words in them."""
+    drawn = np.random.RandomState(100 * step + replica)
+    x: Any = drawn.standard_normal((BATCH, 6)).astype(np.float32)
+    if kind is sparse:
+        x = drawn.randint(0, WORDS - 2 - replica % 2, (BATCH, 4)).astype(np.int32)
+    return tf.constant(x), tf.constant(drawn.standard_normal((BATCH, 3)).astype(np.float32))
+
+
+def squared(predicted: Any, wanted: Any) -> Any:
+    return tf.reduce_mean(tf.square(predicted - wanted))
+
+
+def documented(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
+    """The model and the training step of the guide."""
+    model = kind(smp.DistributedModel)
+
+    @smp.step
+    def forward_backward(x: Any, y: Any) -> Any:
+        loss = squared(model(x), y)
+        return optimizer.get_gradients(loss, model.trainable_variables), loss
+
+    @tf.function
+    def train_step(x: Any, y: Any, first_batch: Any) -> Any:
+        gradients, loss = forward_backward(x, y)
+        if kind is sparse and smp.mp_rank() == 0:
+            assert isinstance(gradients[0].accumulate(), tf.IndexedSlices)
+        gradients = [hvd.allreduce(g.accumulate()) for g in gradients]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        if first_batch:
+            hvd.broadcast_variables(model.variables, root_rank=0)
+            hvd.broadcast_variables(optimizer.variables(), root_rank=0)
+        return hvd.allreduce(loss.reduce_mean())
+
+    return model, train_step
+
+
+def plain(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
+    """One process of Keras."""
+    model = kind(tf.keras.Model)
+
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = squared(model(x), y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return model, train_step
+
+
+def _train_alike(kind: Any, optimizer: str, *, is_tensor: bool) -> None:
+    with a_job():
+        tf.keras.utils.set_random_seed(5)
+        theirs, their_step = plain(kind, OPTIMIZERS[optimizer]())
+        theirs(batch_of(kind, 0, 0)[0])  # makes the variables
+        tf.keras.utils.set_random_seed(5)
+        mine, my_step = documented(kind, OPTIMIZERS[optimizer]())
+        for step in range(STEPS):
+            batches = [batch_of(kind, step, replica) for replica in range(smp.dp_size())]
+            expected = their_step(*(tf.concat(each, 0) for each in zip(*batches, strict=True)))
+            first = tf.constant(step == 0) if is_tensor else step == 0
+            loss = my_step(*batches[smp.dp_rank()], first)
+            np.testing.assert_allclose(loss, expected, rtol=RELATIVE, err_msg=f"step {step}")
+        _require_equal_weights(mine, theirs)
+        require_equal_replicas([np.asarray(each) for each in mine.variables])
+
+
+def _require_equal_weights(mine: Any, theirs: Any) -> None:
+    """Those of this rank: within the tolerance, of the largest one of a variable."""
+    here = {id(each) for each in mine.variables}
+    assert 0 < len(here) < len(theirs.variables)
+    for one, other in zip(mine.smp_all_variables, theirs.variables, strict=True):
+        if id(one) in here:
+            one, other = np.asarray(one), np.asarray(other)
+            bound = RELATIVE * np.abs(other).max()
+            np.testing.assert_allclose(one, other, rtol=RELATIVE, atol=bound)
+
+
+def require_equal_replicas(arrays: Sequence[Any]) -> None:
+    """All ranks with this partition have the same bits."""
+    bits = [each.tobytes() for each in arrays]
+    assert all(each == bits for each in smp.allgather(bits, smp.DP_GROUP))
+
+
+def check_sgd_with_momentum(rank: int, size: int) -> None:
+    _train_alike(dense, "sgd_with_momentum", is_tensor=True)
+
+
+def check_adam(rank: int, size: int) -> None:
+    _train_alike(dense, "adam", is_tensor=False)
+
+
+def check_adamw(rank: int, size: int) -> None:
+    _train_alike(dense, "adamw", is_tensor=True)
+
+
+def check_embeddings_with_sgd_with_momentum(rank: int, size: int) -> None:
+    _train_alike(sparse, "sgd_with_momentum", is_tensor=False)
+
+
+def check_embeddings_with_adam(rank: int, size: int) -> None:
+    _train_alike(sparse, "adam", is_tensor=True)
+
+
+def check_embeddings_with_adamw(rank: int, size: int) -> None:
+    _train_alike(sparse, "adamw", is_tensor=False)
+
+
+class Normalized(smp.DistributedModel):  # type: ignore[misc]
+    """Statistics on both partitions, and a layer that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [
+            [
+                tf.keras.layers.Dense(6),
+                tf.keras.layers.BatchNormalization(momentum=0.5),
+                tf.keras.layers.Dense(6, trainable=False),
+            ]
+            for _ in range(2)
+        ]
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        for dense, norm, frozen in self.blocks:
+            x = frozen(norm(dense(x), training=training))
+        return x
+
+
+def check_one_replica_exchanges_nothing(rank: int, size: int) -> None:
+    """The same script on as many processes as partitions; in a step it is refused there, too."""
+    tf.keras.utils.set_random_seed(1)
+    smp.init({"partitions": size, "microbatches": 2, "horovod": True})
+    model = Normalized()
+
+    @smp.step
+    def forward(x: Any) -> Any:
+        return tf.reduce_mean(model(x, training=True)) / hvd.size()
+
+    x = batch_of(dense, 0, 0)[0]
+    assert np.isfinite(float(forward(x).reduce_mean()))
+    before = [np.asarray(each) for each in model.variables]
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    assert (hvd.rank(), hvd.size(), hvd.local_rank()) == (0, 1, 0)
+    assert float(hvd.allreduce(tf.constant(3.0))) == 3.0
+    for one, other in zip(before, model.variables, strict=True):
+        assert (one == np.asarray(other)).all()
+    for call in (
+        lambda x: hvd.allreduce(x),
+        lambda x: hvd.broadcast_variables([], 0),
+        lambda x: hvd.barrier(),
+    ):
+        refusing = smp.step(lambda x, call=call: call(x), non_split_inputs=["call"])
+        assert "in a function with @smp.step" in raised(SMDDPUnsupported, refusing, x)
+    smp.reset()
+
+
+def check_a_list_from_before_the_first_step(rank: int, size: int) -> None:
+    """Its variables of other partitions are left out where gradients are exchanged and applied."""
+    with a_job():
+        model = dense(smp.DistributedModel)
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        model.build((None, 6))
+        if not model.variables:  # Keras 3 builds such models when they are called
+            model(tf.keras.Input((6,)))
+        everything = model.trainable_variables
+
+        @smp.step
+        def forward_backward(x: Any, y: Any) -> Any:
+            return optimizer.get_gradients(squared(model(x), y), everything)
+
+        gradients = forward_backward(*batch_of(dense, 0, smp.dp_rank()))
+        gradients = [hvd.allreduce(each.accumulate()) for each in gradients]
+        assert sum(each is not None for each in gradients) == len(model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, everything, strict=True))
+        hvd.broadcast_variables(model.variables, root_rank=0)
+        hvd.broadcast_variables(everything, root_rank=0)
+        require_equal_replicas([np.asarray(each) for each in model.variables])
+        assert sdp.is_initialized()

@@ -1,0 +1,43 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas of a pipeline train as one process that has the batches of all of them.
+
+A sample on two replicas; with `--run-slow` everything, on two and on four, in both Kerases.
+
+Source: TensorFlow modelparallel specification, sections 3.2 and 7.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+
+CHECKS = Checks(Path(__file__).with_name("hybrid_ranks.py"))
+SAMPLES = {
+    "0": [
+        "check_adam",
+        "check_one_replica_exchanges_nothing",
+        "check_a_list_from_before_the_first_step",
+    ],
+    "1": ["check_embeddings_with_adamw"],
+}
+
+pytestmark = pytest.mark.timeout(2 * DEADLINE_S + 60)
+
+
+@pytest.mark.parametrize(
+    ("keras", "name"), [(keras, name) for keras, names in SAMPLES.items() for name in names]
+)
+def test_two_replicas(keras: str, name: str) -> None:
+    CHECKS.require(name, 4, SAMPLES[keras], TF_USE_LEGACY_KERAS=keras)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["0", "1"])
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_all_on_two_and_four_replicas(name: str, ranks: int, keras: str) -> None:
+    CHECKS.require(name, ranks, TF_USE_LEGACY_KERAS=keras)
