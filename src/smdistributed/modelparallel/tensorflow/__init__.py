@@ -101,6 +101,7 @@ from smdistributed.modelparallel.tensorflow.job.ranks import (
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.model.distributed_model import DistributedModel
+from smdistributed.modelparallel.tensorflow.model.statistics import average_statistics
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.step_function import step
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
@@ -138,6 +139,7 @@ __all__ = [
     "SMPNotInitialized",
     "StepOutput",
     "allgather",
+    "average_statistics",
     "barrier",
     "broadcast",
     "core",

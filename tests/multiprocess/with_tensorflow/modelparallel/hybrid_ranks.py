@@ -207,6 +207,47 @@ class Normalized(smp.DistributedModel):  # type: ignore[misc]
         return x
 
 
+def check_statistics_are_averaged_by_one_call(rank: int, size: int) -> None:
+    assert "smp.init()" in raised(smp.SMPNotInitialized, smp.average_statistics, None)
+    with a_job():
+        model = Normalized()
+        assert "before the first step" in raised(RuntimeError, smp.average_statistics, model)
+        assert "got a Model" in raised(TypeError, smp.average_statistics, tf.keras.Model())
+
+        @smp.step
+        def forward(x: Any) -> Any:
+            return tf.reduce_mean(model(x, training=True))
+
+        @smp.step
+        def averages_in_it(x: Any) -> Any:
+            smp.average_statistics(model)
+            return model(x)
+
+        for in_graph in (False, True):
+            forward(batch_of(dense, 3, smp.dp_rank())[0])
+            before = [np.asarray(each) for each in model.non_trainable_variables]
+            trained = [np.asarray(each) for each in model.trainable_variables]
+            everyone = smp.allgather(before, smp.DP_GROUP)
+            if in_graph:
+                tf.function(lambda: smp.average_statistics(model))()
+            else:
+                smp.average_statistics(model)
+            after = [np.asarray(each) for each in model.non_trainable_variables]
+            parted = 0
+            for mine, now, *theirs in zip(before, after, *everyone, strict=True):
+                if all((each == mine).all() for each in theirs):
+                    assert (now == mine).all(), "what does not differ stays as it is"
+                    continue
+                parted += 1
+                np.testing.assert_allclose(now, np.mean(theirs, axis=0), rtol=1e-6, atol=1e-7)
+            assert parted == 2, "a mean and a variance on each rank"
+            require_equal_replicas(after)
+            for one, other in zip(trained, model.trainable_variables, strict=True):
+                assert (one == np.asarray(other)).all()
+        x = batch_of(dense, 0, smp.dp_rank())[0]
+        assert "in a function with @smp.step" in raised(SMDDPUnsupported, averages_in_it, x)
+
+
 def check_one_replica_exchanges_nothing(rank: int, size: int) -> None:
     """The same script on as many processes as partitions; in a step it is refused there, too."""
     tf.keras.utils.set_random_seed(1)
@@ -220,6 +261,7 @@ def check_one_replica_exchanges_nothing(rank: int, size: int) -> None:
     x = batch_of(dense, 0, 0)[0]
     assert np.isfinite(float(forward(x).reduce_mean()))
     before = [np.asarray(each) for each in model.variables]
+    smp.average_statistics(model)
     hvd.broadcast_variables(model.variables, root_rank=0)
     assert (hvd.rank(), hvd.size(), hvd.local_rank()) == (0, 1, 0)
     assert float(hvd.allreduce(tf.constant(3.0))) == 3.0

@@ -19,6 +19,7 @@ CHECKS = Checks(Path(__file__).with_name("hybrid_ranks.py"))
 SAMPLES = {
     "0": [
         "check_adam",
+        "check_statistics_are_averaged_by_one_call",
         "check_one_replica_exchanges_nothing",
         "check_a_list_from_before_the_first_step",
     ],

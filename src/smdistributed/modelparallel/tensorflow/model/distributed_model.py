@@ -224,6 +224,10 @@ class DistributedModel(WholeModel, metaclass=_Meta):
             _begin_alike([record.raw for record in new if owner(record) == here])
             _tell(decision, book.records, here, job.rank)
 
+    def _smp_has_values(self) -> bool:
+        """Whether it is decided who owns what."""
+        return bool(self.built) and all(record.is_decided for record in self._smp_book.records)
+
     def _smp_have_values(self, args: Any, kwargs: Any) -> None:
         """With one partition, before an eager call: the variables are made and have values."""
         book = self._smp_book
