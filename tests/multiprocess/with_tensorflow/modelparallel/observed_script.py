@@ -25,6 +25,7 @@ def observe(argv: list[str]) -> None:
     os.environ |= {"TF_NUM_INTEROP_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
     folder, *sys.argv = argv
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    find_horovod()
     found = runpy.run_path(sys.argv[0], run_name="__main__")
 
     import numpy as np  # as late as the script may import what it imports
@@ -40,6 +41,13 @@ def name_of(variable: Any) -> str:
     """Of a variable of either Keras; without its model's."""
     path = str(getattr(variable, "path", None) or variable.name)
     return re.sub(r"^model/", "", path.removesuffix(":0"))
+
+
+def find_horovod() -> None:
+    """As smddprun has it, where our distribution is installed."""
+    from smdistributed.compat.horovod import finder
+
+    finder.install()
 
 
 def put_plain_keras_in_place(microbatches: int) -> None:
