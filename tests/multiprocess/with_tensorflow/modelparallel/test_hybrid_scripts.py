@@ -111,13 +111,22 @@ def require_replicas(way: Way, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 SAMPLES = [
-    Way(EXAMPLE, (), 4, "smddprun", "0", {"microbatches": 4, "placement_strategy": "cluster"}),
-    Way(PUBLISHED, (), 4, None, "1", {"microbatches": 2, "placement_strategy": "spread"}),
+    pytest.param(EXAMPLE, (), "smddprun", "0", "cluster", id="example"),
+    pytest.param(PUBLISHED, (), None, "1", "spread", id="published", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize("way", SAMPLES, ids=lambda way: way.script.stem)
-def test_replicas_stay_equal(way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("script", "options", "launcher", "keras", "placement"), SAMPLES)
+def test_replicas_stay_equal(
+    script: Path,
+    options: Sequence[str],
+    launcher: str | None,
+    keras: str,
+    placement: str,
+    tmp_path: Path,
+) -> None:
+    parameters = {"microbatches": 2, "placement_strategy": placement}
+    way = Way(script, options, 4, launcher, keras, parameters)
     require_replicas(way, run(way, *SHORT, folder=tmp_path))
 
 
