@@ -7,6 +7,7 @@ Source: our choice.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -22,6 +23,10 @@ _LOOK_S = 5.0
 _STALL_S = 30.0
 
 
+def _tell(waited_s: float, awaited: str) -> None:
+    _log.warning("nothing has come for %.0f s; expected %s", waited_s, awaited)
+
+
 class Wait:
     """For something that one or more messages bring.
 
@@ -31,6 +36,8 @@ class Wait:
         late: the class of the error.
         look_s: how often to look at what else may end it (`look`).
         look: called then; what it raises ends the wait.
+        stall_s: after how long to say so, once; 0 for never.
+        tell: says so; called with the seconds and with what is awaited.
     """
 
     def __init__(
@@ -40,12 +47,16 @@ class Wait:
         late: type[Exception],
         look_s: float = _LOOK_S,
         look: Callable[[], None] = lambda: None,
+        stall_s: float = _STALL_S,
+        tell: Callable[[float, str], None] = _tell,
     ) -> None:
         self._awaited = awaited
         self._timeout_s = timeout_s
         self._late = late
         self._look_s = look_s
         self._look = look
+        self._stall_s = stall_s or math.inf
+        self._tell = tell
         self._begin = time.monotonic()
         self._has_told = False
 
@@ -70,6 +81,6 @@ class Wait:
                 f"nothing has come for {waited_s:.0f} s; expected {awaited}. Look at"
                 " what that rank does, or allow more time with SMDDP_TIMEOUT_SECONDS."
             )
-        if waited_s >= _STALL_S and not self._has_told and (awaited := self._awaited()):
+        if waited_s >= self._stall_s and not self._has_told and (awaited := self._awaited()):
             self._has_told = True
-            _log.warning("nothing has come for %.0f s; expected %s", waited_s, awaited)
+            self._tell(waited_s, awaited)

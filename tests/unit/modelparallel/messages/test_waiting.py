@@ -82,6 +82,20 @@ def test_a_long_wait_is_told_of_once(channel: Channel, caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.parametrize(("stall_s", "told"), [(12.0, [(15.0, "x of rank 1")]), (0.0, [])])
+def test_who_waits_may_say_when_and_how(
+    channel: Channel, stall_s: float, told: list[tuple[float, str]]
+) -> None:
+    found: list[tuple[float, str]] = []
+
+    def tell(waited_s: float, awaited: str) -> None:
+        found.append((waited_s, awaited))
+
+    with pytest.raises(Late):
+        Wait(lambda: "x of rank 1", 100.0, Late, stall_s=stall_s, tell=tell).next_message(channel)
+    assert found == told
+
+
 def test_something_else_may_end_it(channel: Channel) -> None:
     def look() -> None:
         if channel.now_s > 101.0:

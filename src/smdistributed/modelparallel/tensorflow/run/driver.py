@@ -28,7 +28,7 @@ from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
 from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
-from smdistributed.modelparallel.tensorflow.run.mailbox import Mailbox, Receive
+from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY, Mailbox, Receive
 from smdistributed.modelparallel.tensorflow.run.members import Member
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
 from smdistributed.modelparallel.tensorflow.run.program import Program
@@ -44,6 +44,8 @@ from smdistributed.modelparallel.tensorflow.run.wire import (
 __all__ = ["Driver"]
 
 _LEADER = 0
+# What the engine says of a rank that has ended in order, as one without batches does.
+_HAS_LEFT = "left the group"
 
 
 @dataclass
@@ -80,6 +82,7 @@ class Driver:
         rank: in the group.
         members: its ranks.
         timeout_s: how long a step may wait for one tensor.
+        stall_s: after how long the log says who waits for whom; 0 for never.
 
     Attributes:
         failure: of the last step that failed, in words: class and text, beginning with the rank
@@ -88,11 +91,17 @@ class Driver:
     """
 
     def __init__(
-        self, channel: Channel, rank: int, members: Sequence[Member], timeout_s: float = 1800.0
+        self,
+        channel: Channel,
+        rank: int,
+        members: Sequence[Member],
+        timeout_s: float = 1800.0,
+        stall_s: float = 30.0,
     ) -> None:
         self._rank = rank
         self._members = list(members)
-        self._mail = Mailbox(channel, rank, [str(member) for member in members], timeout_s)
+        names = [str(member) for member in members]
+        self._mail = Mailbox(channel, rank, names, timeout_s, stall_s)
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()
         self._now = _Doing()
@@ -131,6 +140,7 @@ class Driver:
                 self._mail.take_early()
                 results = self._run_turns(program, program.plan)
                 self._end_together(program)
+                self._mail.steps += 1
             except BaseException:
                 if not self._now.has_ended:
                     for variable, value in zip(program.changed, saved, strict=True):
@@ -358,6 +368,8 @@ class Driver:
             self._mail.tell_abort(self.failure)
 
     def _located(self, error: BaseException) -> BaseException:
+        if isinstance(error, PeerLostError) and _HAS_LEFT in str(error):
+            error.args = (f"{error}\nAll ranks had run {self._mail.steps} steps. {EQUALLY_MANY}",)
         if isinstance(error, StepAborted) or self._now.turn is None:
             return error
         return with_line(error, self._line())
@@ -379,7 +391,7 @@ class Driver:
         return SMDDPMismatch(
             f"{self._members[source]} {theirs}, {self._members[self._rank]} {self._now.does};"
             " expected the same on all ranks of a pipeline. Call the same steps in the same order,"
-            " with arguments of the same types and shapes, on all of them."
+            f" with arguments of the same types and shapes, on all of them. {EQUALLY_MANY}"
         )
 
     def _named(self, ranks: Sequence[int] | set[int]) -> str:

@@ -15,8 +15,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
@@ -29,7 +31,13 @@ from smdistributed.modelparallel.tensorflow.run.wire import (
     post_object,
 )
 
-__all__ = ["Mailbox", "Receive"]
+__all__ = ["EQUALLY_MANY", "Mailbox", "Receive"]
+
+EQUALLY_MANY = (
+    "Ranks that run out of batches before others go on without them. Give all ranks equally many:"
+    " the same list of files in the same (sorted) order, and drop_remainder=True."
+)
+"""What to do where ranks may have different numbers of steps."""
 
 # What deals with a message of what is under way, or refuses it.
 Receive = Callable[[int, Header, bytes, Incoming], None]
@@ -41,6 +49,21 @@ _MAIN_LOOK_S = 5.0
 _ANSWER_S = 0.5
 
 
+@dataclass(frozen=True)
+class _Stall:
+    """That this rank has waited for long, and has asked the others whether they are there.
+
+    Attributes:
+        awaited: what for; empty if it has not.
+        waited_s: how long.
+        asked_at: when, by the monotonic clock.
+    """
+
+    awaited: str = ""
+    waited_s: float = 0.0
+    asked_at: float = 0.0
+
+
 class Mailbox:
     """Of one rank of a group.
 
@@ -49,18 +72,30 @@ class Mailbox:
         rank: in the group.
         names: of its ranks, for people.
         timeout_s: how long to wait for one thing.
+        stall_s: after how long to write to the log who waits for whom; 0 for never.
 
     Attributes:
         number: of what is under way, or was last.
+        steps: how many have ended well; the same on all ranks, as steps end together.
     """
 
-    def __init__(self, channel: Channel, rank: int, names: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        rank: int,
+        names: Sequence[str],
+        timeout_s: float,
+        stall_s: float = 30.0,
+    ) -> None:
         self.channel = channel
         self.rank = rank
         self.size = len(names)
         self.number = 0
+        self.steps = 0
         self._names = names
         self._timeout_s = timeout_s
+        self._stall_s = stall_s
+        self._stall = _Stall()
         self._early: list[Incoming] = []
         self._present: set[int] = set()
         self._receive: Receive = _nothing
@@ -104,7 +139,18 @@ class Mailbox:
         """
         is_main = self._thread is threading.main_thread()
         look_s = _MAIN_LOOK_S if is_main else _LOOK_S
-        wait = Wait(awaited, self._timeout_s, SMDDPTimeoutError, look_s, self.require_no_interrupt)
+        if self._stall_s:
+            look_s = min(look_s, self._stall_s / 2)
+        wait = Wait(
+            awaited,
+            self._timeout_s,
+            SMDDPTimeoutError,
+            look_s,
+            self._look,
+            self._stall_s,
+            self._ask_around,
+        )
+        self._stall = _Stall()
         try:
             while not is_there():
                 self._sort(wait.next_message(self.channel))
@@ -113,11 +159,41 @@ class Mailbox:
             if not is_there():
                 raise SMDDPTimeoutError(f"{error} {self._words(silent)}") from None
 
-    def _silent(self) -> list[int]:
-        """The ranks that do not answer: whom this one waits for may itself wait for another."""
+    def _look(self) -> None:
+        self.require_no_interrupt()
+        stall = self._stall
+        if stall.awaited and time.monotonic() >= stall.asked_at + _ANSWER_S:
+            self._tell_of_stall(stall)
+            self._stall = _Stall()
+
+    def _ask_around(self, waited_s: float, awaited: str) -> None:
+        """This rank waits for long. Answers come with other messages; `_look` tells of them."""
+        self._stall = _Stall(awaited, waited_s, time.monotonic())
+        self._probe()
+
+    def _tell_of_stall(self, stall: _Stall) -> None:
+        silent = [rank for rank in self.others if rank not in self._present]
+        get_logger().warning(
+            "%s has waited %.1f s in step %d, as all have run %d, for %s. %s%s It gives up after"
+            " %.0f s.",
+            self._names[self.rank],
+            stall.waited_s,
+            self.steps + 1,
+            self.steps,
+            stall.awaited,
+            self._words(silent),
+            f" {EQUALLY_MANY}" if silent else "",
+            self._timeout_s,
+        )
+
+    def _probe(self) -> None:
         self._present = {self.rank}
         for rank in self.others:
             self.post(rank, Kind.PROBE)
+
+    def _silent(self) -> list[int]:
+        """The ranks that do not answer: whom this one waits for may itself wait for another."""
+        self._probe()
         end = time.monotonic() + _ANSWER_S
         while len(self._present) < self.size and (left_s := end - time.monotonic()) > 0:
             if (message := self.channel.next_message(left_s)) is not None:

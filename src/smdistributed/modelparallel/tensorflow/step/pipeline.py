@@ -20,11 +20,13 @@ from smdistributed._common.log import get_logger
 from smdistributed._common.settings import process_settings
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.messages.step_watch import StepWatch
 from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
+from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY
 from smdistributed.modelparallel.tensorflow.run.members import members_of
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step.marks import mark_of
@@ -99,8 +101,10 @@ class Pipeline:
             job.rank_in(GroupKind.PP),
             members_of(channel.topology(), job.members(GroupKind.PP)),
             process_settings().timeout_s,
+            process_settings().stall_s,
         )
         self.bridges = Bridges(self)
+        self._watch = _watch_of_replicas(job)
         self.decision: Decision | None = None
         self._program_numbers = itertools.count()
         self._calls: dict[int, int] = {}
@@ -148,6 +152,8 @@ class Pipeline:
         except BaseException as error:
             tell_replicas(self.job, error)
             raise
+        if self._watch is not None:
+            self._watch.step_ended()
         return [[tensor for row in rows for tensor in row]]
 
     def refuse(self, error: BaseException) -> None:
@@ -214,6 +220,21 @@ class Pipeline:
     def close(self) -> None:
         """Ends what belongs to it; graphs that call steps fail from now on."""
         self.bridges.close()
+        if self._watch is not None:
+            self._watch.close()
+
+
+def _watch_of_replicas(job: Job) -> StepWatch | None:
+    """On the first rank of each of several pipelines; their other ranks run the same steps."""
+    stall_s = process_settings().stall_s
+    if stall_s == 0 or job.size_of(GroupKind.DP) == 1 or job.rank_in(GroupKind.PP) != 0:
+        return None
+    channel = job.communicators[GroupKind.DP]
+    rows = zip(job.members(GroupKind.DP), channel.topology(), strict=True)
+    names = [f"rank {rank} (host {row['host']}, pid {row['pid']})" for rank, row in rows]
+    watch = StepWatch(channel.native, job.rank_in(GroupKind.DP), names, stall_s, EQUALLY_MANY)
+    watch.start()
+    return watch
 
 
 def _checksum(tensor: Any, before: int) -> int:
