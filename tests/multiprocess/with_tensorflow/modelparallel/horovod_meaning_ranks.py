@@ -4,6 +4,10 @@
 
 from __future__ import annotations
 
+import sys
+import types
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from with_tensorflow.modelparallel.job_ranks import warnings
@@ -95,6 +99,24 @@ def check_in_a_step_it_is_refused(rank: int, size: int) -> None:
 
     expected = "in a function with @smp.step" if size > 2 else '"horovod": True'
     assert expected in raised(Exception, train, tf.ones([4]))
+
+
+def check_horovod_itself_is_refused(rank: int, size: int) -> None:
+    """It would mean all ranks. Imported before `smp.init()`, or by the first step."""
+    real = types.ModuleType("horovod.tensorflow")
+    real.__file__ = "/packages/horovod/tensorflow/__init__.py"
+    exec("def allreduce(tensor): ...", vars(real))
+    smp.reset()
+    with mock.patch.dict(sys.modules, {"horovod.tensorflow": real}):
+        text = raised(ConfigError, smp.init, {"partitions": 2, "horovod": size > 2})
+        assert "Horovod is imported from /packages/horovod/tensorflow/__init__.py" in text
+        assert "import smdistributed.compat.horovod.tensorflow as hvd" in text
+    smp.init({"partitions": 2, "horovod": size > 2})
+    train = smp.step(lambda x: x)
+    with mock.patch.dict(sys.modules, {"horovod.tensorflow": real}):
+        assert raised(ConfigError, train, tf.ones([4])) == text
+    with mock.patch.dict(sys.modules, {"horovod.tensorflow": hvd}):
+        train(tf.ones([4]))
 
 
 def check_shutdown_ends_nothing_and_afterwards_it_means_all(rank: int, size: int) -> None:

@@ -8,6 +8,7 @@ Source: TensorFlow modelparallel specification, section 7.
 from __future__ import annotations
 
 import contextlib
+import sys
 
 from smdistributed.dataparallel.tensorflow import replicas
 from smdistributed.dataparallel.tensorflow.groups import Group
@@ -15,11 +16,16 @@ from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.tensorflow.job.state import Job
 from smdistributed.modelparallel.tensorflow.remedies import hooks
 
-__all__ = ["tell_horovod"]
+__all__ = ["require_stand_in", "tell_horovod"]
 
 
 def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
-    """From now on, until the job ends, `hvd.*` means its replicas."""
+    """From now on, until the job ends, `hvd.*` means its replicas.
+
+    Raises:
+        ConfigError: as of `require_stand_in`.
+    """
+    require_stand_in()
 
     def ask(caller: str) -> Group:
         if job.replica_group is None:
@@ -32,3 +38,21 @@ def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
 
     replicas.tell(ask, hooks.is_elsewhere)
     leaving.callback(replicas.forget)
+
+
+def require_stand_in() -> None:
+    """Does nothing, unless the process has imported another `horovod` than ours.
+
+    Horovod itself is not told of replicas: its ranks would be all, in silence.
+
+    Raises:
+        ConfigError: (a ValueError) it has.
+    """
+    module = sys.modules.get("horovod.tensorflow")
+    owner = getattr(getattr(module, "allreduce", None), "__module__", None) or "smdistributed"
+    if module is not None and not owner.startswith("smdistributed"):
+        raise ConfigError(
+            f"Horovod is imported from {module.__file__}: its hvd.* means all ranks, which have"
+            " different variables here; expected this package's hvd.*, which means the replicas."
+            " Uninstall Horovod, or write: import smdistributed.compat.horovod.tensorflow as hvd."
+        )

@@ -23,6 +23,7 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.messages.step_watch import StepWatch
 from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
+from smdistributed.modelparallel.tensorflow.job.horovod import require_stand_in
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
@@ -253,10 +254,12 @@ def current_pipeline(caller: str) -> Pipeline:
 
     Raises:
         SMPNotInitialized: before `smp.init()`.
+        ConfigError: Horovod itself has been imported.
     """
     job = state.require(caller)
     found = _pipelines.get(id(job))
     if found is None:
+        require_stand_in()  # the script may have imported another one since smp.init()
         found = Pipeline(job)
         _pipelines[id(job)] = found
 
