@@ -18,27 +18,35 @@ the segment that comes first in the graph). A turn may run when all this is true
    that is not under way there, apart from messages that wait for its first turn.
 3. It is a forward, or `Schedule.may_turn_back` agrees. It is told how many microbatches have done
    all their forward segments on this rank; on a rank without forward segments, all have.
+4. The ranks to which it sends have *room*: on each of them, the microbatch that lies
+   `Schedule.bound` before this one has ended.
 
 **The bound holds on each rank, however fast the ranks are.** How many microbatches are under way on
 a rank depends on the order of its turns, and on nothing else. So a rank that runs its list has as
-many under way as in the simulation. (A bound on all ranks together would not hold in the run: no
-rank knows what the others have begun. Nor is there one on the messages that wait for a slow rank:
-where nothing comes back, as in an evaluation, those that send to it may run ahead.)
+many under way as in the simulation. By rule 4 messages that wait for a slow rank are of these
+microbatches, or of the next ones up to the bound: a rank ends microbatches in ascending order, as
+each of its segments takes them so. (A bound on all ranks together would not hold in the run: no
+rank knows what the others have begun.)
+
+**Rule 4 mostly follows from what ranks send each other anyway**: in training, gradients come back.
+`awaits_room` says where it does not, as in an evaluation; there a rank that runs its list waits for
+the word that there is room.
 
 **The simulation ends.** Suppose that some turns are left, all ranks are free, and none may run. Let
 m be the lowest microbatch with turns left. As the graph has no circle, m has a turn left whose
-inputs are there. All turns of lower microbatches have run, so rule 1 permits it. A rank where m has
-not begun has begun no higher one, so nothing is under way there: rule 2 permits the turn, as
+inputs are there. All turns of lower microbatches have run, so rules 1 and 4 permit it. A rank where
+m has not begun has begun no higher one, so nothing is under way there: rule 2 permits the turn, as
 `may_start` agrees where nothing is under way. So rule 3 forbids it, and forwards are left on its
 rank. Now let m be the lowest microbatch with *forwards* left. As no forward needs a backward, m has
 a forward left whose inputs are there. The forwards of lower microbatches have run, so rule 1
 permits it, and its rank has begun all of them. Rule 2 permits it, as a schedule that forbids to
-turn back forbids no start. So it may run: a contradiction.
+turn back forbids no start. So does rule 4, as such a schedule is bound by the number of
+microbatches alone. So it may run: a contradiction.
 
 **The lists never block.** Messages are buffered, so no send waits. A rank runs its list in order,
-and waits only for inputs. In the simulation, the inputs of a turn ended before it was taken. Of
-all turns that have not run, take the one that ended first in the simulation: all before it in its
-list, and all that its inputs come from, have run. So it can run, whatever the speed of the ranks.
+and waits only for inputs and room. In the simulation, what gives these ended before the turn was
+taken. Of all turns that have not run, take the one that ended first in the simulation: all before
+it in its list, and all that it waits for, have run. So it can run, whatever the speed of the ranks.
 
 **With the given seconds, the run takes the predicted times.** Whether a turn may run depends on its
 own rank and on the messages that have arrived there. So a rank that runs its list waits where the
@@ -58,7 +66,7 @@ from typing import NamedTuple
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Priority, Schedule, Task
 
-__all__ = ["Ordering", "Segment", "TimedTurn", "Turn", "order"]
+__all__ = ["Ordering", "Segment", "TimedTurn", "Turn", "awaits_room", "order"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +158,52 @@ def order(schedule: Schedule, segments: Sequence[Segment], ranks: int) -> Orderi
     """
     _check(segments, ranks)
     return _Simulation(schedule, segments, ranks).run()
+
+
+def awaits_room(segments: Sequence[Segment]) -> dict[str, tuple[int, ...]]:
+    """Where a rank has to be told that another one has room (rule 4 above).
+
+    It need not where it knows: the other rank has begun the same microbatch, as this segment needs
+    something of it; or it has ended all those that this rank has ended, as these need its segments.
+
+    Returns:
+        By key of a segment, the ranks to which it sends and of which it cannot know; in ascending
+        order. Segments without such ranks are left out.
+    """
+    bits = {segment.key: 1 << number for number, segment in enumerate(segments)}
+    here: dict[int, int] = {}  # by rank, its segments
+    for segment in segments:
+        here[segment.rank] = here.get(segment.rank, 0) | bits[segment.key]
+    needed: dict[str, int] = {}  # by segment, all that it needs, itself included
+    inputs = {segment.key: segment.inputs for segment in segments}
+    for key in graphlib.TopologicalSorter(inputs).static_order():
+        needed[key] = bits[key]
+        for each in inputs[key]:
+            needed[key] |= needed[each]
+    needed_on: dict[int, int] = {}  # by rank, all that its segments need
+    for segment in segments:
+        needed_on[segment.rank] = needed_on.get(segment.rank, 0) | needed[segment.key]
+    found: dict[str, tuple[int, ...]] = {}
+    for segment, destinations in zip(segments, _destinations(segments), strict=True):
+        unknown = tuple(
+            rank
+            for rank in destinations
+            if not needed[segment.key] & here[rank] and here[rank] & ~needed_on[segment.rank]
+        )
+        if unknown:
+            found[segment.key] = unknown
+    return found
+
+
+def _destinations(segments: Sequence[Segment]) -> list[list[int]]:
+    """By segment, the other ranks that need something of it, ascending."""
+    rank_of = {segment.key: segment.rank for segment in segments}
+    found: dict[str, set[int]] = {segment.key: set() for segment in segments}
+    for segment in segments:
+        for key in segment.inputs:
+            if rank_of[key] != segment.rank:
+                found[key].add(segment.rank)
+    return [sorted(found[segment.key]) for segment in segments]
 
 
 def _check(segments: Sequence[Segment], ranks: int) -> None:
@@ -301,14 +355,18 @@ class _Rank:
         for ready in self._not_begun.pop(microbatch):
             heapq.heappush(self._ready, ready)
 
-    def end(self, microbatch: int, phase: Phase) -> None:
-        """A turn has ended."""
+    def end(self, microbatch: int, phase: Phase) -> bool:
+        """A turn has ended. Returns: whether its microbatch has."""
         self.is_busy = False
         self._under_way[microbatch] -= 1
-        if not self._under_way[microbatch]:
+        has_ended = not self._under_way[microbatch]
+        if has_ended:
             del self._under_way[microbatch]
-        if phase is Phase.BACKWARD:
-            return
+        if phase is Phase.FORWARD:
+            self._end_forward(microbatch)
+        return has_ended
+
+    def _end_forward(self, microbatch: int) -> None:
         self._forwards_left[microbatch] -= 1
         if not self._forwards_left[microbatch]:
             del self._forwards_left[microbatch]
@@ -372,11 +430,19 @@ class _Simulation:
         # Of the microbatch before: its own segment, and what it follows.
         before = [tuple(dict.fromkeys((each.key, *each.follows))) for each in segments]
         self._followers = _by_key(before, segments)
-        # By microbatch and segment: what is missing of all these.
+        self._bound = schedule.bound
+        destinations = _destinations(segments)
+        self._senders: list[list[int]] = [[] for _ in range(ranks)]  # to a rank
+        for index, theirs in enumerate(destinations):
+            for rank in theirs:
+                self._senders[rank].append(index)
+        # By microbatch and segment: what is missing of all these, and how many ranks have no room.
         self._missing = [
             [
-                len(segment.inputs) + (len(keys) if microbatch else 0)
-                for segment, keys in zip(segments, before, strict=True)
+                len(segment.inputs)
+                + (len(keys) if microbatch else 0)
+                + (len(theirs) if microbatch >= self._bound else 0)
+                for segment, keys, theirs in zip(segments, before, destinations, strict=True)
             ]
             for microbatch in microbatches
         ]
@@ -421,7 +487,7 @@ class _Simulation:
 
     def _end(self, index: int, microbatch: int) -> None:
         segment = self._segments[index]
-        self._ranks[segment.rank].end(microbatch, segment.phase)
+        has_ended = self._ranks[segment.rank].end(microbatch, segment.phase)
         self._hold(self._memory.at_end[index])
         self._let_go(index, microbatch)
         for consumer in self._consumers[index]:
@@ -429,6 +495,9 @@ class _Simulation:
         if microbatch + 1 < len(self._missing):
             for follower in self._followers[index]:
                 self._bring(follower, microbatch + 1)
+        if has_ended and microbatch + self._bound < len(self._missing):
+            for sender in self._senders[segment.rank]:
+                self._bring(sender, microbatch + self._bound)
 
     def _bring(self, index: int, microbatch: int) -> None:
         """One of the things that a turn waits for is there."""

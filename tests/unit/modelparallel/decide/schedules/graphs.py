@@ -13,10 +13,16 @@ import dataclasses
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from smdistributed.modelparallel.decide.schedules import SCHEDULES, schedule_named
-from smdistributed.modelparallel.decide.schedules.ordering import Ordering, Segment, Turn, order
+from smdistributed.modelparallel.decide.schedules.ordering import (
+    Ordering,
+    Segment,
+    Turn,
+    awaits_room,
+    order,
+)
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Schedule
 
 
@@ -92,8 +98,10 @@ def check(schedule: Schedule, segments: Sequence[Segment], ordering: Ordering) -
         assert most == ordering.peak_microbatches[rank]
     chance = random.Random(len(segments))
     for speeds in ((1, 1), (0, 1), (0.001, 1000)):
-        run_lists(segments, ordering, lambda seconds, s=speeds: seconds * chance.uniform(*s))
-    ends = run_lists(segments, ordering, lambda seconds: seconds)
+        run_lists(
+            schedule, segments, ordering, lambda seconds, s=speeds: seconds * chance.uniform(*s)
+        )
+    ends = run_lists(schedule, segments, ordering, lambda seconds: seconds)
     runs = list(itertools.chain.from_iterable(ordering.runs.values()))
     assert ends == {run.turn: run.end_s for run in runs}, "what is predicted is what is done"
     assert ordering.makespan_s == max(ends.values(), default=0.0)
@@ -113,20 +121,26 @@ def most_under_way(turns: Sequence[Turn]) -> int:
 
 
 def run_lists(
-    segments: Sequence[Segment], ordering: Ordering, seconds_of: Callable[[float], float]
+    schedule: Schedule,
+    segments: Sequence[Segment],
+    ordering: Ordering,
+    seconds_of: Callable[[float], float],
 ) -> dict[Turn, float]:
-    """When each turn ends where sends never wait and each rank runs its list in order.
+    """When each turn ends where each rank runs its list in order, and waits for what it is told.
 
     Args:
         seconds_of: how long a turn takes, given the seconds of its segment.
 
     Raises:
-        AssertionError: the ranks wait for each other.
+        AssertionError: the ranks wait for each other, or one holds too much.
     """
+    room = awaits_room(segments)
     by_key = {segment.key: segment for segment in segments}
     lists = {rank: list(ordering.of_rank(rank)) for rank in ordering.runs}
+    last = {(rank, turn.microbatch): turn for rank, turns in lists.items() for turn in turns}
     free_at = dict.fromkeys(lists, 0.0)
     places = dict.fromkeys(lists, 0)
+    begins: dict[Turn, float] = {}
     ends: dict[Turn, float] = {}
     moved = True
     while moved:
@@ -135,16 +149,43 @@ def run_lists(
             while places[rank] < len(turns):
                 turn = turns[places[rank]]
                 segment = by_key[turn.segment]
-                inputs = [Turn(key, turn.microbatch) for key in segment.inputs]
-                if not all(each in ends for each in inputs):
+                awaited = [Turn(key, turn.microbatch) for key in segment.inputs]
+                before = turn.microbatch - schedule.bound
+                if before >= 0:
+                    awaited += [last[other, before] for other in room.get(turn.segment, ())]
+                if not all(each in ends for each in awaited):
                     break
-                begin = max([free_at[rank], *(ends[each] for each in inputs)])
-                ends[turn] = free_at[rank] = begin + seconds_of(segment.seconds)
+                begins[turn] = max([free_at[rank], *(ends[each] for each in awaited)])
+                ends[turn] = free_at[rank] = begins[turn] + seconds_of(segment.seconds)
                 places[rank] += 1
                 moved = True
     waiting = {rank: turns[places[rank] :][:1] for rank, turns in lists.items()}
     assert not any(waiting.values()), f"ranks wait for each other before {waiting}"
+    for rank in lists:
+        most = most_held(rank, by_key, begins, ends)
+        assert most <= schedule.bound, f"rank {rank} holds {most} with messages that wait"
     return ends
+
+
+def most_held(
+    rank: int,
+    by_key: Mapping[str, Segment],
+    begins: Mapping[Turn, float],
+    ends: Mapping[Turn, float],
+) -> int:
+    """Of microbatches under way on a rank, or of which a message has come."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for turn, end_s in ends.items():
+        segment = by_key[turn.segment]
+        if segment.rank != rank:
+            continue
+        come = [ends[Turn(key, turn.microbatch)] for key in segment.inputs]
+        first[turn.microbatch] = min([first.get(turn.microbatch, begins[turn]), *come])
+        last[turn.microbatch] = max(last.get(turn.microbatch, end_s), end_s)
+    # What ends at a time has gone before something comes at the same time.
+    changes = sorted([(at, 1) for at in first.values()] + [(at, -1) for at in last.values()])
+    return max(itertools.accumulate(change for _, change in changes), default=0)
 
 
 def _digest(num_graphs: int) -> str:

@@ -15,7 +15,12 @@ import pytest
 
 from smdistributed.modelparallel.decide.schedules import SCHEDULES, schedule_named
 from smdistributed.modelparallel.decide.schedules.interleaved import Interleaved
-from smdistributed.modelparallel.decide.schedules.ordering import Ordering, Segment, order
+from smdistributed.modelparallel.decide.schedules.ordering import (
+    Ordering,
+    Segment,
+    awaits_room,
+    order,
+)
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Schedule
 from smdistributed.modelparallel.decide.schedules.simple import Simple
 from smdistributed.modelparallel.decide.schedules.simulation import Visit, predict
@@ -86,11 +91,17 @@ def test_processes_with_other_hash_seeds_find_the_same_orders() -> None:
 
 
 def test_the_check_finds_lists_that_block() -> None:
-    ordering = order(Interleaved(2, 2), chain(2), 2)
+    schedule = Interleaved(2, 2)
+    ordering = order(schedule, chain(2), 2)
     runs = dict(ordering.runs)
     runs[0] = runs[0][2:] + runs[0][:2]  # B0.0 before the F0.0 that it needs by way of rank 1
     with pytest.raises(AssertionError, match=r"ranks wait for each other before \{0: .*'B0'"):
-        run_lists(chain(2), dataclasses.replace(ordering, runs=runs), lambda seconds: seconds)
+        run_lists(
+            schedule,
+            chain(2),
+            dataclasses.replace(ordering, runs=runs),
+            lambda seconds: seconds,
+        )
 
 
 @pytest.mark.parametrize("pipeline", SCHEDULES)
@@ -185,6 +196,39 @@ def test_shapes_of_graphs(segments: list[Segment], active: int, pipeline: str) -
         ordering = order(schedule, segments, 5)
         check(schedule, segments, ordering)
         assert ordering.of_rank(4) == ()
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        pytest.param(chain(3), {}, id="chain"),
+        pytest.param(LOSS_EVERYWHERE, {}, id="loss-everywhere"),
+        pytest.param(USED_TWICE, {}, id="used-twice"),
+        pytest.param(EVALUATION, {"F0": (1,)}, id="evaluation"),
+        # Nothing of rank 0 is trained: gradients do not come back to it.
+        pytest.param([*EVALUATION[:2], backward("B1", 1, "F1")], {"F0": (1,)}, id="frozen"),
+        # Rank 1 goes on after rank 0 has what it needs.
+        pytest.param([*LOSS_EVERYWHERE, forward("own", 1, "L1")], {"F0": (1,)}, id="own"),
+        pytest.param(
+            [forward("F0", 0), forward("F1", 1, "F0"), forward("F2", 2, "F0", "F1")],
+            {"F0": (1, 2), "F1": (2,)},
+            id="two",
+        ),
+    ],
+)
+def test_who_has_to_be_told_of_room(
+    segments: list[Segment], expected: dict[str, tuple[int, ...]]
+) -> None:
+    assert awaits_room(segments) == expected
+    assert awaits_room(segments[::-1]) == expected
+
+
+def test_messages_to_a_slow_rank_are_within_the_bound() -> None:
+    segments = [forward("F0", 0), forward("F1", 1, "F0", seconds=10.0)]
+    ordering = order(Interleaved(8, 2), segments, 2)
+    assert [run.begin_s for run in ordering.runs[0]] == [0, 1, 11, 21, 31, 41, 51, 61]
+    assert ordering.makespan_s == 81.0, "the slow rank never waits"
+    assert order(Simple(8, 2), segments, 2).runs[0][-1].begin_s == 7.0
 
 
 def test_two_levels_do_not_fill_the_bound_with_first_levels() -> None:
