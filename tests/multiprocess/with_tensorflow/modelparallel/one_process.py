@@ -269,6 +269,8 @@ class Cut:
             rows[rank][turn.microbatch][result] = outputs[output]
         for place in turn.last:
             mine[place] = None
+        for destination in turn.tells_room:
+            places[destination][self._plans[destination].room[rank] + turn.microbatch] = True
 
     def _results(self, rows: Any, number: int) -> list[Any]:
         """As the reference has them; equal on all ranks that have them."""

@@ -3,7 +3,8 @@
 """Runs steps on one rank: calls the segments of its list, and exchanges tensors with other ranks.
 
 Sends never wait, and the list is the same in every step: so whoever made it can say beforehand that
-it does not block, and sums do not depend on what was faster.
+it does not block, and sums do not depend on what was faster. A rank to which nothing comes back
+waits for word that there is room for its next microbatch, so that what it sends does not pile up.
 
 A step ends on all ranks or on none. Rank 0 hears from each that it has run its list, and tells all;
 until then an error anywhere ends the step everywhere. Then variables that segments assign are as
@@ -32,11 +33,13 @@ from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY, Mai
 from smdistributed.modelparallel.tensorflow.run.members import Member
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
 from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.run.record import StepRecord
 from smdistributed.modelparallel.tensorflow.run.wire import (
     Agreement,
     Header,
     Kind,
     content_of,
+    room_header,
     tensor_header,
     tensor_of,
 )
@@ -58,6 +61,7 @@ class _Doing:
         mark: of its batch.
         places: its tensors; see `Plan`.
         turn: the one that it runs now.
+        record: what is kept of it, if somebody asks for that.
         num_done: how many other ranks have run their lists, as far as the leader has heard.
         has_ended: the leader has heard so of all: the step cannot fail any more.
     """
@@ -68,6 +72,7 @@ class _Doing:
     mark: int = 0
     places: list[Any] = field(default_factory=list)
     turn: Turn | None = None
+    record: StepRecord | None = None
     num_done: int = 0
     has_ended: bool = False
 
@@ -105,6 +110,7 @@ class Driver:
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()
         self._now = _Doing()
+        self._records: list[StepRecord] | None = None
         self.failure = ""
         self.otherwise: list[int] = []
 
@@ -141,12 +147,30 @@ class Driver:
                 results = self._run_turns(program, program.plan)
                 self._end_together(program)
                 self._mail.steps += 1
+                if self._records is not None and self._now.record is not None:
+                    self._records.append(self._now.record)
             except BaseException:
                 if not self._now.has_ended:
                     for variable, value in zip(program.changed, saved, strict=True):
                         variable.assign(value)
                 raise
             return results
+
+    @contextmanager
+    def recording(self) -> Iterator[list[StepRecord]]:
+        """While it is open, what this rank does in steps that end well is kept in the list.
+
+        Then it also takes messages before it needs them, so that what has come is counted. Each
+        record holds its program.
+        """
+        with self._lock:
+            before, self._records = self._records, []
+            records = self._records
+        try:
+            yield records
+        finally:
+            with self._lock:
+                self._records = before
 
     def _require_pieces(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
         expected = [len(program.arguments)] * program.microbatches
@@ -164,6 +188,7 @@ class Driver:
         now = self._now
         now.plan = program.plan
         now.program = program
+        now.record = None if self._records is None else StepRecord(program)
         arguments = [tensor for each in pieces for tensor in each]
         now.places = arguments + [None] * (program.plan.num_places - len(arguments))
 
@@ -175,13 +200,18 @@ class Driver:
         ]
         post = self._mail.channel.post_message
         number = self._mail.number
+        record = now.record
         for turn in plan.turns:
             now.turn = turn
+            if record is not None:
+                self._mail.take_what_has_come()
             for place, _ in turn.awaited:
                 if places[place] is None:
                     self._wait_for_inputs(turn)
                     break
             self._mail.require_no_interrupt()
+            if record is not None:
+                record.begin(turn)
             outputs = turn.call([places[place] for place in turn.inputs])
             for output, edge, destinations in turn.sends:
                 header, array = tensor_header(
@@ -190,12 +220,17 @@ class Driver:
                 body = [(array.ctypes.data, array.nbytes)] if array.nbytes else []
                 for destination in destinations:
                     post(destination, header, body)
+            if record is not None:
+                record.end(turn, outputs)
             for output, place in turn.keeps:
                 places[place] = outputs[output]
             for output, result in turn.results:
                 results[turn.microbatch][result] = outputs[output]
             for place in turn.last:
                 places[place] = None
+            del outputs  # or they would live until the next turn has ended
+            for destination in turn.tells_room:
+                post(destination, room_header(program.number, number, turn.microbatch), [])
         now.turn = None
         return results
 
@@ -218,7 +253,9 @@ class Driver:
         assert plan is not None
         if fields.kind == Kind.AGREE or fields.program != program.number:
             raise self._mismatch(source, fields, header)
-        if fields.kind == Kind.TENSOR:
+        if fields.kind == Kind.ROOM:
+            now.places[plan.room[source] + fields.microbatch] = True
+        elif fields.kind == Kind.TENSOR:
             place = plan.received[fields.edge][0] + fields.microbatch
             if now.places[place] is not None:
                 raise RuntimeError(
@@ -227,6 +264,8 @@ class Driver:
                     " please report it with this message."
                 )
             now.places[place] = tensor_of(message, header)
+            if now.record is not None:
+                now.record.hold(place, fields.microbatch, message.nbytes)
         elif fields.kind == Kind.DONE:
             now.num_done += 1
             if content_of(header) != now.mark:

@@ -4,7 +4,7 @@
 
 All tensors of a step on one rank lie in one list of *places*. A turn takes its inputs from it, puts
 what it keeps there, and clears what nobody uses later; a message puts its tensor into
-`received[edge] + microbatch`.
+`received[edge] + microbatch`, and word that there is room into `room[source] + microbatch`.
 
 Source: our choice.
 """
@@ -12,7 +12,7 @@ Source: our choice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +33,17 @@ class Turn:
     """A call of a segment for a microbatch.
 
     Attributes:
+        key: of the segment.
         inputs: places.
         awaited: those that messages fill, each with the rank that sends it.
         last: places that nobody uses afterwards.
         sends: (output, edge, destinations).
         keeps: (output, place).
         results: (output, result).
+        tells_room: ranks that are told afterwards that the microbatch has ended here.
     """
 
+    key: Hashable
     segment: SegmentCall
     call: Callable[[list[Any]], Any]
     microbatch: int
@@ -50,6 +53,7 @@ class Turn:
     sends: list[tuple[int, int, tuple[int, ...]]]
     keeps: list[tuple[int, int]]
     results: tuple[tuple[int, int], ...]
+    tells_room: tuple[int, ...] = ()
 
 
 class Plan:
@@ -59,6 +63,7 @@ class Plan:
         turns: in order.
         num_places: how many tensors are told apart; the first are the arguments, by microbatch.
         received: by edge, the place of microbatch 0, and its source.
+        room: by rank, the place of microbatch 0.
 
     Raises:
         ValueError: a turn uses what no earlier one has kept.
@@ -70,21 +75,38 @@ class Plan:
         self._places: dict[Any, int] = {}
         self.num_places = self._num_arguments * self._microbatches
         self.received: dict[int, tuple[int, int]] = {}
-        segments = program.segments
-        self.turns = [self._turn(segments[key], number) for key, number in program.turns]
+        self.room: dict[int, int] = {}
+        self._bound = program.bound or program.microbatches
+        self.turns = [
+            self._turn(key, program.segments[key], number) for key, number in program.turns
+        ]
         self._find_last_uses()
+        self._tell_room(program.tells_room)
 
-    def _turn(self, segment: SegmentCall, microbatch: int) -> Turn:
+    def _turn(self, key: Hashable, segment: SegmentCall, microbatch: int) -> Turn:
         inputs = [self._place(source, microbatch, segment) for source in segment.inputs]
         awaited = [
             (place, source.source)
             for place, source in zip(inputs, segment.inputs, strict=True)
             if isinstance(source, Received)
         ]
+        if microbatch >= self._bound:
+            awaited += [
+                (self._room(rank) + microbatch - self._bound, rank) for rank in segment.awaits_room
+            ]
         keeps = [(output, self._slot(slot, microbatch)) for output, slot in segment.keeps]
         sends = [(each.output, each.edge, each.destinations) for each in segment.sends]
         return Turn(
-            segment, segment.call, microbatch, inputs, awaited, [], sends, keeps, segment.results
+            key,
+            segment,
+            segment.call,
+            microbatch,
+            inputs,
+            awaited,
+            [],
+            sends,
+            keeps,
+            segment.results,
         )
 
     def _place(self, source: Source, microbatch: int, segment: SegmentCall) -> int:
@@ -103,6 +125,12 @@ class Plan:
             )
         return self._places[source, microbatch]
 
+    def _room(self, rank: int) -> int:
+        if rank not in self.room:
+            self.room[rank] = self.num_places
+            self.num_places += self._microbatches
+        return self.room[rank]
+
     def _slot(self, slot: int, microbatch: int) -> int:
         key = Kept(slot), microbatch
         if key not in self._places:
@@ -118,3 +146,10 @@ class Plan:
             turn.last = kept + [place for place in dict.fromkeys(turn.inputs) if not seen[place]]
             for place in turn.inputs:
                 seen[place] = True
+
+    def _tell_room(self, ranks: tuple[int, ...]) -> None:
+        """After the last turn of each microbatch for whose end somebody may wait."""
+        last = {turn.microbatch: turn for turn in self.turns}
+        for microbatch, turn in last.items():
+            if microbatch + self._bound < self._microbatches:
+                turn.tells_room = ranks

@@ -72,6 +72,8 @@ class SegmentCall:
         sends: outputs that go to other ranks.
         keeps: (output, slot): outputs that later segments use (`Kept`).
         results: (output, result): outputs that are results of the microbatch.
+        awaits_room: ranks of the group that have to have ended the microbatch that lies
+            `Program.bound` before; of others to which it sends this rank knows by itself.
     """
 
     name: str
@@ -82,6 +84,7 @@ class SegmentCall:
     sends: tuple[Send, ...] = ()
     keeps: tuple[tuple[int, int], ...] = ()
     results: tuple[tuple[int, int], ...] = ()
+    awaits_room: tuple[int, ...] = ()
 
 
 class Changed(Protocol):
@@ -107,6 +110,8 @@ class Program:
         arguments: `tf.TensorSpec`s of the arguments of one microbatch.
         results: `tf.TensorSpec`s of the results of one microbatch on this rank.
         changed: the states that segments on this rank change: put back if the step fails.
+        bound: microbatches of which a rank may hold something at a time; 0: of all.
+        tells_room: ranks of the group that this one tells when it has ended a microbatch.
         plan: the driver's, made when it first runs the program. Here, and not in a table of the
             driver's: a plan refers to segments, and these may to the program.
     """
@@ -119,4 +124,6 @@ class Program:
     arguments: Sequence[Any] = ()
     results: Sequence[Any] = ()
     changed: Sequence[Changed] = ()
+    bound: int = 0
+    tells_room: tuple[int, ...] = ()
     plan: Any = field(default=None, init=False, repr=False)

@@ -29,6 +29,7 @@ __all__ = [
     "content_of",
     "header_of",
     "post_object",
+    "room_header",
     "tensor_header",
     "tensor_of",
 ]
@@ -44,6 +45,7 @@ class Kind(enum.IntEnum):
     AGREE = 4  # what the sender brings to an agreement: an `Agreement`
     PROBE = 5  # the sender has waited too long: who is there?
     PRESENT = 6  # the answer
+    ROOM = 7  # the sender has ended a microbatch
 
 
 # Kind, code of the dtype, dimensions, padding, program, number, edge, microbatch; then the sizes.
@@ -114,6 +116,11 @@ def tensor_header(
     sizes = array.shape
     fixed = _FIXED.pack(Kind.TENSOR, code, len(sizes), program, number, edge, microbatch)
     return fixed + _SIZES[len(sizes)].pack(*sizes), array
+
+
+def room_header(program: int, number: int, microbatch: int) -> bytes:
+    """Says that the sender has ended a microbatch."""
+    return _FIXED.pack(Kind.ROOM, 0, 0, program, number, 0, microbatch)
 
 
 def _encoded(tensor: Any) -> Any:

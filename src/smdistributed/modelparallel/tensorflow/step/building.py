@@ -11,6 +11,7 @@ Source: TensorFlow modelparallel specification, section 3.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
+from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
 from smdistributed.modelparallel.tensorflow.graph.cutting import Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
@@ -298,6 +300,7 @@ class _Builder:
             for number, edge in edges.items()
             if edge.destination == self._rank
         }
+        room = ordering.awaits_room(self._graph)
         calls: dict[Hashable, SegmentCall] = {}
         for key in sorted(self._parts):
             part = self._parts[key]
@@ -329,6 +332,7 @@ class _Builder:
                     for result, port in enumerate(self._returned)
                     if self._place_of[port] == key
                 ),
+                awaits_room=room.get(str(key), ()),
             )
         return calls
 
@@ -383,10 +387,21 @@ class _Builder:
             [each for key, each in states.items() if key in changed and each.is_variable()],
         )
 
-    def order(self, config: Config, ranks: int) -> list[tuple[str, int]]:
+    def order(self, schedule: Schedule, ranks: int) -> list[tuple[str, int]]:
         """This rank's turns."""
-        schedule = schedule_named(config.pipeline, config.microbatches, config.active_microbatches)
-        segments = [
+        found = ordering.order(schedule, self._graph, ranks)
+        return [(turn.segment, turn.microbatch) for turn in found.of_rank(self._rank)]
+
+    def tells_room(self) -> tuple[int, ...]:
+        """The ranks that wait for word that a microbatch has ended here."""
+        room = ordering.awaits_room(self._graph)
+        waiting = {each.rank for each in self._graph if self._rank in room.get(each.key, ())}
+        return tuple(sorted(waiting))
+
+    @functools.cached_property
+    def _graph(self) -> list[ordering.Segment]:
+        """The segments of all ranks."""
+        return [
             ordering.Segment(
                 key=str(key),
                 rank=key.rank,
@@ -397,8 +412,6 @@ class _Builder:
             )
             for key, segment in self.plan.segments.items()
         ]
-        found = ordering.order(schedule, segments, ranks)
-        return [(turn.segment, turn.microbatch) for turn in found.of_rank(self._rank)]
 
     def _seconds(self, segment: Segment) -> float:
         """A guess that is the same on all ranks: shapes of the common part are."""
@@ -437,14 +450,17 @@ def build(
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in reader.trace.arguments]
     tensors = [reader.tensor(port) for port in returned]
     used, changed = builder.touched()
+    schedule = schedule_named(config.pipeline, config.microbatches, config.active_microbatches)
     program = Program(
         number=number,
         name=name,
         microbatches=config.microbatches,
         segments=builder.segments(),
-        turns=builder.order(config, len(wanted)),
+        turns=builder.order(schedule, len(wanted)),
         arguments=specs,
         results=[tf.TensorSpec(each.shape, each.dtype) for each in tensors],
         changed=changed,
+        bound=schedule.bound,
+        tells_room=builder.tells_room(),
     )
     return program, used

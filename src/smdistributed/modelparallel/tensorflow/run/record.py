@@ -1,0 +1,108 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank did in a step, and what it held meanwhile; kept where somebody asks for it.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from smdistributed.modelparallel.tensorflow.run.plan import Turn
+from smdistributed.modelparallel.tensorflow.run.program import Program
+
+__all__ = ["Ran", "StepRecord"]
+
+
+class Ran(NamedTuple):
+    """A segment that ran for a microbatch.
+
+    Attributes:
+        segment: its key in the program.
+        begin_s, end_s: by `time.monotonic`; its inputs were there when it began, and when it ended
+            all that it sends was on its way.
+    """
+
+    segment: Hashable
+    microbatch: int
+    begin_s: float
+    end_s: float
+
+
+class StepRecord:
+    """Of one step on one rank.
+
+    What is *held* of a microbatch are outputs of segments that later ones use, and tensors that
+    have come from other ranks, from their arrival on. Not among it are arguments, which are there
+    before the step, results, which are there after it, and what lives in one segment alone. Of a
+    list of tensors, or of strings, the memory that it refers to is not counted.
+
+    Attributes:
+        program: that ran.
+        turns: in order.
+        peak_bytes: held at a time.
+        peak_bytes_of_one: held of one microbatch at a time.
+        peak_microbatches: of which something was held, or which had begun here and not ended.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.turns: list[Ran] = []
+        self.peak_bytes = 0
+        self.peak_bytes_of_one = 0
+        self.peak_microbatches = 0
+        self._turns_left = Counter(microbatch for _, microbatch in program.turns)
+        self._num_turns = dict(self._turns_left)
+        self._bytes_in: dict[int, int] = {}  # by place
+        self._bytes_of: Counter[int] = Counter()  # by microbatch
+        self._reasons: Counter[int] = Counter()  # by microbatch, why it counts
+        self._begin_s = 0.0
+
+    def begin(self, turn: Turn) -> None:
+        """A turn begins."""
+        microbatch = turn.microbatch
+        if self._turns_left[microbatch] == self._num_turns[microbatch]:
+            self._add_reason(microbatch)
+        self._begin_s = time.monotonic()
+
+    def end(self, turn: Turn, outputs: Any) -> None:
+        """It has run, and sent; what it keeps is not yet in its place."""
+        microbatch = turn.microbatch
+        self.turns.append(Ran(turn.key, microbatch, self._begin_s, time.monotonic()))
+        for output, place in turn.keeps:
+            self.hold(place, microbatch, _nbytes(outputs[output]))
+        for place in turn.last:
+            self._let_go(place, microbatch)
+        self._turns_left[microbatch] -= 1
+        if not self._turns_left[microbatch]:
+            self._remove_reason(microbatch)
+
+    def hold(self, place: int, microbatch: int, nbytes: int) -> None:
+        """A tensor is in a place from now on."""
+        self._bytes_in[place] = nbytes
+        self._bytes_of[microbatch] += nbytes
+        self.peak_bytes_of_one = max(self.peak_bytes_of_one, self._bytes_of[microbatch])
+        self.peak_bytes = max(self.peak_bytes, self._bytes_of.total())
+        self._add_reason(microbatch)
+
+    def _let_go(self, place: int, microbatch: int) -> None:
+        if place in self._bytes_in:  # else it is an argument
+            self._bytes_of[microbatch] -= self._bytes_in.pop(place)
+            self._remove_reason(microbatch)
+
+    def _add_reason(self, microbatch: int) -> None:
+        self._reasons[microbatch] += 1
+        self.peak_microbatches = max(self.peak_microbatches, len(self._reasons))
+
+    def _remove_reason(self, microbatch: int) -> None:
+        self._reasons[microbatch] -= 1
+        if not self._reasons[microbatch]:
+            del self._reasons[microbatch]
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)

@@ -1,0 +1,179 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What runs when under a schedule, and what ranks hold meanwhile. For `test_schedules.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.decide.schedules import ordering
+from smdistributed.modelparallel.decide.schedules.schedule import Phase
+from smdistributed.modelparallel.tensorflow.run.record import StepRecord
+from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
+from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+
+__all__ = ["around_checks"]
+
+MICROBATCHES = 16
+WIDTH = 32
+BATCH = np.random.default_rng(0).standard_normal((4 * MICROBATCHES, WIDTH)).astype(np.float32)
+
+
+class Deep(smp.DistributedModel):  # type: ignore[misc] # Keras has no types
+    """Each layer keeps something for its backward pass; the statistics change in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [tf.keras.layers.Dense(WIDTH, activation="tanh") for _ in range(6)]
+        self.norm = tf.keras.layers.BatchNormalization()
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        for part in self.parts[:2]:
+            x = part(x)
+        x = self.norm(x, training=training)
+        for part in self.parts[2:]:
+            x = part(x)
+        return x
+
+
+@contextlib.contextmanager
+def _job(**parameters: Any) -> Iterator[tuple[Any, list[ordering.Ordering]]]:
+    """A job with a training and an evaluation step, and what `order` says when they are made."""
+    said = []
+    order = ordering.order
+
+    def listen(*args: Any) -> ordering.Ordering:
+        said.append(order(*args))
+        return said[-1]
+
+    smp.init({"microbatches": MICROBATCHES, **parameters})
+    with mock.patch.object(ordering, "order", listen):
+        yield Deep(), said
+    smp.reset()
+
+
+def _train(model: Any) -> Callable[[Any], Any]:
+    def train(x: Any) -> Any:
+        loss = tf.reduce_mean(tf.square(model(x, training=True)))
+        return loss, gradients_in_step(loss, model.trainable_variables)
+
+    return smp.step(train)  # type: ignore[no-any-return]
+
+
+def _evaluate(model: Any) -> Callable[[Any], Any]:
+    return smp.step(lambda x: tf.reduce_mean(tf.square(model(x, training=False))))  # type: ignore[no-any-return]
+
+
+def _recorded(step: Callable[[Any], Any], before: Callable[[Any], None] | None = None) -> Any:
+    """The record of a step after the first, on this rank."""
+    driver = current_pipeline("a test").driver
+    with driver.recording() as records:
+        step(BATCH)
+        if before is not None:
+            before(records[0].program)
+            step(BATCH)
+    return records[-1]
+
+
+def check_what_runs_is_what_the_order_says(rank: int, size: int) -> None:
+    for pipeline, active in (("interleaved", 2), ("interleaved", 5), ("simple", 2)):
+        settings = {"partitions": size, "pipeline": pipeline, "active_microbatches": active}
+        with _job(**settings) as (model, said):
+            for step in (_evaluate(model), _train(model)):
+                record = _recorded(step)
+                everyone = smp.allgather(record.turns, smp.PP_GROUP)
+                for theirs, turns in enumerate(everyone):
+                    ran = [(turn.segment, turn.microbatch) for turn in turns]
+                    assert ran == list(said[-1].of_rank(theirs)), (settings, theirs)
+                _require_rules(pipeline, everyone)
+
+
+def _require_rules(pipeline: str, everyone: list[list[Any]]) -> None:
+    """What a schedule promises is true of the times at which segments ran."""
+    for turns in everyone:
+        times = list(itertools.chain.from_iterable((each.begin_s, each.end_s) for each in turns))
+        assert times == sorted(times), "a rank does one thing at a time"
+        if pipeline == "simple":
+            phases = [_phase(each.segment) for each in turns]
+            assert phases == sorted(phases, key=list(Phase).index), phases
+    for microbatch in range(MICROBATCHES):  # goes from rank to rank
+        begins = [
+            min(each.begin_s for each in turns if each.microbatch == microbatch)
+            for turns in everyone
+        ]
+        assert begins == sorted(begins), microbatch
+
+
+def _phase(segment: Any) -> Phase:
+    return Phase.BACKWARD if str(segment).startswith("B") else Phase.FORWARD
+
+
+def check_ranks_hold_as_many_microbatches_as_allowed(rank: int, size: int) -> None:
+    peaks = {}
+    for pipeline, active in (
+        ("interleaved", 2),
+        ("interleaved", 4),
+        ("interleaved", 16),
+        ("simple", 4),
+    ):
+        settings = {"partitions": size, "pipeline": pipeline, "active_microbatches": active}
+        with _job(**settings) as (model, _):
+            record = _recorded(_train(model))
+            bound = active if pipeline == "interleaved" else MICROBATCHES
+            assert record.peak_microbatches <= bound, (settings, record.peak_microbatches)
+            assert 0 < record.peak_bytes <= bound * record.peak_bytes_of_one, settings
+            peaks[pipeline, active] = record.peak_bytes
+            _require_counted(record)
+    assert peaks["interleaved", 4] <= 0.35 * peaks["simple", 4], peaks
+
+
+def _require_counted(record: StepRecord) -> None:
+    """At least the input of each layer and the output of its `tanh` is held on the first rank."""
+    if smp.rank() == 0:
+        rows = len(BATCH) // MICROBATCHES
+        here = 2  # layers that are in the first partition at least, on up to 3 ranks
+        assert record.peak_bytes_of_one >= here * rows * WIDTH * 4, record.peak_bytes_of_one
+
+
+def check_what_is_sent_to_a_slow_rank_does_not_pile_up(rank: int, size: int) -> None:
+    """Nothing comes back in an evaluation, so nothing else would hold the first rank up."""
+
+    def slow_down(program: Any) -> None:
+        if rank == size - 1:
+            first = program.plan.turns[0]
+            call = first.call
+
+            def slowly(tensors: Any) -> Any:
+                time.sleep(0.3)  # the others have all the time that they could want
+                return call(tensors)
+
+            first.call = slowly
+
+    for active in (1, 3):
+        with _job(partitions=size, active_microbatches=active) as (model, _):
+            record = _recorded(_evaluate(model), slow_down)
+            assert record.peak_microbatches <= active, (active, record.peak_microbatches)
+            assert record.peak_bytes <= active * record.peak_bytes_of_one
+
+
+def check_nothing_is_recorded_unless_asked(rank: int, size: int) -> None:
+    with _job(partitions=size) as (model, _):
+        step = _train(model)
+        driver = current_pipeline("a test").driver
+        with driver.recording() as outer:
+            with driver.recording() as inner:
+                step(BATCH)
+            step(BATCH)
+        step(BATCH)
+        assert (len(outer), len(inner)) == (1, 1)
+        assert len(inner[0].turns) == len(inner[0].program.turns)
