@@ -210,7 +210,9 @@ _PYTORCH_ONLY = {
     "save": _NOT_SAVED,
     "save_checkpoint": _NOT_SAVED,
     "save_safetensors": _NOT_SAVED,
-    "set_activation_checkpointing": "Leave it out.",
+    "set_activation_checkpointing": (
+        "Write super().__init__(activation_checkpointing=True) in the model's __init__."
+    ),
     "set_partition": _IN_CALL,
 }
 

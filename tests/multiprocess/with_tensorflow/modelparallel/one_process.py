@@ -9,6 +9,7 @@ called microbatch by microbatch, and the traced graph as one function that is no
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
 import types
@@ -34,7 +35,6 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import (
     trace_step,
 )
 from smdistributed.modelparallel.tensorflow.run.plan import Plan
-from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step import preparing
 from smdistributed.modelparallel.tensorflow.step.building import build, own_everywhere, own_part
 from smdistributed.modelparallel.tensorflow.variables import raw
@@ -211,21 +211,32 @@ class Cut:
         wanted = [[Port(to_common[port.node], port.output) for port in own.wanted] for own in owns]
         asked = sorted({port for own in owns for port in own.wanted})
         self.nodes = own_everywhere(reader.nodes(homes, asked), common)
-        self.programs: list[Program] = []
-        for rank in range(config.partitions):
-            program, _ = build(
-                reader,
+        self._common, self._wanted, self._owns, self._config = common, wanted, owns, config
+        self._build(recomputes=False)
+
+    def recomputing(self) -> Cut:
+        """The same, but backward segments run again what they need of the forward."""
+        other = copy.copy(self)
+        other._build(recomputes=True)
+        return other
+
+    def _build(self, recomputes: bool) -> None:
+        self.programs = [
+            build(
+                self.reader,
                 self.nodes,
-                common,
-                wanted,
-                owns[rank],
+                self._common,
+                self._wanted,
+                own,
                 self._returned[rank],
                 rank,
-                config,
+                self._config,
                 0,
                 "zoo",
-            )
-            self.programs.append(program)
+                recomputes,
+            )[0]
+            for rank, own in enumerate(self._owns)
+        ]
         self._plans = [Plan(program) for program in self.programs]
 
     @property
@@ -355,6 +366,8 @@ def require_right(
 ) -> None:
     """Fails unless a case, cut, gives what it gives whole; its states included.
 
+    Every other time it recomputes.
+
     Whole as a traced graph bit by bit, each time; as a `tf.function` about. For bits, TensorFlow
     has to run graphs as they are: see `no_rewriting`.
     """
@@ -373,7 +386,9 @@ def require_right(
         exactly = [uncut(tensors) for tensors in pieces], whole.values()
         for repetition in range(repetitions):
             whole.put_back()
-            if repetition and cut.has_hidden_states:
+            if repetition % 2 and step is case.step:
+                cut = cut.recomputing()
+            elif repetition and cut.has_hidden_states:
                 cut = Cut(whole, step, config, assign, decision)
             found = cut.run(pieces, random.Random(repetition)), whole.values()
             _compare(found, exactly, require_same_bits)

@@ -15,12 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.decide.schedules import ordering
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
 from smdistributed.modelparallel.tensorflow.run.record import StepRecord
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
@@ -32,23 +34,24 @@ BATCH = np.random.default_rng(0).standard_normal((4 * MICROBATCHES, WIDTH)).asty
 class Deep(smp.DistributedModel):  # type: ignore[misc] # Keras has no types
     """Each layer keeps something for its backward pass; the statistics change in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = [tf.keras.layers.Dense(WIDTH, activation="tanh") for _ in range(6)]
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.parts = [tf.keras.layers.Dense(WIDTH, activation="gelu") for _ in range(6)]
         self.norm = tf.keras.layers.BatchNormalization()
+        self.dropout = tf.keras.layers.Dropout(0.25)
 
     def call(self, x: Any, training: Any = None) -> Any:
         for part in self.parts[:2]:
             x = part(x)
-        x = self.norm(x, training=training)
+        x = self.dropout(self.norm(x, training=training), training=training)
         for part in self.parts[2:]:
             x = part(x)
         return x
 
 
 @contextlib.contextmanager
-def _job(**parameters: Any) -> Iterator[tuple[Any, list[ordering.Ordering]]]:
-    """A job with a training and an evaluation step, and what `order` says when they are made."""
+def _job(again: Any = False, **parameters: Any) -> Iterator[tuple[Any, list[ordering.Ordering]]]:
+    """A job with a model, and what `order` says when its steps are made."""
     said = []
     order = ordering.order
 
@@ -57,8 +60,9 @@ def _job(**parameters: Any) -> Iterator[tuple[Any, list[ordering.Ordering]]]:
         return said[-1]
 
     smp.init({"microbatches": MICROBATCHES, **parameters})
+    tf.keras.utils.set_random_seed(3)
     with mock.patch.object(ordering, "order", listen):
-        yield Deep(), said
+        yield Deep(activation_checkpointing=again), said
     smp.reset()
 
 
@@ -177,3 +181,34 @@ def check_nothing_is_recorded_unless_asked(rank: int, size: int) -> None:
         step(BATCH)
         assert (len(outer), len(inner)) == (1, 1)
         assert len(inner[0].turns) == len(inner[0].program.turns)
+
+
+def check_recomputation_keeps_less_and_has_the_same_bits(rank: int, size: int) -> None:
+    found = {}
+    for again in (False, True):
+        with _job(again, partitions=size, pipeline="simple") as (model, _):
+            step = _train(model)
+            driver = current_pipeline("a test").driver
+            with driver.recording() as records:
+                losses, gradients = zip(*(step(BATCH) for _ in range(2)), strict=True)
+            found[again] = records[-1].peak_bytes
+            values = [each.numpy() for loss in losses for each in loss.outputs]
+            values += [each.accumulate().numpy() for row in gradients for each in row]
+            values += [each.numpy() for each in model.non_trainable_variables]
+            found[again, "values"] = [each.tobytes() for each in values]
+            assert len(values) > 2 * MICROBATCHES + 4
+    assert found[True, "values"] == found[False, "values"]
+    assert found[True] <= 0.5 * found[False], (found[True], found[False])
+
+
+def check_ranks_recompute_alike(rank: int, size: int) -> None:
+    with _job(rank == 1, partitions=size) as (model, _):
+        text = raised(SMDDPMismatch, _train(model), BATCH)
+        assert "rank 0 has activation_checkpointing=False, and that of rank 1 has True" in text, (
+            text
+        )
+        assert "Write the same in super().__init__()" in text, text
+    smp.init({"partitions": size})
+    text = raised(TypeError, Deep, activation_checkpointing=1)
+    assert "Deep got activation_checkpointing=1; expected True or False" in text, text
+    smp.reset()

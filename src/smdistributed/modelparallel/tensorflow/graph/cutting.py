@@ -15,7 +15,9 @@ sends goes when it ends. So with two partitions
     rank 1:           forward 1, backward 1
 
 (1): if the step returns the loss there. What is cheap is not sent from segment to segment but made
-again: see `Role`.
+again: see `Role`. If the step recomputes, so is before a backward segment all that it needs of its
+rank's forward, from what came from other ranks; only what cannot run again (`Node.can_run_again`)
+is kept. Segments, and what they wait for, are the same with and without.
 
 Every rank finds the same plan for all ranks, as all have the same nodes and know what each wants.
 
@@ -41,7 +43,7 @@ from smdistributed.modelparallel.tensorflow.graph.nodes import (
     chain_of,
 )
 
-__all__ = ["Edge", "Plan", "Segment", "SegmentKey", "StateCrossing", "cut", "phases_of"]
+__all__ = ["Again", "Edge", "Plan", "Segment", "SegmentKey", "StateCrossing", "cut", "phases_of"]
 
 
 class SegmentKey(NamedTuple):
@@ -69,12 +71,28 @@ class Edge(NamedTuple):
 
 
 @dataclasses.dataclass
+class Again:
+    """What a rank runs once more before a backward segment.
+
+    Attributes:
+        nodes: of forward segments, in an order in which they can run.
+        inputs: tensors that these need from other segments.
+        outputs: inputs of the backward segment that these make.
+    """
+
+    nodes: list[int]
+    inputs: list[Port]
+    outputs: list[Port]
+
+
+@dataclasses.dataclass
 class Segment:
     """What a rank runs in one go.
 
     Attributes:
         nodes: in an order in which they can run; those that are cloned are not among them.
         inputs: tensors that it needs from other segments, by port.
+        again: if it recomputes, what makes some of these.
         outputs: ports of its nodes, or of its inputs, that others need or that are wanted.
         waits_for: segments that come before it, on this or on other ranks.
         follows: segments of this rank that touch a state which it touches as well, and one changes:
@@ -84,6 +102,7 @@ class Segment:
     key: SegmentKey
     nodes: list[int] = dataclasses.field(default_factory=list)
     inputs: list[Port] = dataclasses.field(default_factory=list)
+    again: Again | None = None
     outputs: list[Port] = dataclasses.field(default_factory=list)
     waits_for: set[SegmentKey] = dataclasses.field(default_factory=set)
     follows: set[SegmentKey] = dataclasses.field(default_factory=set)
@@ -166,18 +185,21 @@ def _in_order(nodes: Sequence[Node]) -> Iterator[int]:
                 heapq.heappush(ready, user)
 
 
-def cut(nodes: Sequence[Node], ranks: int, wanted: Sequence[Sequence[Port]]) -> Plan:
+def cut(
+    nodes: Sequence[Node], ranks: int, wanted: Sequence[Sequence[Port]], recomputes: bool = False
+) -> Plan:
     """Cuts the nodes for all ranks of a pipeline.
 
     Args:
         nodes: the step, for one microbatch.
         ranks: partitions; the home of a node is its rank.
         wanted: by rank, tensors that are to be there, such as what its step returns.
+        recomputes: backward segments run again what they need of the forward.
 
     Raises:
         StateCrossing: the order of microbatches would count for a state.
     """
-    return _Cut(nodes, ranks, wanted).plan()
+    return _Cut(nodes, ranks, wanted, recomputes).plan()
 
 
 class _Copy(NamedTuple):
@@ -186,7 +208,14 @@ class _Copy(NamedTuple):
 
 
 class _Cut:
-    def __init__(self, nodes: Sequence[Node], ranks: int, wanted: Sequence[Sequence[Port]]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        ranks: int,
+        wanted: Sequence[Sequence[Port]],
+        recomputes: bool,
+    ) -> None:
+        self._recomputes = recomputes
         self._nodes = nodes
         self._ranks = ranks
         self._wanted = wanted
@@ -363,6 +392,9 @@ class _Cut:
                 needed.setdefault(key, []).append(port)
         for key, ports in needed.items():
             self._connect(segments, segments[key], ports)
+        if self._recomputes:
+            for segment in segments.values():
+                self._run_again(segments, segment)
         for copy, before in chained.items():
             mine = segments[self._key_of(copy)]
             mine.waits_for |= {self._key_of(each) for each in before} - {mine.key}
@@ -412,11 +444,46 @@ class _Cut:
         for port in dict.fromkeys(ports):
             if self._nodes[port.node].role.is_cloned:
                 continue
-            giver_rank = self._edges.get((port, mine.key.rank), mine.key.rank)
-            giver = segments[self._key_of(_Copy(port.node, giver_rank))]
+            giver = segments[self._giver(port, mine.key.rank)]
             if giver is mine:
                 continue
             mine.inputs.append(port)
             mine.waits_for.add(giver.key)
             if port not in giver.outputs:
                 giver.outputs.append(port)
+
+    def _giver(self, port: Port, rank: int) -> SegmentKey:
+        return self._key_of(_Copy(port.node, self._edges.get((port, rank), rank)))
+
+    # ---- what runs again ---------------------------------------------------------------------
+
+    def _run_again(self, segments: Mapping[SegmentKey, Segment], mine: Segment) -> None:
+        """Lets a backward segment's rank make again what that needs of the forward there."""
+        if mine.key.phase is Phase.FORWARD:
+            return
+        rank = mine.key.rank
+        outputs = [port for port in mine.inputs if self._runs_again(port, rank)]
+        again: set[int] = set()
+        inputs: dict[Port, None] = {}
+        stack = list(outputs)
+        while stack:
+            port = stack.pop()
+            if not self._runs_again(port, rank):
+                inputs[port] = None
+            elif port.node not in again:
+                again.add(port.node)
+                needed = self._ports([port.node])
+                stack += [each for each in needed if not self._nodes[each.node].role.is_cloned]
+        if not again:
+            return
+        for port in inputs:
+            giver = segments[self._giver(port, rank)]
+            if port not in giver.outputs:
+                giver.outputs.append(port)
+        nodes = [number for number in self._order if number in again]
+        mine.again = Again(nodes, sorted(inputs), outputs)
+
+    def _runs_again(self, port: Port, rank: int) -> bool:
+        is_of_forward = self._phases[port.node] is Phase.FORWARD
+        is_made_here = (port, rank) not in self._edges
+        return is_of_forward and is_made_here and self._nodes[port.node].can_run_again

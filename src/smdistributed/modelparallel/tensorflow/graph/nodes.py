@@ -64,6 +64,8 @@ class Node:
         takes_shape: it needs of its input the shape alone.
         reads, changes: the states that it touches, such as variables: keys.
         must_run: whether or not somebody needs a result: it changes something.
+        can_run_again: from the same inputs it makes the same results later in the step, and changes
+            nothing.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Node:
     reads: frozenset[Hashable] = frozenset()
     changes: frozenset[Hashable] = frozenset()
     must_run: bool = False
+    can_run_again: bool = False
 
 
 def ancestors(nodes: Sequence[Node], of: Sequence[int]) -> set[int]:

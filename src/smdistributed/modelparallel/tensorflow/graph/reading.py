@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry  # it is not public
 
 from smdistributed.modelparallel.tensorflow.graph.nodes import (
     EFFECTS,
@@ -74,6 +75,7 @@ class Reader:
         roles: by operation; reads of variables are `FREE` if nothing changes these.
         originals: by operation, of which its gradients are; or None.
         is_gradient: by operation, whether it was made by taking gradients.
+        can_run_again: by operation; see `Node`.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -105,6 +107,13 @@ class Reader:
             for told, original in zip(trace.gradients, self.originals, strict=True)
         ]
 
+        reading_only: set[str] | None = None
+        self.can_run_again: list[bool] = []
+        for number, op in enumerate(self.operations):
+            if op.op_def.is_stateful and reading_only is None and _functions_of(op.node_def):
+                reading_only = _reading_functions(graph.as_graph_def().library.function)
+            self.can_run_again.append(self._can_run_again(number, reading_only or set()))
+
     def port(self, tensor: Any) -> Port:
         """A tensor of the graph."""
         return Port(self.number_of[tensor.op.name], tensor.value_index)
@@ -134,6 +143,7 @@ class Reader:
                     reads=touch.reads,
                     changes=touch.changes,
                     must_run=self._must_run(number),
+                    can_run_again=self.can_run_again[number],
                 )
             )
         return _with_reads_at_home(nodes, returned)
@@ -180,6 +190,24 @@ class Reader:
             return True
         return bool(_has_effects(op)) and not self.touches[number].reads
 
+    def _can_run_again(self, number: int, reading_only: set[str]) -> bool:
+        """Not what is drawn, what changes something, or depends on what changes: it is kept.
+
+        Nor what is small: to keep it costs less than to make all that it is made of.
+
+        Args:
+            reading_only: names of functions that do nothing else to states.
+        """
+        op, touch = self.operations[number], self.touches[number]
+        if touch.changes or touch.reads & self.changed or op.type in _SHAPES:
+            return False
+        if all(_is_small(each) for each in op.outputs):
+            return False
+        if not op.op_def.is_stateful or op.type in _READS:
+            return True
+        called = _functions_of(op.node_def)
+        return bool(called) and called <= reading_only
+
     # ---- roles -------------------------------------------------------------------------------
 
     def _role(self, number: int, arguments: set[int]) -> Role:
@@ -209,10 +237,13 @@ class Reader:
             return False
         if op.type in _CHEAP_OF_VARIABLES:
             return True
-        return all(
-            output.shape.num_elements() is not None and output.shape.num_elements() <= _SMALL
-            for output in op.outputs
-        )
+        return all(_is_small(output) for output in op.outputs)
+
+
+def _is_small(tensor: Any) -> bool:
+    """Whether it is known to have few elements."""
+    count = None if tensor.dtype == tf.variant else tensor.shape.num_elements()
+    return count is not None and count <= _SMALL
 
 
 def _functions_of(node_def: Any) -> set[str]:
@@ -238,6 +269,33 @@ def _drawing_functions(functions: Iterable[Any]) -> set[str]:
         found |= more
         is_complete = not more
     return found
+
+
+def _reading_functions(functions: Iterable[Any]) -> set[str]:
+    """Those that, with all that they call, read states and do nothing else to them."""
+    found: set[str] = set()
+    calls: dict[str, set[str]] = {}
+    for each in functions:
+        name = each.signature.name
+        called = [_functions_of(node) for node in each.node_def]
+        calls[name] = set().union(*called)
+        if all(
+            node.op in _READS or callees or not _is_stateful(node.op)
+            for node, callees in zip(each.node_def, called, strict=True)
+        ):
+            found.add(name)
+    is_complete = False
+    while not is_complete:
+        left = {name for name in found if calls[name] <= found}
+        is_complete = left == found
+        found = left
+    return found
+
+
+def _is_stateful(kind: str) -> bool:
+    """Whether operations of a kind are."""
+    definition = op_def_registry.get(kind)
+    return definition is None or bool(definition.is_stateful)
 
 
 def _read_only_inputs(op: Any) -> set[int]:

@@ -95,14 +95,26 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         RuntimeError: it is called outside of a step.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, activation_checkpointing: bool = False, **kwargs: Any) -> None:
         """As of Keras.
 
+        Args:
+            activation_checkpointing: between the forward and the backward pass of a microbatch keep
+                what came from other ranks, and what is drawn, alone; the backward pass makes the
+                rest once more, with the same bits. Less memory, more computation (ours). The same
+                on all ranks.
+
         Raises:
-            TypeError: for a functional model.
+            TypeError: for a functional model; `activation_checkpointing` is no bool.
         """
         _refuse_functional(type(self), args, kwargs)
+        if not isinstance(activation_checkpointing, bool):
+            raise TypeError(
+                f"{type(self).__name__} got activation_checkpointing={activation_checkpointing!r};"
+                " expected True or False. With True all partitions recompute."
+            )
         super().__init__(*args, **kwargs)
+        object.__setattr__(self, "_smp_recomputes", activation_checkpointing)
         object.__setattr__(self, _HAS_BEGUN, True)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
-from smdistributed.modelparallel.tensorflow.graph.cutting import Segment, SegmentKey, cut
+from smdistributed.modelparallel.tensorflow.graph.cutting import Again, Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
 from smdistributed.modelparallel.tensorflow.graph.nodes import (
     EFFECTS,
@@ -125,12 +125,25 @@ def own_part(nodes: Sequence[Node], common: Common, returned: Iterable[Port]) ->
 
 @dataclasses.dataclass
 class _Part:
-    """A segment of this rank, in numbers of its own graph."""
+    """A segment of this rank, in numbers of its own graph; see `Segment`."""
 
     key: SegmentKey
     numbers: list[int]
     inputs: list[Port]
     outputs: list[Port]
+    again: Again | None
+
+    def taken(self) -> list[Port]:
+        """The tensors that it gets from other segments, and does not make again."""
+        if self.again is None:
+            return self.inputs
+        made = set(self.again.outputs)
+        left = [port for port in self.inputs if port not in made]
+        return list(dict.fromkeys([*left, *self.again.inputs]))
+
+    def all_numbers(self) -> list[int]:
+        """Of what runs, again included."""
+        return self.numbers if self.again is None else [*self.again.nodes, *self.numbers]
 
 
 class _Builder:
@@ -143,6 +156,7 @@ class _Builder:
         own: what is its own.
         returned: tensors that the step returns here, each once.
         rank: in the pipeline.
+        recomputes: backward segments run again what they need of the forward.
     """
 
     def __init__(
@@ -154,6 +168,7 @@ class _Builder:
         own: Own,
         returned: Sequence[Port],
         rank: int,
+        recomputes: bool,
     ) -> None:
         self._reader = reader
         self._nodes = nodes
@@ -162,7 +177,7 @@ class _Builder:
         self._returned = returned
         self._rank = rank
         self._to_common = common.to_common()
-        self.plan = cut(self._common_nodes(), len(wanted), wanted)
+        self.plan = cut(self._common_nodes(), len(wanted), wanted, recomputes)
         self._require_movable()
         self._parts = {
             key: self._part(segment)
@@ -210,6 +225,14 @@ class _Builder:
             [self._common.numbers[each] for each in segment.nodes],
             [self._local(port) for port in segment.inputs],
             [self._local(port) for port in segment.outputs],
+            None if segment.again is None else self._again(segment.again),
+        )
+
+    def _again(self, again: Again) -> Again:
+        return Again(
+            [self._common.numbers[each] for each in again.nodes],
+            [self._local(port) for port in again.inputs],
+            [self._local(port) for port in again.outputs],
         )
 
     # ---- what is this rank's own -------------------------------------------------------------
@@ -304,15 +327,13 @@ class _Builder:
         calls: dict[Hashable, SegmentCall] = {}
         for key in sorted(self._parts):
             part = self._parts[key]
-            call, arguments = functions.make(
-                f"smp_{key.phase.name.lower()}_{key.level}", part.numbers, part.inputs, part.outputs
-            )
+            call, arguments = self._call(functions, part)
             inputs: list[Source] = [
-                received[port] if port in received else Kept(slots[port]) for port in part.inputs
+                received[port] if port in received else Kept(slots[port]) for port in part.taken()
             ]
             inputs += [Argument(self._argument_index(port)) for port in arguments]
             needed_later = {
-                port for other in self._parts.values() if other.key > key for port in other.inputs
+                port for other in self._parts.values() if other.key > key for port in other.taken()
             }
             keeps = []
             for output, port in enumerate(part.outputs):
@@ -335,6 +356,29 @@ class _Builder:
                 awaits_room=room.get(str(key), ()),
             )
         return calls
+
+    def _call(self, functions: SegmentFunctions, part: _Part) -> tuple[Any, list[Port]]:
+        """Of a segment; it takes what the segment gets, and then arguments of the step, these."""
+        name = f"smp_{part.key.phase.name.lower()}_{part.key.level}"
+        call, arguments = functions.make(name, part.numbers, part.inputs, part.outputs)
+        again = part.again
+        if again is None:
+            return call, arguments
+        # A function of its own: so the other one is the same as without recomputation, and
+        # TensorFlow, which rewrites functions, makes no other bits of it.
+        make, needed = functions.make(f"{name}_again", again.nodes, again.inputs, again.outputs)
+        arguments_of_call, arguments = arguments, list(dict.fromkeys([*needed, *arguments]))
+        ports = [*part.taken(), *arguments]
+        place = {port: number for number, port in enumerate([*ports, *again.outputs])}
+        for_make = [place[port] for port in [*again.inputs, *needed]]
+        for_call = [place[port] for port in [*part.inputs, *arguments_of_call]]
+
+        def both(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            there = [*tensors, *make([tensors[number] for number in for_make])]
+            results: list[tf.Tensor] = call([there[number] for number in for_call])
+            return results
+
+        return both, arguments
 
     def _edges(self) -> dict[int, Any]:
         return dict(enumerate(self.plan.edges))
@@ -371,7 +415,7 @@ class _Builder:
 
     def touched(self) -> tuple[list[State], list[State]]:
         """The states that segments of this rank use; and of these, those that they change."""
-        numbers = [number for part in self._parts.values() for number in part.numbers]
+        numbers = [number for part in self._parts.values() for number in part.all_numbers()]
         cloned = [
             each for each in ancestors(self._nodes, numbers) if self._nodes[each].role.is_cloned
         ]
@@ -416,10 +460,11 @@ class _Builder:
     def _seconds(self, segment: Segment) -> float:
         """A guess that is the same on all ranks: shapes of the common part are."""
         elements = 0
-        for number in segment.nodes:
+        numbers = [*(segment.again.nodes if segment.again else ()), *segment.nodes]
+        for number in numbers:
             for output in self._reader.operations[self._common.numbers[number]].outputs:
                 elements += output.shape.num_elements() or 1
-        return 1e-4 + 1e-5 * len(segment.nodes) + 1e-9 * elements
+        return 1e-4 + 1e-5 * len(numbers) + 1e-9 * elements
 
 
 def build(
@@ -433,6 +478,7 @@ def build(
     config: Config,
     number: int,
     name: str,
+    recomputes: bool = False,
 ) -> tuple[Program, list[State]]:
     """The program of one rank, and the states that it uses.
 
@@ -445,8 +491,9 @@ def build(
         rank: in the pipeline.
         number: of the program, the same on all ranks.
         name: of the step function.
+        recomputes: backward segments run again what they need of the forward.
     """
-    builder = _Builder(reader, nodes, common, wanted, own, returned, rank)
+    builder = _Builder(reader, nodes, common, wanted, own, returned, rank, recomputes)
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in reader.trace.arguments]
     tensors = [reader.tensor(port) for port in returned]
     used, changed = builder.touched()

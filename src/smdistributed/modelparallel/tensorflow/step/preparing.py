@@ -157,7 +157,9 @@ class _Preparing:
         unique = list(dict.fromkeys(returned))
         to_common = common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
-        wanted = [[Port(*each) for each in theirs] for theirs in self._agree("cuts", mine)]
+        everyone = self._agree("cuts", (mine, self._recomputes))
+        self._require_one_way([recomputes for _, recomputes in everyone])
+        wanted = [[Port(*each) for each in theirs] for theirs, _ in everyone]
         number = self._pipeline.next_number()
 
         def built() -> tuple[Program, list[State]]:
@@ -336,6 +338,7 @@ class _Preparing:
                 pipeline.job.config,
                 number,
                 self._name_with_arguments(),
+                self._recomputes,
             )
         except StateCrossing as error:
             one, other = nodes[error.one].name, nodes[error.other].name
@@ -354,6 +357,10 @@ class _Preparing:
             self._pipeline.refuse(error)
             raise
 
+    @property
+    def _recomputes(self) -> bool:
+        return self._model is not None and self._model._smp_recomputes
+
     # ---- with the others ---------------------------------------------------------------------
 
     @property
@@ -363,6 +370,16 @@ class _Preparing:
     def _agree(self, what: str, value: Any) -> list[Any]:
         does = f"{what} step {self._name_with_arguments()}"
         return self._pipeline.driver.agree(does, value)
+
+    def _require_one_way(self, recomputes: Sequence[bool]) -> None:
+        for rank, theirs in zip(self._ranks, recomputes, strict=True):
+            if theirs is not recomputes[0]:
+                raise SMDDPMismatch(
+                    f"step {self._name}: the model of rank {self._ranks[0]} has"
+                    f" activation_checkpointing={recomputes[0]}, and that of rank {rank} has"
+                    f" {theirs}; expected the same on all ranks of a pipeline. Write the same in"
+                    " super().__init__() on all of them."
+                )
 
     def _name_with_arguments(self) -> str:
         """So that ranks with different signatures differ, and say in what."""

@@ -41,15 +41,27 @@ class Written:
     def port(self, name: str) -> Any:
         return Port(self._numbers[name])
 
-    def cut(self, ranks: int, *wanted: str) -> Any:
+    def cut(self, ranks: int, *wanted: str, recomputes: bool = False) -> Any:
         """The plan; `wanted` are names by rank, apart by blanks."""
         ports = [[self.port(name) for name in each.split()] for each in wanted]
-        return CUTTING.cut(self.nodes, ranks, ports or [[]] * ranks)
+        return CUTTING.cut(self.nodes, ranks, ports or [[]] * ranks, recomputes)
 
     def segments(self, plan: Any) -> dict[str, str]:
         return {
             str(key): " ".join(self.nodes[each].name for each in segment.nodes)
             for key, segment in plan.segments.items()
+        }
+
+    def again(self, plan: Any) -> dict[str, tuple[str, str, str]]:
+        """By segment before which something runs again: what, from what, and to make what."""
+        return {
+            str(key): (
+                " ".join(self.nodes[each].name for each in segment.again.nodes),
+                " ".join(self.nodes[each.node].name for each in segment.again.inputs),
+                " ".join(self.nodes[each.node].name for each in sorted(segment.again.outputs)),
+            )
+            for key, segment in plan.segments.items()
+            if segment.again
         }
 
     def edges(self, plan: Any) -> list[str]:
@@ -89,6 +101,46 @@ def test_two_layers() -> None:
     assert graph.edges(plan) == ["h: 0 to 1", "y: 1 to 0", "dh: 1 to 0"]
     backward = next(each for key, each in plan.segments.items() if str(key) == "B1@1")
     assert set(backward.inputs) == {graph.port("y"), graph.port("h")}, "weights are not kept"
+
+
+def deep(**kwargs: Any) -> Written:
+    """Three operations on each of two ranks, and their gradients, which need what went in."""
+    graph = Written()
+    graph.add("x", role=ARGUMENT)
+    graph.add("w", role=FREE)
+    names = [f"{name}{home}" for home in range(2) for name in "abc"]
+    for name, needed in zip(names, ["x", *names], strict=False):
+        mine = {"can_run_again": True, **(kwargs if name[0] == "b" else {})}
+        graph.add(name, needed, "w", home=int(name[1]), **mine)
+    gradients = [f"d{name}" for name in names[::-1]]
+    needed_by = [*names[-2::-1], "x"]
+    given_to = [names[-1], *gradients[:-1]]
+    for name, needed, given in zip(names[::-1], needed_by, given_to, strict=True):
+        graph.gradient(f"d{name}", needed, given, home=int(name[1]))
+    return graph
+
+
+def test_a_backward_runs_again_what_it_needs_of_the_forward_of_its_rank() -> None:
+    graph = deep()
+    kept = graph.cut(2, "da0", "c1")
+    plan = graph.cut(2, "da0", "c1", recomputes=True)
+    assert graph.again(kept) == {}
+    assert graph.again(plan) == {
+        "B1@1": ("a1 b1 c1", "c0", "a1 b1 c1"),  # c0 came from rank 0
+        "B2@0": ("a0 b0", "", "a0 b0"),
+    }
+    for segment in plan.segments.values():
+        segment.again = None
+    assert plan == kept, "all else is the same"
+
+
+def test_what_cannot_run_again_is_kept() -> None:
+    graph = deep(can_run_again=False)
+    plan = graph.cut(2, "da0", "c1", recomputes=True)
+    assert graph.again(plan) == {
+        "B1@1": ("a1 c1", "c0 b1", "a1 c1"),
+        "B2@0": ("a0", "", "a0"),
+    }
 
 
 def test_what_nobody_wants_does_not_run() -> None:
@@ -279,6 +331,7 @@ def _random_nodes(chance: random.Random, ranks: int) -> list[Any]:
                 reads=frozenset(() if is_changing else touched),
                 changes=frozenset(touched if is_changing else ()),
                 must_run=bool(touched) and is_changing,
+                can_run_again=not touched and number % 4 != 3,
             )
         )
     return nodes
@@ -327,7 +380,12 @@ class _Ranks:
     def call(self, key: Any, microbatch: int) -> None:
         segment = self._plan.segments[key]
         there = self.there[key.rank][microbatch]
-        has = {port: there[port] for port in segment.inputs}
+        again = segment.again or CUTTING.Again([], [], [])
+        has = {port: there[port] for port in again.inputs}
+        for number in again.nodes:
+            has[Port(number)] = self._run(number, has, microbatch, key.rank)
+        has = {port: has[port] for port in again.outputs}
+        has |= {port: there[port] for port in segment.inputs if port not in has}
         for number in segment.nodes:
             has[Port(number)] = self._run(number, has, microbatch, key.rank)
         for port in segment.outputs:
@@ -349,7 +407,7 @@ class _Ranks:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_random_graphs_cut_give_what_they_give_whole(schedule: str) -> None:
-    num_crossing = 0
+    num_crossing = num_again = 0
     for seed in range(300):
         chance = random.Random(seed)
         ranks = chance.randint(1, 4)
@@ -359,10 +417,11 @@ def test_random_graphs_cut_give_what_they_give_whole(schedule: str) -> None:
             for _ in range(ranks)
         ]
         try:
-            plan = CUTTING.cut(nodes, ranks, wanted)
+            plan = CUTTING.cut(nodes, ranks, wanted, recomputes=bool(seed % 2))
         except CUTTING.StateCrossing:
             num_crossing += 1
             continue
+        num_again += any(segment.again for segment in plan.segments.values())
         whole, states = _whole(nodes)
         mine = _run_in_order(nodes, plan, ranks, schedule, chance)
         for rank, ports in enumerate(wanted):
@@ -379,6 +438,7 @@ def test_random_graphs_cut_give_what_they_give_whole(schedule: str) -> None:
             owners = range(ranks) if state[0] == EVERYWHERE else [state[0]]
             assert all(state in mine.states[rank] for rank in owners), (seed, state)
     assert num_crossing < 60, "most graphs are cut"
+    assert num_again > 30, "many run something again"
 
 
 def _run_in_order(
