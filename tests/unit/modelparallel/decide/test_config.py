@@ -285,6 +285,12 @@ def test_one_property_says_whether_there_are_replicas(config: Config, has_replic
     assert config.data_parallel == has_replicas
 
 
+@pytest.mark.parametrize("pipeline", ["zero_bubble", "auto", "1f1b"])
+def test_with_tensorflow_schedules_are_those_of_pytorch(pipeline: str) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline.*in: \[interleaved, simple, _only_f"):
+        _tensorflow({"pipeline": pipeline, "partitions": 2})
+
+
 def test_with_tensorflow_ddp_is_called_horovod() -> None:
     with pytest.raises(ConfigError, match="PyTorch only, set `horovod: True`"):
         _tensorflow(DDP)
