@@ -93,6 +93,7 @@ class Driver:
         failure: of the last step that failed, in words: class and text, beginning with the rank
             where it was.
         otherwise: on rank 0, the ranks whose mark in the last step was another than its own.
+        num_failures: how often something has failed here that the other ranks hear of.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Driver:
         self._records: list[StepRecord] | None = None
         self.failure = ""
         self.otherwise: list[int] = []
+        self.num_failures = 0
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -353,6 +355,7 @@ class Driver:
         """
         with self._lock:
             self._mail.begin(lambda *_: None)
+            self.num_failures += 1
             self.failure = self._text_for_others(error)
             self._mail.tell_abort(self.failure)
             self._mail.end()
@@ -377,6 +380,7 @@ class Driver:
         try:
             yield
         except BaseException as raised:
+            self.num_failures += 1
             error = self._cause_of(raised)
             self._tell(error)
             located = self._located(error)
