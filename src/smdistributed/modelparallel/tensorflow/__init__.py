@@ -15,6 +15,7 @@ Each folder is a room, and its docstring says what to read first:
 | Room | Question |
 | --- | --- |
 | `step` | What does a call of a step function do? |
+| `training` | How do Keras' own loops train and use a model? |
 | `model` | What is a model whose parts are on several ranks? |
 | `run` | How does a rank run its part of a step? |
 | `graph` | How is a step traced, decided on and cut? |

@@ -67,12 +67,7 @@ def one_step(model: Model) -> float:
 
 def check_what_needs_the_whole_model_says_so(rank: int, size: int) -> None:
     with job(partitions=size) as model:
-        model.compile("sgd", "mse")
         for name, arguments in (
-            ("fit", (BATCH, BATCH)),
-            ("evaluate", (BATCH, BATCH)),
-            ("predict", (BATCH,)),
-            ("train_on_batch", (BATCH, BATCH)),
             ("get_weights", ()),
             ("save_weights", ("x.weights.h5",)),
             ("save", ("x.keras",)),

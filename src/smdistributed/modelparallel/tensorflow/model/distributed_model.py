@@ -132,6 +132,8 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         if _is_symbolic(args, kwargs):
             with without_values(self._smp_book), tracing():
                 return super().__call__(*args, **kwargs)
+        if self._smp_calls_are_steps:
+            return self._smp_call_in_step(args, kwargs)
         if state.job.config.partitions > 1:
             raise RuntimeError(
                 f"{type(self).__name__} was called outside of a step; expected a call in a function"
@@ -177,6 +179,9 @@ class DistributedModel(WholeModel, metaclass=_Meta):
     @property
     def losses(self) -> list[Any]:
         """Of the whole model: Keras 3 finds regularizers in the lists of variables."""
+        called = self._smp_training.losses
+        if called is not None and current_trace() is None:
+            return called
         with self._smp_private.showing_all():
             return list(super().losses)
 

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.training.keras_model import TrainedModel
 from smdistributed.modelparallel.tensorflow.variables import (
     is_elsewhere,
     tracing,
@@ -25,21 +26,11 @@ from smdistributed.modelparallel.tensorflow.variables import (
 
 __all__ = ["WholeModel"]
 
-_LOOP = (
-    "a loop over the batches that calls a function with @smp.step and"
-    " optimizer.apply_gradients(), see docs/model_parallel_tensorflow.md"
-)
 _OWNER = (
     "the variables that are here, `model.variables`, on each rank: their numpy() and assign(), and"
     " smp.send() or smp.allgather() to bring values together"
 )
 _INSTEAD = {
-    "fit": _LOOP,
-    "evaluate": _LOOP,
-    "predict": _LOOP,
-    "train_on_batch": _LOOP,
-    "test_on_batch": _LOOP,
-    "predict_on_batch": _LOOP,
     "get_weights": _OWNER,
     "save": _OWNER,
     "save_weights": _OWNER,
@@ -52,7 +43,7 @@ _ONLY_BEFORE = {
 }
 
 
-class WholeModel(tf.keras.Model):  # type: ignore[misc] # no types
+class WholeModel(TrainedModel):
     """A Keras model whose methods for the whole model know that it may be cut."""
 
 

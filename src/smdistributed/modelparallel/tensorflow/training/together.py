@@ -1,0 +1,58 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a pipeline begin and end a method of Keras together, or hear why one cannot.
+
+Between steps Keras runs code of the user's: callbacks, generators. Where that fails on one rank,
+the others wait in the next step for that rank, so it tells them.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
+from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
+
+__all__ = ["end_of_data", "together"]
+
+
+@contextlib.contextmanager
+def together(pipeline: Pipeline, method: str, facts: str) -> Iterator[None]:
+    """While it is open, this rank is in a method that all ranks of its pipeline are in.
+
+    Args:
+        method: its name.
+        facts: what it was called with and must be the same on these ranks, in words.
+
+    Raises:
+        SMDDPMismatch: another rank calls another method, or with other facts; or it has left the
+            method while this one has steps to run.
+        Exception: what is raised while it is open; the other ranks end with it, too.
+    """
+    driver = pipeline.driver
+    before = driver.num_failures
+    try:
+        driver.agree(f"begins {method}({facts})", None)
+        yield
+        driver.agree(f"ends {method}()", None)
+    except BaseException as error:
+        if driver.num_failures == before:  # else the others have heard of it
+            pipeline.refuse(error)
+        tell_replicas(pipeline.job, error)
+        raise
+
+
+def end_of_data(pipeline: Pipeline) -> None:
+    """This rank has no batch left in this pass over its data; the others have none, either.
+
+    Raises:
+        SMDDPMismatch: another rank has one.
+    """
+    pipeline.driver.agree(
+        "has no batch left in this epoch (all ranks of a replica need the same number: read the"
+        " same files, with drop_remainder=True)",
+        None,
+    )

@@ -1,0 +1,73 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks of test_fit.py run: something goes wrong on one of them in `fit`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+VICTIM = 1
+
+
+def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: int) -> list[Any]:
+    """By fault, class, text and seconds of what ended `fit` here; then one that goes well."""
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    import fit_ranks as real
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    told = []
+    with real.models(world_size, joined=world_size // partitions) as (model, _):
+        for fault in faults:
+            what = globals()[f"_{fault}"]
+            told.append(_told_by(lambda what=what: _fit(real, model, lambda: what(rank))))
+            time.sleep(0.6)  # a second interrupt must not hit what follows
+            if world_size == partitions and fault != "killed":  # a replica's group has ended
+                _fit(real, model, lambda: None)
+    return told
+
+
+def _told_by(call: Callable[[], Any]) -> tuple[str, str, float]:
+    begin = time.monotonic()
+    try:
+        call()
+    except BaseException as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+    raise AssertionError("fit has ended well")
+
+
+def _fit(real: Any, model: Any, happen: Callable[[], None]) -> None:
+    """Something happens after the second batch."""
+    import tensorflow as tf
+
+    class Happening(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 1:
+                happen()
+
+    model.fit(real.X, real.Y, batch_size=real.BATCH, verbose=0, callbacks=[Happening()])
+
+
+def _raised(rank: int) -> None:
+    if rank == VICTIM:
+        raise LookupError("a callback does not find its file")
+
+
+def _interrupted(rank: int) -> None:
+    """The victim, while it waits in its third step for rank 0, which sleeps."""
+    if rank == VICTIM:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    if rank == 0:
+        time.sleep(1.5)
+
+
+def _killed(rank: int) -> None:
+    if rank == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL)

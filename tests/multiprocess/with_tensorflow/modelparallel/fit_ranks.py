@@ -1,0 +1,270 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_fit.py run: Keras' loops of a cut model, beside those of plain Keras.
+
+The reference is plain Keras in one process, whose `train_step` goes through the microbatches one by
+one and averages their gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
+
+__all__ = ["around_checks"]
+
+MICROBATCHES = 2
+ROWS, BATCH, EPOCHS = 40, 8, 4  # 20 steps
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((ROWS, 6)).astype(np.float32)
+Y = RANDOM.integers(0, 3, ROWS)
+WEIGHTS = RANDOM.random(ROWS).astype(np.float32)
+LAYERS = tf.keras.layers
+PARTITIONS = int(os.environ.get("SMP_TEST_PARTITIONS", "2"))
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.02),
+    "adamw": lambda: tf.keras.optimizers.AdamW(0.02),
+    "momentum": lambda: tf.keras.optimizers.SGD(0.05, momentum=0.9),
+}
+OPTIMIZER = OPTIMIZERS[os.environ.get("SMP_TEST_OPTIMIZER", "adam")]
+STEPS_PER_EXECUTION = int(os.environ.get("SMP_TEST_STEPS_PER_EXECUTION", "1"))
+
+
+def network(base: type, *, norm: bool = True) -> Any:
+    """A model of either kind. The statistics of a normalization are each replica's own."""
+
+    class Network(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = LAYERS.Dense(7, activation="tanh", kernel_regularizer="l2")
+            self.norm = LAYERS.BatchNormalization() if norm else LAYERS.Dense(7)
+            self.second = LAYERS.Dense(9, activation="tanh")
+            self.last = LAYERS.Dense(3)
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            x = self.norm(self.first(x), **({"training": training} if norm else {}))
+            return self.last(self.second(x))
+
+    return Network()
+
+
+class Microbatched(tf.keras.Model):  # type: ignore[misc] # Keras has no types
+    """Plain Keras that trains as a pipeline of `pieces` microbatches does."""
+
+    pieces = MICROBATCHES
+
+    def train_step(self, data: Any) -> Any:
+        """The mean of losses and gradients of the microbatches; metrics of the whole batch."""
+        x, y, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+        columns = [[None] * self.pieces if a is None else tf.split(a, self.pieces) for a in data]
+        columns += [[None] * self.pieces] * (3 - len(columns))
+        losses, outputs, gradients = [], [], []
+        for x_i, y_i, weights_i in zip(*columns, strict=True):
+            with tf.GradientTape() as tape:
+                outputs.append(self(x_i, training=True))
+                losses.append(self.compute_loss(x_i, y_i, outputs[-1], weights_i))
+            gradients.append(tape.gradient(losses[-1], self.trainable_variables))
+        means = [tf.add_n(each) / self.pieces for each in zip(*gradients, strict=True)]
+        self.optimizer.apply_gradients(zip(means, self.trainable_variables, strict=True))
+        if hasattr(self, "_loss_tracker"):  # Keras 3; in tf-keras the loss does this
+            self._loss_tracker.update_state(tf.add_n(losses) / self.pieces, tf.shape(x)[0])
+        return self.compute_metrics(x, y, tf.concat(outputs, 0), sample_weight=weights)
+
+
+def compiled(model: Any, **arguments: Any) -> Any:
+    """The model, compiled alike."""
+    model.compile(
+        OPTIMIZER(),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        weighted_metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="weighted")],
+        steps_per_execution=STEPS_PER_EXECUTION,
+        **arguments,
+    )
+    return model
+
+
+@contextlib.contextmanager
+def models(size: int, *, joined: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A cut model, and the reference, which begins with the same values; compiled.
+
+    Args:
+        joined: the reference trains on the batches of so many replicas at once.
+    """
+    partitions = size // joined
+    smp.init({"microbatches": MICROBATCHES, "partitions": partitions, "horovod": joined > 1})
+    try:
+        tf.keras.utils.set_random_seed(1)
+        reference = network(Microbatched, norm=joined == 1)
+        reference.pieces = MICROBATCHES * joined
+        reference(X[:BATCH])
+        model = network(smp.DistributedModel, norm=joined == 1)
+        model.build((None, 6))
+        if not model.variables:  # Keras 3 builds such models when they are called
+            model(tf.keras.Input((6,)))
+        model.set_weights(reference.get_weights())
+        yield compiled(model), compiled(reference)
+    finally:
+        smp.reset()
+        gc.collect()
+
+
+class RequireOwn(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """In the middle of `fit` a rank has values and slots of its own variables alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Looks at all variables, and at those of the optimizer."""
+        self.times += 1
+        model = self.model
+        foreign = [each for each in model.smp_all_variables if is_elsewhere(each)]
+        assert foreign or smp.pp_size() == 1
+        for each in map(raw, foreign):
+            if tf.raw_ops.VarIsInitializedOp(resource=each.handle):
+                value = tf.raw_ops.ReadVariableOp(resource=each.handle, dtype=each.dtype)
+                assert tf.size(value) == 0, each.path
+        own = sum(int(np.prod(each.shape)) for each in model.trainable_variables)
+        variables = model.optimizer.variables
+        variables = variables() if callable(variables) else variables
+        slots = sum(int(np.prod(each.shape)) for each in variables)
+        assert slots - 2 <= 2 * own, [each.name for each in variables]
+
+
+def require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
+    """The same history, and the same values of the variables that are here."""
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], 1e-5, 1e-6, err_msg=name)
+    pairs = list(zip(model.smp_all_variables, reference.variables, strict=True))
+    for mine, other in pairs:
+        if not is_elsewhere(mine):
+            np.testing.assert_allclose(np.asarray(mine), np.asarray(other), 1e-5, 1e-6)
+
+
+def callbacks() -> list[Any]:
+    """Callbacks that decide from what is logged."""
+    of_keras = tf.keras.callbacks
+    return [
+        of_keras.LearningRateScheduler(lambda epoch, rate: float(rate) * 0.95),
+        of_keras.ReduceLROnPlateau(monitor="val_loss", patience=1, min_delta=9.0, cooldown=0),
+        of_keras.EarlyStopping(monitor="val_loss", patience=9, restore_best_weights=True),
+    ]
+
+
+def check_fit_is_as_plain_keras(rank: int, size: int) -> None:
+    with models(size) as (model, reference):
+        arguments = {"epochs": EPOCHS, "batch_size": BATCH, "verbose": 0, "shuffle": False}
+        arguments |= {"sample_weight": WEIGHTS, "validation_data": (X[:16], Y[:16], WEIGHTS[:16])}
+        expected = reference.fit(X, Y, callbacks=callbacks(), **arguments)
+        looking = RequireOwn()
+        found = model.fit(X, Y, callbacks=[*callbacks(), looking], **arguments)
+        assert looking.times * STEPS_PER_EXECUTION >= ROWS // BATCH * EPOCHS
+        require_as(model, reference, found.history, expected.history)
+
+        arguments = {"batch_size": BATCH, "verbose": 0, "class_weight": {0: 2.0, 1: 0.5, 2: 1.0}}
+        expected = reference.fit(X, Y, shuffle=False, **arguments)
+        found = model.fit(X, Y, shuffle=False, **arguments)
+        require_as(model, reference, found.history, expected.history)
+        _check_what_does_not_divide(model, reference)
+        if STEPS_PER_EXECUTION == 1:  # else tf-keras wants as many batches
+            _check_single_batches(model, reference)
+
+
+def _check_what_does_not_divide(model: Any, reference: Any) -> None:
+    """5 rows, and 3 and 2: exact."""
+    for size in (3, 32):
+        arguments = {"batch_size": size, "verbose": 0}
+        found = model.evaluate(X[:5], Y[:5], sample_weight=WEIGHTS[:5], **arguments)
+        expected = reference.evaluate(X[:5], Y[:5], sample_weight=WEIGHTS[:5], **arguments)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+        found, expected = (each.predict(X[:5], **arguments) for each in (model, reference))
+        assert found.shape == (5, 3)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+def _check_single_batches(model: Any, reference: Any) -> None:
+    for name, arguments in (
+        ("train_on_batch", (X[:BATCH], Y[:BATCH])),
+        ("test_on_batch", (X[:3], Y[:3])),
+        ("predict_on_batch", (X[:3],)),
+    ):
+        found, expected = (getattr(each, name)(*arguments) for each in (model, reference))
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6, err_msg=name)
+
+
+def check_what_fit_refuses(rank: int, size: int) -> None:
+    with models(size) as (model, _):
+
+        def refused(kind: type[Exception], *args: Any, **kwargs: Any) -> str:
+            return raised(kind, model.fit, *args, verbose=0, **kwargs)
+
+        text = refused(ValueError, X[:37], Y[:37], batch_size=BATCH)
+        assert "argument x: the last batch of its 37 rows in batches of 8 has size 5" in text, text
+        assert "not divisible by 2 microbatches" in text, text
+        text = refused(ValueError, X, Y, batch_size=BATCH, validation_data=(X[:5], Y[:5]))
+        assert "argument validation_data: batches of its 5 rows have size 5" in text, text
+        text = refused(ValueError, tf.data.Dataset.from_tensor_slices((X, Y)).batch(5, True))
+        assert "argument x: its batches have size 5" in text, text
+        text = refused(NotImplementedError, X, Y, callbacks=[_saving()])
+        assert "the callback ModelCheckpoint saves the model" in text, text
+        assert smp.state.model is model
+        everyone = smp.allgather(len(model.trainable_variables), smp.MP_GROUP)
+        assert len(set(everyone)) == 1, "nothing has been decided before these errors"
+
+        model.compile("sgd", tf.keras.losses.MeanSquaredError(reduction="sum"))
+        text = refused(ValueError, X, X[:, :3], batch_size=BATCH)
+        assert "is not averaged over a batch" in text, text
+        compiled(model, jit_compile=True)
+        assert not model.jit_compile
+        text = str(refused(Exception, X[: 8 if rank == 0 else 16], Y[: 8 if rank == 0 else 16]))
+        assert "begins fit(8 rows" in text, text
+        assert "begins fit(16 rows" in text, text
+
+
+def _saving() -> Any:
+    return tf.keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
+
+
+def check_ranks_with_different_numbers_of_batches(rank: int, size: int) -> None:
+    with models(size) as (model, _):
+        rows = ROWS if rank == 0 else ROWS - BATCH
+        data = tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(BATCH, True)
+        text = raised(Exception, model.fit, data, verbose=0)
+        assert "has no batch left in this epoch" in text, text
+        assert "drop_remainder=True" in text, text
+
+
+def check_replicas_train_as_one(rank: int, size: int) -> None:
+    joined = size // PARTITIONS
+    with models(size, joined=joined) as (model, reference):
+        of_each = BATCH // joined
+
+        def mine(data: Any) -> Any:
+            rows = data.reshape(-1, joined, of_each, *data.shape[1:])[:, smp.dp_rank()]
+            return rows.reshape(-1, *data.shape[1:])
+
+        arguments = {"epochs": 2, "verbose": 0, "shuffle": False}
+        expected = reference.fit(
+            X, Y, sample_weight=WEIGHTS, batch_size=BATCH, callbacks=callbacks()[:1],
+            validation_data=(X[:16], Y[:16]), validation_batch_size=16, **arguments,
+        )  # fmt: skip
+        found = model.fit(
+            *map(mine, (X, Y)), sample_weight=mine(WEIGHTS), batch_size=of_each,
+            callbacks=callbacks()[:1], validation_data=(mine(X[:16]), mine(Y[:16])),
+            validation_batch_size=16, **arguments,
+        )  # fmt: skip
+        require_as(model, reference, found.history, expected.history)

@@ -1,0 +1,97 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training by Keras' own loops, of a model whose parts are on several ranks.
+
+Source: TensorFlow modelparallel specification, section 5.4.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine_speed import scaled
+from tensorflow_harness import run_tensorflow_ranks
+
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+
+CHECKS = Checks(Path(__file__).with_name("fit_ranks.py"))
+FAULTS = Path(__file__).with_name("fit_fault_ranks.py")
+REPLICAS = "check_replicas_train_as_one"
+OF_PIPELINES = [name for name in CHECKS.names if name != REPLICAS]
+AS_PLAIN = "check_fit_is_as_plain_keras"
+SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
+
+
+@pytest.mark.parametrize("name", OF_PIPELINES)
+def test_fit(name: str) -> None:
+    CHECKS.require(name, 2, OF_PIPELINES)
+
+
+def test_fit_by_tf_keras() -> None:
+    CHECKS.require(AS_PLAIN, 2, [AS_PLAIN], TF_USE_LEGACY_KERAS="1")
+
+
+def test_replicas() -> None:
+    CHECKS.require(REPLICAS, 2, [REPLICAS], SMP_TEST_PARTITIONS="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "momentum"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("is_legacy", [0, 1])
+def test_fit_in_all_ways(is_legacy: int, ranks: int, optimizer: str, steps: int) -> None:
+    env = {"TF_USE_LEGACY_KERAS": str(is_legacy), "SMP_TEST_OPTIMIZER": optimizer}
+    env["SMP_TEST_STEPS_PER_EXECUTION"] = str(steps)
+    CHECKS.require(AS_PLAIN, ranks, [AS_PLAIN], **env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_legacy", [0, 1])
+def test_two_replicas_of_two_partitions(is_legacy: int) -> None:
+    CHECKS.require(REPLICAS, 4, [REPLICAS], TF_USE_LEGACY_KERAS=str(is_legacy))
+
+
+def _told(faults: list[str], ranks: int, **env: str) -> list[list[Any]]:
+    """By fault, what the surviving ranks were told."""
+    outcomes = run_tensorflow_ranks(
+        f"{FAULTS}:run_faults",
+        ranks,
+        faults,
+        2,
+        env={"SMDDP_TIMEOUT_SECONDS": str(scaled(60.0)), **env},
+        check=False,
+        deadline_s=DEADLINE_S,
+    )
+    survivors = [each for rank, each in enumerate(outcomes) if "killed" not in faults or rank != 1]
+    for each in survivors:
+        assert each.ok, each
+    told = [list(each) for each in zip(*(each.value for each in survivors), strict=True)]
+    assert all(after_s < SOON_S for each in told for _, _, after_s in each), told
+    return told
+
+
+@pytest.mark.parametrize("is_legacy", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_something_goes_wrong_on_one_rank(is_legacy: int) -> None:
+    env = {"TF_USE_LEGACY_KERAS": str(is_legacy)}
+    faults = ["raised", "interrupted"]
+    raised, interrupted = _told(faults, 2, **env)
+    for _, text, _ in raised:
+        assert "a callback does not find its file" in text, raised
+    assert raised[1][0] == "LookupError"
+    assert "rank 1" in raised[0][1], raised
+    for kind, text, _ in interrupted:
+        assert "KeyboardInterrupt" in kind + text or "interrupted by its user" in text, interrupted
+    ((kind, text, _),) = _told(["killed"], 2, **env)[0]
+    assert "PeerLost" in kind + text, text
+
+
+@pytest.mark.slow
+def test_a_callback_raises_on_one_replica() -> None:
+    (raised,) = _told(["raised"], 4)
+    for _, text, _ in raised:
+        assert "a callback does not find its file" in text, raised
