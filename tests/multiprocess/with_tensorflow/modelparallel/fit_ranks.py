@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
@@ -246,6 +247,19 @@ def check_ranks_with_different_numbers_of_batches(rank: int, size: int) -> None:
         text = raised(Exception, model.fit, data, verbose=0)
         assert "has no batch left in this epoch" in text, text
         assert "drop_remainder=True" in text, text
+
+
+def check_rows_are_shuffled_alike(rank: int, size: int) -> None:
+    with models(size) as (model, _):
+        context.context()._set_global_seed(None)  # which no script has set, then
+        arguments = {"batch_size": BATCH, "epochs": 3, "verbose": 0}
+        model.optimizer.learning_rate = 0.0
+        # A batch of an epoch, so that its loss tells which rows are in it.
+        arguments |= {"steps_per_epoch": 1}
+        losses = [model.fit(X, Y, **arguments).history["loss"] for _ in range(2)]
+        for each in smp.allgather(losses, smp.MP_GROUP):
+            np.testing.assert_allclose(each, losses, 1e-6)
+        assert len({round(each, 5) for one in losses for each in one}) > 4, losses
 
 
 def check_replicas_train_as_one(rank: int, size: int) -> None:

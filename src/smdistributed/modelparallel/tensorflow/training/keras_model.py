@@ -25,6 +25,10 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipelin
 from smdistributed.modelparallel.tensorflow.training.batches import num_rows, require_divisible
 from smdistributed.modelparallel.tensorflow.training.callbacks import on_this_rank
 from smdistributed.modelparallel.tensorflow.training.metrics import average_states
+from smdistributed.modelparallel.tensorflow.training.shuffling import (
+    seed_to_agree_on,
+    shuffled_alike,
+)
 from smdistributed.modelparallel.tensorflow.training.steps import IS_LEGACY, ModelSteps, Trained
 from smdistributed.modelparallel.tensorflow.training.together import end_of_data, together
 
@@ -97,7 +101,11 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
         signature = inspect.signature(super().fit)
         bound = signature.bind(x, y, *args, **kwargs)
         given = bound.arguments
-        with self._smp_in("fit", _Doing.TRAINING, _facts(given, "epochs", "batch_size")):
+        facts = _facts(given, "epochs", "batch_size")
+        with (
+            self._smp_in("fit", _Doing.TRAINING, facts, seed_to_agree_on()) as seeds,
+            shuffled_alike(seeds),
+        ):
             _require_divisible(given)
             given["callbacks"] = on_this_rank(given.get("callbacks"), self, state.job)
             return super().fit(*bound.args, **bound.kwargs)
@@ -135,14 +143,16 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
             return original(*bound.args, **bound.kwargs)
 
     @contextlib.contextmanager
-    def _smp_in(self, method: str, doing: _Doing, facts: str) -> Iterator[None]:
+    def _smp_in(
+        self, method: str, doing: _Doing, facts: str, brings: Any = None
+    ) -> Iterator[list[Any]]:
         """While it is open, all ranks of the pipeline are in this method."""
         training = self._smp_training
         before = training.doing
-        with together(current_pipeline(method), method, facts):
+        with together(current_pipeline(method), method, facts, brings) as brought:
             training.doing = doing
             try:
-                yield
+                yield brought
             finally:
                 training.doing, training.losses = before, None
 
@@ -194,7 +204,8 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Of Keras 3, before the first batch: the partition is decided, from shapes."""
-        if self._smp_training.doing is not _Doing.TRAINING:
+        is_ours = type(self).train_step is TrainedModel.train_step
+        if self._smp_training.doing is not _Doing.TRAINING or not is_ours:
             return  # the first call of the model does that
         dataset = getattr(iterator, "_distributed_dataset", None)
         specs = _specs_of(data_batch) if dataset is None else _without_nothing(dataset.element_spec)

@@ -112,7 +112,7 @@ class ModelSteps:
             self._note_losses_of_data(losses)
             return outputs, _masks_of(outputs), losses
 
-        call.__name__ = f"call of {type(model).__name__}"
+        call.__name__ = call.__qualname__ = f"{type(model).__name__}.call"
         return call
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -131,6 +131,7 @@ def _training_step(model: Any) -> Any:
         gradients = _gradients_of(model, y, loss)
         return loss, outputs, _masks_of(outputs), gradients
 
+    train_step.__qualname__ = f"{type(model).__name__}.train_step"
     return train_step
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
 from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
@@ -20,12 +21,15 @@ __all__ = ["end_of_data", "together"]
 
 
 @contextlib.contextmanager
-def together(pipeline: Pipeline, method: str, facts: str) -> Iterator[None]:
+def together(
+    pipeline: Pipeline, method: str, facts: str, brings: Any = None
+) -> Iterator[list[Any]]:
     """While it is open, this rank is in a method that all ranks of its pipeline are in.
 
     Args:
         method: its name.
         facts: what it was called with and must be the same on these ranks, in words.
+        brings: something for the others, any that pickles. What all bring, by rank, is given.
 
     Raises:
         SMDDPMismatch: another rank calls another method, or with other facts; or it has left the
@@ -35,8 +39,7 @@ def together(pipeline: Pipeline, method: str, facts: str) -> Iterator[None]:
     driver = pipeline.driver
     before = driver.num_failures
     try:
-        driver.agree(f"begins {method}({facts})", None)
-        yield
+        yield driver.agree(f"begins {method}({facts})", brings)
         driver.agree(f"ends {method}()", None)
     except BaseException as error:
         if driver.num_failures == before:  # else the others have heard of it
