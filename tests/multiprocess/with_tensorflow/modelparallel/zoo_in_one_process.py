@@ -94,3 +94,28 @@ def check_sums_begin_with_the_first() -> None:
     exactly = [cut.uncut()(tensors) for tensors in pieces]
     for row in (*found, *exactly):
         assert (row[0] == 1).all(), row
+
+
+def check_gradients_are_summed_before_they_travel() -> None:
+    """Two layers of one partition use a tensor of another: one gradient goes back."""
+
+    class Model(WholeModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, *self.others = (tf.keras.layers.Dense(6) for _ in range(3))
+
+        def call(self, x: Any) -> Any:
+            with partition(0):
+                x = self.first(x)
+            with partition(1):
+                return self.others[0](x) + self.others[1](x)
+
+    def step(gradients: Any, x: Any) -> dict[str, Any]:
+        loss = tf.reduce_mean(tf.square(case.model(x)))
+        return {"gradients": gradients(loss, case.model.trainable_variables)}
+
+    case = Case(Model(), [np.ones((BATCH, 6), "f4")], step)
+    config = Config.parse({"partitions": 2, **BY_HAND}, {}, framework="tensorflow")
+    segments = Cut(Whole(case), step, config).programs[1].segments.values()
+    sent = [each for segment in segments if segment.phase == "backward" for each in segment.sends]
+    assert len(sent) == 1, sent

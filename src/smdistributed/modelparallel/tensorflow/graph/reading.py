@@ -379,7 +379,15 @@ def _place_sums_of_variables(reader: Reader, homes: list[int], common: Iterable[
 
 
 def _place_sums(reader: Reader, homes: list[int], gradients: Sequence[int]) -> None:
-    """Sums of gradients run where they are used, else where what they sum is made."""
+    """Sums of gradients run where all that they sum is made, so that one tensor travels.
+
+    Else where they are used; and if nobody uses them, where what they sum is made.
+    """
+    for number in gradients:
+        if reader.operations[number].type == "AddN" and homes[number] == EVERYWHERE:
+            makers = {homes[port.node] for port in reader.inputs[number]}
+            if len(makers) == 1:
+                homes[number] = makers.pop()
     users: dict[int, set[int]] = {}
     for number in gradients:
         for port in reader.inputs[number]:
