@@ -20,6 +20,7 @@ from tests.multiprocess.with_tensorflow.tf_ranks import Checks
 
 HERE = Path(__file__).parent
 NAMES = re.findall(r"^@case\ndef (\w+)", (HERE / "zoo.py").read_text(), re.MULTILINE)
+RULES = Checks(HERE / "zoo_in_one_process.py").names  # each checks one, with a model of its own
 DEADLINE_S = 240.0
 SLOW_DEADLINE_S = 1800.0
 
@@ -75,12 +76,12 @@ def in_one_process(names: Sequence[str], ways: int, repetitions: int, first: int
 
 
 @pytest.mark.parametrize(("keras", "threads"), [("0", "1"), ("1", "4")])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *RULES])
 def test_all_ranks_in_one_process(name: str, keras: str, threads: str) -> None:
     checks = Checks(HERE / "zoo_in_one_process.py", DEADLINE_S)
     settings = in_one_process(NAMES, 1, 2, 8 * int(keras))
     env = {"SMP_TEST_SETTINGS": settings, "SMP_TEST_THREADS": threads}
-    checks.require(name, 1, NAMES, TF_USE_LEGACY_KERAS=keras, **env)
+    checks.require(name, 1, [*NAMES, *RULES], TF_USE_LEGACY_KERAS=keras, **env)
 
 
 @pytest.mark.slow
@@ -118,11 +119,6 @@ def test_on_three_ranks(name: str) -> None:
 def test_on_ranks_in_all_ways(number: int, keras: str) -> None:
     for name in NAMES:
         on_ranks(name, NAMES, keras, SLOW_DEADLINE_S, **way(number))
-
-
-@pytest.mark.parametrize("name", Checks(HERE / "zoo_in_one_process.py").names)
-def test_one_rule(name: str) -> None:
-    Checks(HERE / "zoo_in_one_process.py").require(name, 1, [name], SMP_TEST_THREADS="1")
 
 
 def test_the_ways_have_all_pairs() -> None:
