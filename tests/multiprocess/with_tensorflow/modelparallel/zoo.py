@@ -83,6 +83,8 @@ def _classifier(model: Any, x: Any, classes: int, **kwargs: Any) -> Case:
     def step(gradients: Gradients, x: Any, labels: Any) -> dict[str, Any]:
         logits = model(x, training=True)
         loss = _cross_entropy(labels, logits)
+        for each in model.losses:
+            loss += each
         found = gradients(loss, model.trainable_variables)
         return {"loss": loss, "logits": logits, "gradients": found}
 
@@ -591,14 +593,18 @@ def custom_gradient(base: Any) -> Case:
 
 @case
 def contexts(base: Any) -> Case:
-    """`smp.partition` around layers, bare operations and variables; one inside of another."""
+    """`smp.partition` around layers, bare operations and variables; one inside of another.
+
+    Regularized layers are in several partitions; their losses are summed outside of the model.
+    """
     layers = tf.keras.layers
 
     class Contexts(base):
         def __init__(self) -> None:
             super().__init__()
-            self.first = layers.Dense(6, activation="tanh")
-            self.second = layers.Dense(6, activation="tanh")
+            squares = tf.keras.regularizers.L2(0.1)
+            self.first = layers.Dense(6, activation="tanh", kernel_regularizer=squares)
+            self.second = layers.Dense(6, activation="tanh", kernel_regularizer=squares)
             self.third = layers.Dense(6)
             self.table = self.add_weight(name="table", shape=(6, 6), initializer="ones")
             self.head = layers.Dense(3)
