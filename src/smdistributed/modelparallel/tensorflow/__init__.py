@@ -104,6 +104,7 @@ from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.model.distributed_model import DistributedModel
 from smdistributed.modelparallel.tensorflow.model.statistics import average_statistics
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
+from smdistributed.modelparallel.tensorflow.step.hooks import register_post_partition_hook
 from smdistributed.modelparallel.tensorflow.step.step_function import step
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
 
@@ -176,6 +177,7 @@ __all__ = [
     "rdp_rank",
     "rdp_size",
     "recv_from",
+    "register_post_partition_hook",
     "reset",
     "send",
     "shutdown",

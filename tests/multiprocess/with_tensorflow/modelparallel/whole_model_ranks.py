@@ -117,6 +117,48 @@ def check_by_hand_bare_operations_go_where_their_context_says(rank: int, size: i
         assert local == (expected[:2] if rank == 0 else expected[2:] if rank == size - 1 else [])
 
 
+def check_hooks_run_once_when_the_model_is_partitioned(rank: int, size: int) -> None:
+    called: list[Any] = []
+
+    @smp.register_post_partition_hook
+    def before_init() -> None:
+        called.append("before")
+
+    with job(partitions=size) as model:
+
+        @smp.register_post_partition_hook
+        def hook() -> None:
+            shapes = [np.asarray(each).shape for each in model.variables]
+            everyone = smp.allgather(shapes, smp.MP_GROUP)
+            called.append((tf.executing_eagerly(), everyone))
+
+        @smp.step
+        def predict(x: Any) -> Any:
+            return model(x)
+
+        assert callable(hook)
+        for _ in range(2):
+            tf.function(lambda: predict(BATCH).merge())()
+        assert called == ["before", (True, [[(8, 8), (8,)], [(8, 3), (3,)]])]
+        smp.register_post_partition_hook(lambda: called.append(tf.executing_eagerly()))
+        tf.function(lambda: smp.register_post_partition_hook(before_init) and None)()
+        assert called[2:] == [True, "before"]
+        raised(TypeError, smp.register_post_partition_hook, "hook")
+    with job(partitions=size):
+        smp.register_post_partition_hook(lambda: called.append("of a job that has ended"))
+    with job(partitions=size) as model:
+
+        @smp.register_post_partition_hook
+        def failing() -> None:
+            if rank == 0:
+                raise KeyError("the hook")
+
+        text = raised(Exception, one_step, model)
+        assert "the hook" in text
+        one_step(model)
+    assert len(called) == 4
+
+
 def check_replicas_begin_with_the_values_of_the_first(rank: int, size: int) -> None:
     with job(partitions=1, horovod=True) as model:
         model.build((None, 8))

@@ -33,7 +33,14 @@ from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step.marks import mark_of
 from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
 
-__all__ = ["CHECK_VARIABLE", "Pipeline", "WholeProgram", "current_pipeline", "whole_program"]
+__all__ = [
+    "CHECK_VARIABLE",
+    "Pipeline",
+    "WholeProgram",
+    "current_pipeline",
+    "is_partitioned",
+    "whole_program",
+]
 
 CHECK_VARIABLE = "SMP_CHECK_INPUTS"
 """Set to 0: the ranks of a replica do not compare what they feed."""
@@ -268,3 +275,9 @@ def current_pipeline(caller: str) -> Pipeline:
 
         state.call_at_reset(leave)
     return found
+
+
+def is_partitioned() -> bool:
+    """Whether it is decided in this job where the parts of the model are."""
+    found = _pipelines.get(id(state.job)) if state.initialized else None
+    return found is not None and found.decision is not None

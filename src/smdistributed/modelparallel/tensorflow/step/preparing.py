@@ -45,6 +45,7 @@ from smdistributed.modelparallel.tensorflow.step.building import (
     own_everywhere,
     own_part,
 )
+from smdistributed.modelparallel.tensorflow.step.hooks import run_post_partition_hooks
 from smdistributed.modelparallel.tensorflow.step.pipeline import (
     Pipeline,
     WholeProgram,
@@ -142,13 +143,14 @@ class _Preparing:
             self._raise_difference(traced.common)
 
     def decide(self, traced: _Traced) -> None:
-        """Where the parts of the model are; then variables get their values."""
+        """Where the parts of the model are; then variables get their values, and hooks run."""
         config = self._pipeline.job.config
         decision = self._on_this_rank(
             lambda: decide(traced.reader, config, self._model._smp_variable_of)
         )
         self._pipeline.decision = decision
         self._model._smp_take_up(decision)
+        self._on_this_rank(run_post_partition_hooks)
 
     def cut(self, traced: _Traced) -> Prepared:
         """The program."""
