@@ -24,10 +24,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from smdistributed.dataparallel.tensorflow.patching import REMEDIES, owner_of
+
 __all__ = ["CallableList", "apply_to", "install"]
 
 _KERAS = "keras"
-_MARK = "_smddp_remedy"
 
 
 def install() -> None:
@@ -49,14 +50,11 @@ def apply_to(keras: Any) -> None:
     if int(keras.__version__.partition(".")[0]) < 3:
         return
     for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        _replace(_owner(optimizer, "variables"), "variables", _with_callable_list)
-    _replace(_owner(keras.Model, "compile"), "compile", _without_dropped_keyword)
-    _replace(keras.saving, "save_model", _save_model)
-    saving = sys.modules.get(keras.saving.save_model.__module__)
-    if saving is not None:
-        _replace_everywhere(vars(saving)["save_model"], keras.saving.save_model)
-    if not hasattr(keras.metrics.Metric, "reset_states"):
-        keras.metrics.Metric.reset_states = _reset_states
+        REMEDIES.replace(owner_of(optimizer, "variables"), "variables", _with_callable_list)
+    REMEDIES.replace(owner_of(keras.Model, "compile"), "compile", _without_dropped_keyword)
+    for module in _modules_with(keras.saving.save_model):
+        REMEDIES.replace(module, "save_model", _save_model)
+    REMEDIES.add(keras.metrics.Metric, "reset_states", _reset_states)
 
 
 class CallableList(list[Any]):
@@ -138,26 +136,11 @@ def _reset_states(self: Any) -> Any:
     return self.reset_state()
 
 
-def _owner(cls: type, name: str) -> type:
-    return next(base for base in cls.__mro__ if name in vars(base))
-
-
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Puts `make(what is there)` there, unless that has been done."""
-    original = vars(owner)[name]
-    function = original.fget if isinstance(original, property) else original
-    if getattr(function, _MARK, None) is make:
-        return
-    replacement = make(original)
-    function = replacement.fget if isinstance(replacement, property) else replacement
-    setattr(function, _MARK, make)
-    setattr(owner, name, replacement)
-
-
-def _replace_everywhere(original: Any, replacement: Any) -> None:
-    """In Keras's own modules: a function that they have imported from each other by name."""
-    name = original.__name__
-    for module_name, module in list(sys.modules.items()):
-        namespace = getattr(module, "__dict__", {})  # sys.modules may hold anything
-        if module_name.partition(".")[0] == _KERAS and namespace.get(name) is original:
-            namespace[name] = replacement
+def _modules_with(function: Any) -> list[Any]:
+    """Keras's own modules that have a function: they have imported it from each other by name."""
+    return [
+        module
+        for name, module in list(sys.modules.items())  # which may hold anything
+        if name.partition(".")[0] == _KERAS
+        and getattr(module, "__dict__", {}).get(function.__name__) is function
+    ]

@@ -17,6 +17,7 @@ Each folder is a room, and its docstring says what to read first:
 | `step` | What does a call of a step function do? |
 | `training` | How do Keras' own loops train and use a model? |
 | `model` | What is a model whose parts are on several ranks? |
+| `updates` | What do optimizers ask the ranks that have the other variables? |
 | `run` | How does a rank run its part of a step? |
 | `graph` | How is a step traced, decided on and cut? |
 | `containers` | How are arguments cut, and results gathered? |
@@ -24,7 +25,7 @@ Each folder is a room, and its docstring says what to read first:
 | `remedies` | How do scripts of TensorFlow 2.3 run today? |
 | `job` | Which rank am I, and what do ranks tell each other outside of a step? |
 
-The files beside these folders (`core`, `exceptions`) are paths that scripts import from.
+The files beside these folders (`compat`, `core`, `exceptions`) are paths that scripts import from.
 
 Source: TensorFlow modelparallel specification, sections 1 to 6.
 """
@@ -47,7 +48,7 @@ if int(tf.__version__.partition(".")[0]) < 2:
         " TensorFlow 2. Run: pip install smdistributed-open[tensorflow]"
     )
 
-from smdistributed.modelparallel.tensorflow import core, exceptions, remedies
+from smdistributed.modelparallel.tensorflow import compat, core, exceptions, remedies, updates
 from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 from smdistributed.modelparallel.tensorflow.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.tensorflow.graph.labels import partition
@@ -106,6 +107,7 @@ from smdistributed.modelparallel.tensorflow.model.statistics import average_stat
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.hooks import register_post_partition_hook
 from smdistributed.modelparallel.tensorflow.step.step_function import step
+from smdistributed.modelparallel.tensorflow.updates.clipping import clip_by_global_norm
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
 
 WORLD = CommGroup.WORLD
@@ -144,6 +146,8 @@ __all__ = [
     "average_statistics",
     "barrier",
     "broadcast",
+    "clip_by_global_norm",
+    "compat",
     "core",
     "dp_barrier",
     "dp_rank",
@@ -194,6 +198,7 @@ remedies.set_hooks(
     is_elsewhere=is_elsewhere,
     gradients=gradients_in_step,
 )
+updates.install()  # beneath the remedies
 remedies.install()
 
 _NOT_SAVED = "Checkpoints of models of TensorFlow are to come."

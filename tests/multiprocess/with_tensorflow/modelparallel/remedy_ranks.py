@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -14,12 +16,14 @@ import numpy as np
 import tensorflow as tf
 from with_tensorflow.tf_ranks import no_job, raised
 
+from smdistributed.dataparallel.tensorflow.patching import REMEDIES
 from smdistributed.modelparallel.exceptions import ConfigError
-from smdistributed.modelparallel.tensorflow import remedies
-from smdistributed.modelparallel.tensorflow.remedies import hooks, kerases, patching
+from smdistributed.modelparallel.tensorflow import compat, remedies, updates
+from smdistributed.modelparallel.tensorflow.remedies import hooks, kerases
 
 K = tf.keras
 IS_KERAS_3 = not K.Model.__module__.startswith("tf_keras")
+updates.install()
 remedies.install()
 around_checks = no_job
 
@@ -142,8 +146,76 @@ def check_optimizers_of_tensorflow_1(rank: int, size: int) -> None:
         assert pairs[0][0].shape == [2, 1]
         assert "var_list" in raised(ValueError, optimizer.compute_gradients, tf.constant(1.0))
         raised(RuntimeError, optimizer.apply_gradients, pairs)
-    with in_a_step(elsewhere=layer.bias, is_tracing=False):
+    with in_a_step(elsewhere=hooks.raw(layer.bias), is_tracing=False):
         optimizer.apply_gradients([(None, layer.bias)])
+        step = tf.Variable(5)
+        optimizer.apply_gradients([(None, layer.bias)], global_step=step)
+        assert step.numpy() == 6
+
+
+def check_hints(rank: int, size: int) -> None:
+    """What has no remedy says what to write."""
+    policies = K.mixed_precision
+    text = raised(AttributeError, getattr, policies, "experimental")
+    assert 'set_global_policy("mixed_float16")' in text
+    assert "nothing_of_the_kind" in raised(AttributeError, getattr, policies, "nothing_of_the_kind")
+    model = dense_model()
+    if not IS_KERAS_3:
+        assert callable(model.fit_generator)
+        assert raised(ValueError, K.optimizers.SGD, decay=0.1)
+        return
+    for name in ("fit_generator", "evaluate_generator", "predict_generator", "reset_states"):
+        text = raised(AttributeError, getattr, model, name)
+        assert f"has no {name}() in Keras 3" in text
+        assert "TF_USE_LEGACY_KERAS=1" in text
+        assert not hasattr(model, name)
+    text = raised(ValueError, model.save_weights, "prefix")
+    assert 'save_weights("prefix.weights.h5")' in text
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(f"{folder}/a.weights.h5")
+    assert "TF_USE_LEGACY_KERAS" in raised(ImportError, K.optimizers.legacy.SGD)
+    with errors_of_the_log() as said:
+        K.optimizers.SGD(0.1, decay=0.5)
+    assert ["InverseTimeDecay(learning_rate, 1, 0.5)" in line for line in said] == [True]
+
+
+@contextlib.contextmanager
+def errors_of_the_log() -> Iterator[list[str]]:
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("smdistributed").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("smdistributed").removeHandler(handler)
+
+
+def check_gradients_are_clipped_when_they_are_applied(rank: int, size: int) -> None:
+    layer, optimizer = dense(), K.optimizers.SGD(1.0, clipvalue=0.25)
+
+    @tf.function
+    def train() -> Any:
+        loss = tf.reduce_sum(layer(tf.constant([[1.0, 2.0]])))
+        gradients = optimizer.get_gradients(loss, layer.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+        return gradients
+
+    assert train()[0].numpy().tolist() == [[1.0], [2.0]]
+    assert layer.kernel.numpy().tolist() == [[0.75], [0.75]]
+
+
+def check_what_needs_no_remedy(rank: int, size: int) -> None:
+    assert tf.config.experimental.list_physical_devices("CPU")
+    assert tf.math.accumulate_n([tf.ones([2]), tf.ones([2])]).numpy().tolist() == [2, 2]
+    tf.config.optimizer.set_jit(False)
+    loss = K.losses.SparseCategoricalCrossentropy(from_logits=True)
+    images, labels = tf.ones([2, 2], tf.float64) / 255.0, tf.constant([0, 1], tf.uint8)
+    model = K.Sequential([K.layers.Input((2,)), K.layers.Dense(2)])
+    assert loss(labels, model(images)).dtype == tf.float32
+    metric = K.metrics.SparseCategoricalAccuracy()
+    metric(labels, model(images))
+    assert 0 <= float(metric.result()) <= 1
 
 
 def check_one_keras(rank: int, size: int) -> None:
@@ -167,13 +239,39 @@ def check_one_keras(rank: int, size: int) -> None:
 
 
 def check_remedies_may_be_removed(rank: int, size: int) -> None:
-    remedies.install()
-    count = len(patching._replaced)
-    remedies.install()
-    assert len(patching._replaced) == count > 0
+    """In any order with the rules that stay, and Keras is then as it was."""
+    layer, optimizer = dense(), K.optimizers.SGD(0.5)
+    pairs = [(tf.ones([2, 1]), layer.kernel)]
+    changed = all_remedies()
+    compat.install()
+    assert all_remedies() == changed
     assert K.optimizers.SGD.get_gradients._smdistributed_open is True
-    remedies.uninstall()
-    assert not hasattr(K.optimizers.SGD, "get_gradients")
-    assert hasattr(K.optimizers.SGD, "lr") != IS_KERAS_3
-    remedies.install()
-    assert hasattr(K.optimizers.SGD, "get_gradients")
+    for _ in range(2):
+        compat.uninstall()
+        remedies.install()  # as the next model does
+        assert not REMEDIES.changed()
+    assert not hasattr(optimizer, "get_gradients")
+    if IS_KERAS_3:
+        assert not callable(optimizer.variables)
+        assert not hasattr(optimizer, "lr")
+        assert not hasattr(K.metrics.Mean, "reset_states")
+        raised(TypeError, optimizer.apply_gradients, pairs, name="train")
+        raised(TypeError, dense_model().compile, experimental_run_tf_function=False)
+    with in_a_step():
+        raised(RuntimeError, optimizer.apply_gradients, pairs)
+    with in_a_step(elsewhere=layer.bias, is_tracing=False):
+        optimizer.apply_gradients([(None, layer.bias)])
+    compat.install()
+    assert all_remedies() == changed
+    optimizer.apply_gradients(pairs, name="train")
+    assert layer.kernel.numpy().tolist() == [[0.5], [0.5]]
+    with in_a_step():
+        raised(RuntimeError, optimizer.apply_gradients, pairs)
+
+
+def all_remedies() -> list[str]:
+    return sorted(f"{owner}.{name}" for owner, name in REMEDIES.changed())
+
+
+def dense_model() -> Any:
+    return K.Sequential([K.layers.Input((2,)), K.layers.Dense(1)])

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from with_tensorflow.tf_ranks import no_job, raised
 
-from smdistributed.modelparallel.tensorflow.remedies import patching
+from smdistributed.dataparallel.tensorflow import patching
 from smdistributed.modelparallel.tensorflow.variables import (
     Book,
     Record,
@@ -624,11 +624,13 @@ def is_marked(owner: Any, name: str) -> bool:
 def check_patches_may_be_removed(rank: int, size: int) -> None:
     with without_values(Book(0)):
         pass
-    changed = [(owner, name) for owner, name, _ in patching._replaced]
+    patching.REMEDIES.remove()
+    changed = patching.RULES.changed()
     assert changed
     assert all(is_marked(owner, name) for owner, name in changed)
-    patching.uninstall()
+    patching.RULES.remove()
     assert not any(is_marked(owner, name) for owner, name in changed)
+    patching.RULES.allow()
     book = Book(0)
     made(book)  # puts them back
     assert book.records

@@ -89,8 +89,15 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` not since."""
-    return sdp.is_initialized()
+    """Whether `init` has been called, and `shutdown` not since.
+
+    In a job of model parallelism: whether it has replicas.
+    """
+    try:
+        group = replicas.replicas("hvd.is_initialized()")
+    except ValueError:  # it has none
+        return False
+    return group is not None or sdp.is_initialized()
 
 
 def size() -> int:

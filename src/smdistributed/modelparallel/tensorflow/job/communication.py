@@ -1,9 +1,10 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Objects between ranks, carried by the engine: `modelparallel.job.communication` for TensorFlow.
+"""What ranks tell each other outside of steps: objects, and sums of tensors.
 
-They are Python calls that run at once: where a graph is built, in `@smp.step` and `tf.function`,
-they raise a RuntimeError.
+Objects are carried by the engine: `modelparallel.job.communication` for TensorFlow. Those calls run
+at once: where a graph is built, in `@smp.step` and `tf.function`, they raise a RuntimeError. Sums
+are operations, also of graphs.
 
 Pickles are opened, so whoever can send one can run code here; the engine's connections have proved
 that their ends are of this job (docs/security.md).
@@ -19,13 +20,15 @@ import numpy as np
 import tensorflow as tf
 
 from smdistributed.collectives import Communicator
+from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdistributed.dataparallel.tensorflow.reductions import allreduce
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.job.arguments import CommGroup, RankType
 from smdistributed.modelparallel.job.communication import Bytes, Communication, Parcel, Work
 from smdistributed.modelparallel.tensorflow.job.packing import pack, unpack
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 
-# What scripts get as `smp`; `allgather_in` is for the library alone.
+# What scripts get as `smp`; `allgather_in` and `sum_over_pipeline` are for the library alone.
 __all__ = [
     "CommGroup",
     "RankType",
@@ -86,6 +89,21 @@ class _Carrier:
 
 def _communicator(kind: GroupKind) -> Communicator:
     return state.job.communicators[kind]
+
+
+def sum_over_pipeline(value: Any, caller: str) -> Any:
+    """The sum of a tensor over the ranks of this pipeline, in the same bits on all of them.
+
+    An operation, eager or of a graph. Every rank of the pipeline calls it.
+
+    Args:
+        value: a tensor of the same shape and dtype on all ranks.
+        caller: what needs it, the same on all ranks; for messages.
+    """
+    group = state.require(caller).pipeline_group
+    if group is None:
+        return value
+    return allreduce(value, op=ReduceOp.SUM, name=caller, group=group)
 
 
 _communication = Communication(state, _Carrier())

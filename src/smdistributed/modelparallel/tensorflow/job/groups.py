@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of a job: engines among its ranks, and the DP group for operations in graphs.
+"""The groups of a job: engines among its ranks, and groups for operations in graphs.
 
 All ranks make all groups in one order, and leave them without waiting for each other.
 """
@@ -18,7 +18,7 @@ from smdistributed.dataparallel.tensorflow.groups import Group, shown_ranks
 from smdistributed.dataparallel.tensorflow.job import leave_at_once, resolve_group
 from smdistributed.modelparallel.decide.topology import GroupKind, Topology
 
-__all__ = ["exchange", "make_communicators", "make_pipeline_channel", "make_replica_group"]
+__all__ = ["exchange", "make_communicators", "make_group_of_operations", "make_pipeline_channel"]
 
 
 def make_communicators(
@@ -46,8 +46,8 @@ def make_pipeline_channel(
     return _split(world, members, f" (pipeline of {shown_ranks(members)})", leaving)
 
 
-def make_replica_group(members: Sequence[int], leaving: contextlib.ExitStack) -> Group:
-    """The DP group, for operations of `dataparallel.tensorflow`, whose job is begun if need be.
+def make_group_of_operations(members: Sequence[int], leaving: contextlib.ExitStack) -> Group:
+    """A group for operations of `dataparallel.tensorflow`, whose job is begun if need be.
 
     A script that has begun it before, by `hvd.init()` say, keeps it.
     """

@@ -19,6 +19,7 @@ from typing import Any
 from smdistributed import collectives
 from smdistributed.collectives import Communicator
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS, documented_errors
+from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.job.agreement import (
@@ -31,8 +32,8 @@ from smdistributed.modelparallel.tensorflow.job.devices import pin_gpu
 from smdistributed.modelparallel.tensorflow.job.groups import (
     exchange,
     make_communicators,
+    make_group_of_operations,
     make_pipeline_channel,
-    make_replica_group,
 )
 from smdistributed.modelparallel.tensorflow.job.horovod import tell_horovod
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
@@ -51,8 +52,8 @@ def init(config: Mapping[str, Any] | None = None) -> None:
             object, go before them, key by key. What neither names has its default; a process that
             no launcher started is a job of one rank.
 
-    With `horovod: True` the job of `smdistributed.dataparallel.tensorflow` begins too, unless the
-    script has begun it.
+    With several partitions, and with `horovod: True`, the job of
+    `smdistributed.dataparallel.tensorflow` begins too, unless the script has begun it.
 
     Raises:
         ConfigError: (a ValueError) the parameters cannot work, alone, together, with so many
@@ -122,7 +123,10 @@ def _make_job(config: Config, seed: int, world: Communicator, leaving: contextli
     is_alone = world.world_size == 1  # then nobody may have said which rank of its host it is
     local_rank = 0 if is_alone else int(os.environ["LOCAL_RANK"])
     pin_gpu(local_rank)
-    members = topology.members(GroupKind.DP, world.rank)
+
+    def operations(kind: GroupKind) -> Group:
+        return make_group_of_operations(topology.members(kind, world.rank), leaving)
+
     return Job(
         config=config,
         topology=topology,
@@ -132,7 +136,8 @@ def _make_job(config: Config, seed: int, world: Communicator, leaving: contextli
         local_size=1 if is_alone else int(os.environ["LOCAL_WORLD_SIZE"]),
         communicators=make_communicators(topology, world, leaving),
         pipeline_channel=make_pipeline_channel(topology, world, leaving),
-        replica_group=make_replica_group(members, leaving) if config.horovod else None,
+        pipeline_group=operations(GroupKind.MP) if config.partitions > 1 else None,
+        replica_group=operations(GroupKind.DP) if config.horovod else None,
     )
 
 

@@ -32,6 +32,7 @@ class Job(BaseJob):
             barriers and agreements, outside of steps.
         pipeline_channel: the MP group once more, for the messages of steps alone; there for a group
             of one rank too.
+        pipeline_group: the MP group for operations of `dataparallel.tensorflow`; None for one rank.
         replica_group: the DP group for operations of `dataparallel.tensorflow`, which may be in
             graphs; None without `horovod: True`.
     """
@@ -39,6 +40,7 @@ class Job(BaseJob):
     seed: int
     communicators: Mapping[GroupKind, Communicator]
     pipeline_channel: Communicator
+    pipeline_group: Group | None
     replica_group: Group | None
 
 

@@ -21,7 +21,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.tensorflow.broadcasts import broadcast_variables
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import MultipleDistributedModelError
-from smdistributed.modelparallel.tensorflow import remedies
+from smdistributed.modelparallel.tensorflow import remedies, updates
 from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, ModelVariable
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
@@ -50,7 +50,8 @@ class _Meta(type(tf.keras.Model)):  # type: ignore[misc] # which Keras' models h
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         state.require("smp.DistributedModel")
-        remedies.install()  # Keras may have been imported since
+        updates.install()  # Keras may have been imported since
+        remedies.install()
         remedies.require_one_keras(cls)
         _refuse_functional(cls, args, kwargs)
         living = state.model

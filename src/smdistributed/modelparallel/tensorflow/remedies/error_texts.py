@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from smdistributed.dataparallel.tensorflow.operations import raising
-from smdistributed.modelparallel.tensorflow.remedies import patching
+from smdistributed.dataparallel.tensorflow.patching import RULES
 
 __all__ = ["apply_to_tensorflow"]
 
@@ -24,7 +24,7 @@ def apply_to_tensorflow() -> None:
     """TensorFlow leaves the text of a failed step as it is. Repeatable."""
     from tensorflow.python.eager.polymorphic_function import atomic_function  # if it has it at all
 
-    patching.replace(atomic_function.InterpolateRuntimeError, "interpolate", _ours_as_it_is)
+    RULES.replace(atomic_function.InterpolateRuntimeError, "interpolate", _ours_as_it_is)
 
 
 def _ours_as_it_is(original: Any) -> Any:

@@ -5,7 +5,6 @@
     line of a script                                  without a remedy
     optimizer.get_gradients(loss, params)             no such attribute
     optimizer.compute_gradients(loss, variables)      no such attribute; or it wants a tape
-    optimizer.apply_gradients([])                     Keras 3: an error; a rank may have none
     optimizer.apply_gradients(pairs, name="train")    Keras 3: unknown argument
     optimizer.get_weights()                           no such attribute
     SGD(lr=0.1)                                       Keras 3: unknown argument; tf-keras: ignored
@@ -13,21 +12,21 @@
     SGD(decay=0.1)                                    Keras 3: ignored
     tf.compat.v1.train.SGD... on variables of Keras 3 no such attribute
 
-Source: TensorFlow modelparallel specification, sections 3.4 and 6.2.
+Source: TensorFlow modelparallel specification, section 6.2.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.tensorflow.patching import REMEDIES, owner_of
 from smdistributed.modelparallel.tensorflow.remedies import hooks
-from smdistributed.modelparallel.tensorflow.remedies.patching import add, replace
 
 __all__ = ["apply_to_keras_3", "apply_to_tensorflow_1", "apply_to_tf_keras"]
 
@@ -35,36 +34,32 @@ __all__ = ["apply_to_keras_3", "apply_to_tensorflow_1", "apply_to_tf_keras"]
 def apply_to_keras_3(keras: Any) -> None:
     """Changes the base class of its optimizers. May be called again."""
     optimizer = keras.optimizers.Optimizer
-    add(optimizer, "get_gradients", _get_gradients)
-    add(optimizer, "compute_gradients", _compute_gradients)
-    add(optimizer, "get_weights", _get_weights)
-    add(optimizer, "lr", property(_learning_rate, _set_learning_rate))
-    replace(_owner(optimizer, "apply_gradients"), "apply_gradients", _of_keras_3)
-    replace(_owner(optimizer, "__init__"), "__init__", _with_old_arguments)
+    REMEDIES.add(optimizer, "get_gradients", _get_gradients)
+    REMEDIES.add(optimizer, "compute_gradients", _compute_gradients)
+    REMEDIES.add(optimizer, "get_weights", _get_weights)
+    REMEDIES.add(optimizer, "lr", property(_learning_rate, _set_learning_rate))
+    REMEDIES.replace(
+        owner_of(optimizer, "apply_gradients"), "apply_gradients", _with_dropped_arguments
+    )
+    REMEDIES.replace(owner_of(optimizer, "__init__"), "__init__", _with_old_arguments)
 
 
 def apply_to_tf_keras(keras: Any) -> None:
     """Changes the base classes of its optimizers, old and new. May be called again."""
     new, legacy = keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer
-    add(new, "get_gradients", _get_gradients)
-    add(new, "get_weights", _get_weights)
-    replace(_owner(new, "compute_gradients"), "compute_gradients", _in_steps)
-    replace(_owner(legacy, "get_gradients"), "get_gradients", _legacy_in_steps)
-    replace(_owner(new, "_process_kwargs"), "_process_kwargs", _keeping_lr)
-    replace(_owner(new, "_build_learning_rate"), "_build_learning_rate", _of_lr)
-    for each in (new, legacy):
-        replace(_owner(each, "apply_gradients"), "apply_gradients", _of_local_variables)
+    REMEDIES.add(new, "get_gradients", _get_gradients)
+    REMEDIES.add(new, "get_weights", _get_weights)
+    REMEDIES.replace(owner_of(new, "compute_gradients"), "compute_gradients", _in_steps)
+    REMEDIES.replace(owner_of(legacy, "get_gradients"), "get_gradients", _legacy_in_steps)
+    REMEDIES.replace(owner_of(new, "_process_kwargs"), "_process_kwargs", _keeping_lr)
+    REMEDIES.replace(owner_of(new, "_build_learning_rate"), "_build_learning_rate", _of_lr)
 
 
 def apply_to_tensorflow_1() -> None:
     """Changes `tf.compat.v1.train.Optimizer`. May be called again."""
     optimizer = tf.compat.v1.train.Optimizer
-    replace(optimizer, "compute_gradients", _of_raw_variables)
-    replace(optimizer, "apply_gradients", _to_raw_variables)
-
-
-def _owner(cls: type, name: str) -> type:
-    return next(base for base in cls.__mro__ if name in vars(base))
+    REMEDIES.replace(optimizer, "compute_gradients", _of_raw_variables)
+    REMEDIES.replace(optimizer, "apply_gradients", _to_raw_variables)
 
 
 # Gradients -------------------------------------------------------------------------------------
@@ -143,25 +138,7 @@ def _legacy_in_steps(original: Callable[..., Any]) -> Callable[..., Any]:
 # Application of gradients ----------------------------------------------------------------------
 
 
-def _local_pairs(grads_and_vars: Iterable[Any]) -> list[Any]:
-    """Pairs without those of other ranks' variables.
-
-    Raises:
-        RuntimeError: in a step.
-    """
-    if hooks.is_tracing():
-        raise RuntimeError(
-            "apply_gradients() was called in a step, where each microbatch would change the"
-            " weights; expected it outside. Return the gradients from the step, and call"
-            " `optimizer.apply_gradients(zip([g.accumulate() for g in gradients],"
-            " model.trainable_variables))` with what it gives."
-        )
-    return [
-        pair for pair in grads_and_vars if pair[0] is not None or not hooks.is_elsewhere(pair[1])
-    ]
-
-
-def _of_keras_3(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_dropped_arguments(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_gradients(
         self: Any,
@@ -170,17 +147,7 @@ def _of_keras_3(original: Callable[..., Any]) -> Callable[..., Any]:
         experimental_aggregate_gradients: Any = None,
         **kwargs: Any,
     ) -> Any:
-        pairs = _local_pairs(grads_and_vars)
-        return original(self, pairs, **kwargs) if pairs else self.iterations
-
-    return apply_gradients
-
-
-def _of_local_variables(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        pairs = _local_pairs(grads_and_vars)
-        return original(self, pairs, *args, **kwargs) if pairs else self.iterations
+        return original(self, grads_and_vars, **kwargs)
 
     return apply_gradients
 
@@ -280,10 +247,7 @@ def _of_raw_variables(original: Callable[..., Any]) -> Callable[..., Any]:
 def _to_raw_variables(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        given = list(grads_and_vars)
-        pairs = [(gradient, hooks.raw(variable)) for gradient, variable in _local_pairs(given)]
-        if given and not pairs:
-            return tf.no_op()  # all of them are elsewhere
+        pairs = [(gradient, hooks.raw(variable)) for gradient, variable in grads_and_vars]
         return original(self, pairs, *args, **kwargs)
 
     return apply_gradients

@@ -22,6 +22,7 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import (
     taking_gradients,
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.updates.applying import note_trained_in_steps
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
 
 __all__ = ["gradients_in_step", "gradients_of_all", "require_of_this_step", "trained_variables"]
@@ -49,6 +50,7 @@ def gradients_in_step(loss: Any, variables: Any) -> list[Any]:
             require_of_this_step(trace, each, "get_gradients")
     asked = list(variables) if isinstance(variables, (list, tuple)) else [variables]
     wanted = [raw(each) if _is_variable(each) else each for each in asked]
+    note_trained_in_steps(wanted)
     gradients = gradients_of_all(trace, loss, trained_variables(), wanted)
     for each, gradient in zip(asked, gradients, strict=True):
         if _is_variable(each) and is_elsewhere(each) and gradient is not None:

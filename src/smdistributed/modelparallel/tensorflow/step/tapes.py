@@ -42,6 +42,7 @@ from smdistributed.modelparallel.tensorflow.step.gradients import (
     require_of_this_step,
     trained_variables,
 )
+from smdistributed.modelparallel.tensorflow.updates.applying import note_trained_in_steps
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
 
 __all__ = ["refuse_tape_around", "tapes_in_step", "without_gradients"]
@@ -264,6 +265,7 @@ class _Tapes:
             wants_zeros = (
                 tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO
             )
+            note_trained_in_steps(sources_raw or ())
             found = self._gradients(trace, tape, target, sources, output_gradients)
             variables = {id(each.handle): each for each in sources_raw or () if _is_variable(each)}
             for place, source in enumerate(sources):

@@ -26,8 +26,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import default_variable_creator_v2
 
+from smdistributed.dataparallel.tensorflow.patching import RULES
 from smdistributed.modelparallel.tensorflow.remedies import hooks
-from smdistributed.modelparallel.tensorflow.remedies.patching import replace
 
 __all__ = ["KerasVariable", "creator_scope", "eager_value", "is_global_seed"]
 
@@ -115,7 +115,7 @@ def _patch_keras_3() -> None:
                 " variables without values. Use Keras 3.3 or later, or tf-keras"
                 " (TF_USE_LEGACY_KERAS=1)."
             )
-        replace(owner, name, make)
+        RULES.replace(owner, name, make)
 
 
 def _noted(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # the state of eager random numbers is nowhere else
 
-from smdistributed.modelparallel.tensorflow.remedies.patching import replace
+from smdistributed.dataparallel.tensorflow.patching import RULES
 
 __all__ = ["InitialValue", "mark_drawn_seeds", "seed_of", "seed_of_the_script"]
 
@@ -64,7 +64,7 @@ def mark_drawn_seeds() -> None:
     if "keras" in sys.modules:
         from keras.src.backend import random as random_of_keras
 
-        replace(random_of_keras, "make_default_seed", _marking)
+        RULES.replace(random_of_keras, "make_default_seed", _marking)
 
 
 def _marking(draw: Callable[[], int]) -> Callable[[], int]:

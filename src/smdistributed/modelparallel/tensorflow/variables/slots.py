@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from smdistributed.modelparallel.tensorflow.remedies.patching import replace
+from smdistributed.dataparallel.tensorflow.patching import RULES
 from smdistributed.modelparallel.tensorflow.variables.guarded import raw, require_here
 
 __all__ = ["guard_slots"]
@@ -43,7 +43,7 @@ def guard_slots() -> None:
         guarded.append((keras.optimizers.legacy.Optimizer, "add_slot"))
     for cls, name in guarded:
         owner = next(base for base in cls.__mro__ if name in vars(base))
-        replace(owner, name, _guarded)
+        RULES.replace(owner, name, _guarded)
 
 
 def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
