@@ -325,6 +325,68 @@ def check_clipped_gradients(cut: Cut, whole: Whole) -> None:
     assert "was called in a step, where every microbatch would be clipped by itself" in text
 
 
+def square_of(variable: Any) -> Any:
+    return tf.nn.l2_loss(variable)
+
+
+def check_losses_with_terms_over_variables(cut: Cut, whole: Whole) -> None:
+    """Gradients are those of the whole sum; of the loss each rank has its own part."""
+    decay = tf.Variable(0.03, trainable=False)
+
+    def beside(loss: Any, variables: Any) -> Any:
+        """The variable that all ranks have counts in the loss of each."""
+        return loss + 0.02 * sum(square_of(each) for each in variables)
+
+    def many(loss: Any, variables: Any) -> Any:
+        squares = tf.add_n([decay * square_of(each) for each in variables])
+        return 2.0 * (squares - (-loss) / 0.5) - 0.25
+
+    def crossed(loss: Any, variables: Any) -> Any:
+        return loss + sum(tf.reduce_sum(tf.abs(each)) ** 1.5 for each in variables[:-1]) * 0.01
+
+    for penalty in (beside, many, crossed):
+        require_alike(cut, whole, lambda: K.optimizers.SGD(0.05), penalty=penalty)
+
+    def scaled() -> Any:
+        return K.mixed_precision.LossScaleOptimizer(
+            K.optimizers.SGD(0.5, **CLIPPED), initial_scale=64.0, dynamic_growth_steps=2
+        )
+
+    require_alike(cut, whole, scaled, spoil=overflow, penalty=many)
+    begin(cut.variables)
+
+    @smp.step
+    def losses(x: Any, y: Any) -> Any:
+        plain = loss_of(cut.model(x), y, cut.beside)
+        loss = crossed(plain, cut.variables)
+        K.optimizers.SGD(0.1).get_gradients(loss, cut.variables)
+        return loss - plain, plain
+
+    mine, plain = (float(each.reduce_mean()) for each in losses(IDS, LABELS))
+    assert len(set(smp.allgather(plain, smp.MP_GROUP))) == 1
+    begin(whole.variables)
+    expected = crossed(0.0, [tf.convert_to_tensor(each) for each in whole.variables])
+    np.testing.assert_allclose(sum(smp.allgather(mine, smp.MP_GROUP)), expected, rtol=1e-5)
+
+    @smp.step
+    def refused(x: Any, y: Any) -> Any:
+        loss = tf.sqrt(cut.loss(x, y, many))
+        return cut_optimizer.get_gradients(loss, cut.variables)
+
+    @smp.step
+    def shared(x: Any, y: Any) -> Any:
+        loss = cut.loss(x, y, no_penalty)
+        loss += sum(cut.beside * square_of(each) for each in cut.variables[:-1])
+        return cut_optimizer.get_gradients(loss, cut.variables)
+
+    cut_optimizer = K.optimizers.SGD(0.1)
+    text = raised(Exception, shared, IDS, LABELS)
+    assert "A term of the loss depends on beside" in text, text
+    text = raised(Exception, refused, IDS, LABELS)
+    assert "ranks of one replica have traced different steps" in text
+    assert "as model.trainable_variables does: terms over these may be added" in text
+
+
 def check_mixed_precision(cut: Cut, whole: Whole) -> None:
     """The scale comes down from where 16 bits overflow, on all ranks in the same steps."""
     rank, size = smp.mp_rank(), smp.mp_size()

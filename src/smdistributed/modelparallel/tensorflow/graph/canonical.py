@@ -33,7 +33,8 @@ class Common:
     """The common part of a rank's graph.
 
     Attributes:
-        numbers: its operations, ascending: common number to number in the graph.
+        numbers: its operations, handles first, then ascending: common number to number in the
+            graph.
         lines: one for each.
         digest: of the lines.
     """
@@ -70,7 +71,11 @@ def common_part(
     losses = (each.op for each in reader.trace.losses if each.graph is reader.trace.graph)
     roots += [reader.number_of[op.name] for op in losses]
     arguments = [reader.number_of[each.op.name] for each in reader.trace.arguments]
-    numbers = sorted(ancestors(nodes, [*roots, *also]) | set(arguments))
+    # Handles come first: where one is asked for may be in what is a rank's own.
+    numbers = sorted(
+        ancestors(nodes, [*roots, *also]) | set(arguments),
+        key=lambda number: (number not in reader.handles, number),
+    )
     place_of = {number: place for place, number in enumerate(numbers)}
     functions = _Functions(reader)
     lines = [_line(reader, functions, number, place_of, describe_handle) for number in numbers]

@@ -38,6 +38,7 @@ class Trace:
         elsewhere: gradients with respect to variables of other ranks, which the body asked for.
         has_called_model: whether the body did.
         converts: whether AutoGraph converts the body, and what that calls.
+        divides_losses: terms of a loss over the model's variables alone are of this rank.
     """
 
     graph: Any
@@ -51,6 +52,7 @@ class Trace:
     elsewhere: list[Any] = dataclasses.field(default_factory=list)
     has_called_model: bool = False
     converts: bool = False
+    divides_losses: bool = False
 
 
 class _Tracing(threading.local):

@@ -22,6 +22,7 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import (
     taking_gradients,
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.step.losses import Terms, sum_of_gradients
 from smdistributed.modelparallel.tensorflow.updates.applying import note_trained_in_steps
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere, raw
 
@@ -76,10 +77,48 @@ def gradients_of_all(
         options: of `tf.gradients`.
     """
     sources = list({id(each): each for each in [*of_model, *wanted]}.values())
-    trace.losses += [each for each in tf.nest.flatten(targets) if tf.is_tensor(each)]
+    losses = [each for each in tf.nest.flatten(targets) if tf.is_tensor(each)]
+    divided = _divided(trace, losses, options)
+    if divided is not None:
+        targets = losses = [divided.common(each) for each in losses]
+    trace.losses += losses
     found = taking_gradients(trace, lambda: tf.gradients(targets, sources, **options))
     by_id = {id(each): gradient for each, gradient in zip(sources, found, strict=True)}
-    return [by_id[id(each)] for each in wanted]
+    gradients = [by_id[id(each)] for each in wanted]
+    return gradients if divided is None else _with_own(gradients, divided, wanted, options)
+
+
+def _divided(trace: Trace, losses: Sequence[tf.Tensor], options: dict[str, Any]) -> Terms | None:
+    """The terms of losses that are divided; None if these are not, or are weighted each."""
+    has_weights = any(each is not None for each in options.get("grad_ys") or ())
+    if not trace.divides_losses or has_weights or state.model is None:
+        return None
+    variable_of = state.model._smp_variable_of
+    return Terms(trace, losses, lambda handle: variable_of(handle) is not None)
+
+
+def _with_own(
+    gradients: Sequence[Any], terms: Terms, wanted: Sequence[Any], options: dict[str, Any]
+) -> list[Any]:
+    """Adds the gradients of the terms that are this rank's alone.
+
+    Raises:
+        ValueError: they depend on a variable that all ranks have, and train alike.
+    """
+    own = terms.own()
+    if not own:
+        return list(gradients)
+    options = {key: option for key, option in options.items() if key != "grad_ys"}
+    found = tf.gradients(own, list(wanted), **options)
+    for each, gradient in zip(wanted, found, strict=True):
+        if gradient is not None and terms.is_shared(each):
+            raise ValueError(
+                f"A term of the loss depends on {getattr(each, 'name', each)}, which every rank"
+                " has, and on some of model.trainable_variables, which are other ones on each rank;"
+                " expected one of these, or its gradient would differ from rank to rank. Make the"
+                " variable in the model, or use regularizers and model.losses."
+            )
+    return [sum_of_gradients(*each) for each in zip(gradients, found, strict=True)]
 
 
 def require_of_this_step(trace: Trace, tensor: Any, caller: str) -> None:

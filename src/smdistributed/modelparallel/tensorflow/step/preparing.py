@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.dataparallel.tensorflow.operations.refusals import refuse_collectives
 from smdistributed.modelparallel.decide.topology import GroupKind
@@ -33,7 +34,7 @@ from smdistributed.modelparallel.tensorflow.graph.deciding import (
     decide,
     place,
 )
-from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node, Port
+from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node, Port, ancestors
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader, homes_of
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, trace_step
 from smdistributed.modelparallel.tensorflow.job.state import state
@@ -126,17 +127,35 @@ class _Preparing:
         self._body = body
         self._call = call
         self._model = state.model
+        self._divides_losses = False
 
     def trace_alike(self) -> _Traced:
         """Traces the body, and makes sure that all ranks have traced the same."""
         traced: _Traced = self._on_this_rank(self._traced)
         everyone = self._agree("traces", (traced.common.digest, self._foreign(traced)))
+        if len({digest for digest, _ in everyone}) > 1 and not self._divides_losses:
+            # Losses may have terms over the variables that each rank's model lists.
+            self._divides_losses = True
+            traced = self._on_this_rank(self._traced)
+            everyone = self._agree("traces", (traced.common.digest, self._foreign(traced)))
+            self._require_alike(traced, [digest for digest, _ in everyone])
+            self._warn_of_losses()
         self._require_alike(traced, [digest for digest, _ in everyone])
         foreign = frozenset().union(*(names for _, names in everyone))
         if foreign:
             self._share(traced, foreign)
             self._require_alike(traced, self._agree("shares variables of", traced.common.digest))
         return traced
+
+    def _warn_of_losses(self) -> None:
+        if self._pipeline.rank == 0:
+            get_logger().warning(
+                "step %s: its loss has terms over model.trainable_variables, which are other ones"
+                " on each rank. Gradients are those of the sum of all terms. The loss that the step"
+                " returns has those of this rank's variables alone. For the whole sum use"
+                " regularizers of layers and model.losses.",
+                self._name,
+            )
 
     def _require_alike(self, traced: _Traced, digests: Sequence[bytes]) -> None:
         if len(set(digests)) > 1:
@@ -184,6 +203,9 @@ class _Preparing:
             return self._body(*args, **kwargs)
 
         def run(tensors: list[tf.Tensor]) -> TracedResults:
+            trace = current_trace()
+            assert trace is not None
+            trace.divides_losses = self._divides_losses
             refuse_collectives(tf.compat.v1.get_default_graph(), _NO_COLLECTIVES)
             with tapes_in_step():
                 value = body(tensors)
@@ -207,12 +229,20 @@ class _Preparing:
         if decision is None:
             return frozenset()
         shared = set(traced.common.numbers)
-        return frozenset(
-            variable.name
+        foreign = {
+            number: variable.name
             for number, variable in self._uses_of_model(traced.reader)
             if number not in shared
             and decision.owner_of.get(id(variable.raw), 0) != self._pipeline.rank
-        )
+        }
+        if not foreign:
+            return frozenset()
+        reader = traced.reader
+        nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        roots = [reader.port(tensor).node for tensor in traced.results.tensors]
+        roots += [number for number, node in enumerate(nodes) if node.must_run]
+        needed = ancestors(nodes, roots)  # layers read variables for their shapes alone
+        return frozenset(name for number, name in foreign.items() if number in needed)
 
     def _share(self, traced: _Traced, names: frozenset[str]) -> None:
         """Makes what uses these variables a part of what all ranks have: their owners send them."""
@@ -397,7 +427,8 @@ class _Preparing:
                     f" first difference: rank {self._ranks[0]} has {one}, and rank {rank} has"
                     f" {other}. Expected the same model and the same code on all of them: layers in"
                     " the same order and of the same sizes, and nothing in the step that depends"
-                    " on the rank."
+                    " on the rank, as model.trainable_variables does: terms over these may be added"
+                    " to a loss, and that is all."
                 )
 
 
