@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-__all__ = ["OpenFile", "replace_file", "synchronise_directory"]
+__all__ = ["OpenFile", "could_not_write", "replace_file", "synchronise_directory"]
 
 # Of a name, to which a temporary one adds up to 40; file systems end at 255.
 _LONGEST_STEM_BYTES = 200
@@ -91,7 +91,7 @@ def replace_file(path: str, identity: str, write: Callable[[OpenFile], None]) ->
     except OSError as error:
         if error in failures_of_object:
             raise
-        raise _could_not_write(path, target, error) from error
+        raise could_not_write(path, target, error) from error
 
 
 def _write(descriptor: int, write: Callable[[OpenFile], None], is_regular: bool = True) -> None:
@@ -142,7 +142,14 @@ def synchronise_directory(directory: str) -> None:
             os.close(descriptor)
 
 
-def _could_not_write(path: str, target: str, error: OSError) -> OSError:
+def could_not_write(path: str, target: str, error: OSError) -> OSError:
+    """Why a file could not be written, with what to do.
+
+    Args:
+        path: as the caller has named it.
+        target: what it points at.
+        error: of the operating system.
+    """
     directory = os.path.dirname(target)
     if isinstance(error, FileNotFoundError) and not os.path.isdir(directory):
         text = (
