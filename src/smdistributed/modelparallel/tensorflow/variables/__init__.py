@@ -9,16 +9,23 @@ To read in this order: `book` (what is made, and who gets a value), `creation` (
 Source: TensorFlow modelparallel specification, section 3.4.
 """
 
-from smdistributed.modelparallel.tensorflow.variables.book import Book, Record, without_values
+from smdistributed.modelparallel.tensorflow.variables.book import (
+    Book,
+    Record,
+    empty_optimizers,
+    without_values,
+)
 from smdistributed.modelparallel.tensorflow.variables.creation import is_global_seed
 from smdistributed.modelparallel.tensorflow.variables.guarded import (
     GuardedVariable,
+    Loan,
     Owner,
     State,
     VariableElsewhereError,
     VariableWithoutValueError,
     is_elsewhere,
     is_tracing,
+    lending,
     mark_elsewhere,
     raw,
     require_value,
@@ -28,14 +35,17 @@ from smdistributed.modelparallel.tensorflow.variables.guarded import (
 __all__ = [
     "Book",
     "GuardedVariable",
+    "Loan",
     "Owner",
     "Record",
     "State",
     "VariableElsewhereError",
     "VariableWithoutValueError",
+    "empty_optimizers",
     "is_elsewhere",
     "is_global_seed",
     "is_tracing",
+    "lending",
     "mark_elsewhere",
     "raw",
     "require_value",

@@ -46,9 +46,9 @@ from smdistributed.modelparallel.tensorflow.variables.guarded import (
     take_away,
     tracing,
 )
-from smdistributed.modelparallel.tensorflow.variables.slots import guard_slots
+from smdistributed.modelparallel.tensorflow.variables.slots import guard_slots, slots_of_all
 
-__all__ = ["Book", "Record", "without_values"]
+__all__ = ["Book", "Record", "empty_optimizers", "without_values"]
 
 
 class Record:
@@ -198,6 +198,26 @@ def without_values(book: Book) -> Iterator[None]:
     guard_slots()
     mark_drawn_seeds()
     with creator_scope(book.create):
+        yield
+
+
+@contextlib.contextmanager
+def empty_optimizers() -> Iterator[None]:
+    """While it is open, slots that optimizers make have no values and take no memory.
+
+    They may be of variables of any rank. What such an optimizer knows is which variables it has,
+    and of which shapes.
+    """
+    guard_slots()
+    book = Book(0)
+
+    def create(of_keras: KerasVariable | None, kwargs: dict[str, Any]) -> Any:
+        value = kwargs["initial_value"]
+        if tf.is_tensor(value):  # zeros, or the variable itself, which may be elsewhere
+            kwargs.update(shape=value.shape, dtype=value.dtype, initial_value=lambda: value)
+        return book.create(of_keras, kwargs)
+
+    with slots_of_all(), creator_scope(create, all_kinds=True):
         yield
 
 

@@ -60,14 +60,19 @@ _this_thread = _Thread()
 
 
 @contextlib.contextmanager
-def creator_scope(create: Create) -> Iterator[None]:
-    """While it is open, `create` makes this thread's variables that layers and models will own."""
+def creator_scope(create: Create, *, all_kinds: bool = False) -> Iterator[None]:
+    """While it is open, `create` makes this thread's variables that layers and models will own.
+
+    Args:
+        create: makes a variable.
+        all_kinds: it makes those of metrics and optimizers, too.
+    """
     _patch_keras_3()
 
     def creator(next_creator: Any, **kwargs: Any) -> Any:
         # Made from a definition or a handle: it is another name of a variable that is there.
         is_new = kwargs.get("variable_def") is None and kwargs.get("handle") is None
-        if not is_new or _is_on_every_rank():
+        if not is_new or (not all_kinds and _is_on_every_rank()):
             if is_new and not callable(kwargs["initial_value"]):
                 kwargs["initial_value"] = eager_value(kwargs)
             with _creating(None):  # its initializer may make a variable of its own

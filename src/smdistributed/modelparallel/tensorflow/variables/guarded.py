@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import enum
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,6 +39,7 @@ from smdistributed.modelparallel.tensorflow.remedies import hooks
 
 __all__ = [
     "GuardedVariable",
+    "Loan",
     "Owner",
     "State",
     "VariableElsewhereError",
@@ -46,6 +47,7 @@ __all__ = [
     "guard",
     "is_elsewhere",
     "is_tracing",
+    "lending",
     "mark_elsewhere",
     "raw",
     "require_here",
@@ -84,6 +86,17 @@ class State(enum.Enum):
     """This rank owns it."""
     ELSEWHERE = enum.auto()
     """Another rank owns it."""
+
+
+@dataclasses.dataclass(eq=False)
+class Loan:
+    """What takes the place of a variable's value for a while, in host memory.
+
+    Attributes:
+        value: an eager tensor; None until one is assigned.
+    """
+
+    value: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +147,10 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
         state: what this rank has of it.
         owner: where it is; None if that is not known, or it is here.
         constant: gives the value with which it begins, if that is known before it is drawn.
+        loan: what eager reads and assignments use instead of the value; see `lending`.
     """
+
+    loan: Loan | None = None
 
     def __init__(self, *, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -146,6 +162,8 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
     # Every read goes through one of these four; what reads and writes, through those below.
 
     def _read_variable_op(self, *args: Any, **kwargs: Any) -> Any:
+        if self.loan is not None and self.loan.value is not None and tf.executing_eagerly():
+            return self.loan.value
         if self.state is State.WITHOUT_VALUE and self.constant and tf.executing_eagerly():
             self.assign(self.constant(), read_value=False)
         require_value(self, "Reading it")
@@ -169,6 +187,8 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
 
     def _guarded_spec(self, spec: Any) -> Any:
         def value() -> Any:
+            if self.loan is not None and self.loan.value is not None:
+                return self.loan.value
             require_value(self, "Saving it")
             return spec.tensor
 
@@ -176,6 +196,9 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
 
     def assign(self, *args: Any, **kwargs: Any) -> Any:
         """As of `tf.Variable`. Before the decision it gives the variable a value that counts."""
+        if self.loan is not None and tf.executing_eagerly():
+            self.loan.value = self._fitting(args[0] if args else kwargs["value"])
+            return self
         is_first_value = self.state is State.WITHOUT_VALUE and tf.executing_eagerly()
         if not is_first_value:
             require_value(self, "Assigning to it")
@@ -186,6 +209,10 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
 
     def _restore_from_tensors(self, *args: Any, **kwargs: Any) -> Any:
         """For checkpoints: as `assign`."""
+        if self.loan is not None and tf.executing_eagerly():
+            (value,) = (args[0] if args else kwargs["restored_tensors"]).values()
+            self.loan.value = self._fitting(value)
+            return self
         is_first_value = self.state is State.WITHOUT_VALUE and tf.executing_eagerly()
         if not is_first_value:
             require_value(self, "Restoring it")
@@ -193,6 +220,34 @@ class GuardedVariable(UninitializedVariable):  # type: ignore[misc]  # TensorFlo
         if is_first_value:
             self.state = State.ASSIGNED
         return result
+
+    def _fitting(self, value: Any) -> Any:
+        with tf.device("/CPU:0"):
+            tensor = tf.convert_to_tensor(value, self.dtype)
+        if not self.shape.is_compatible_with(tensor.shape):
+            raise ValueError(
+                f"{self.path} has the shape {self.shape} and was assigned a value of the shape"
+                f" {tensor.shape}; expected the same."
+            )
+        return tensor
+
+
+@contextlib.contextmanager
+def lending(loans: Sequence[tuple[GuardedVariable, Loan]]) -> Iterator[None]:
+    """While it is open, eager reads and assignments of variables use what they are lent.
+
+    So code that wants a whole model finds one, and none of its variables changes.
+
+    Args:
+        loans: variables, and what each is lent.
+    """
+    try:
+        for variable, loan in loans:
+            variable.loan = loan
+        yield
+    finally:
+        for variable, _ in loans:
+            variable.loan = None
 
 
 def _guarded(name: str) -> Callable[..., Any]:
@@ -308,6 +363,8 @@ def require_value(variable: Any, action: str) -> None:
         VariableElsewhereError: another rank owns it.
     """
     if not isinstance(variable, GuardedVariable):
+        return
+    if variable.loan is not None and variable.loan.value is not None:
         return
     if variable.state in (State.HERE, State.ASSIGNED) or _is_graph_that_nothing_runs():
         return

@@ -10,9 +10,11 @@ Source: TensorFlow modelparallel specification, section 3.4.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,10 +22,30 @@ import tensorflow as tf
 from smdistributed.dataparallel.tensorflow.patching import RULES
 from smdistributed.modelparallel.tensorflow.variables.guarded import raw, require_here
 
-__all__ = ["guard_slots"]
+__all__ = ["guard_slots", "slots_of_all"]
 
 # What the methods that make slots call the variable, their first argument.
 _NAMES = ("reference_variable", "model_variable", "var")
+
+
+class _Thread(threading.local):
+    makes_all = False
+
+
+_this_thread = _Thread()
+
+
+@contextlib.contextmanager
+def slots_of_all() -> Iterator[None]:
+    """While it is open, this thread may make slots of variables that are elsewhere.
+
+    For an optimizer that only shows what a whole one has, and whose slots take no memory.
+    """
+    before, _this_thread.makes_all = _this_thread.makes_all, True
+    try:
+        yield
+    finally:
+        _this_thread.makes_all = before
 
 
 def guard_slots() -> None:
@@ -50,7 +72,8 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_slot(self: Any, *args: Any, **kwargs: Any) -> Any:
         variable = args[0] if args else _first_of(_NAMES, kwargs)
-        require_here(raw(variable), f"A slot of the optimizer {type(self).__name__} for it")
+        if not _this_thread.makes_all:
+            require_here(raw(variable), f"A slot of the optimizer {type(self).__name__} for it")
         return original(self, *args, **kwargs)
 
     return make_slot
