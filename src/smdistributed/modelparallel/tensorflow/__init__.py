@@ -14,6 +14,7 @@ Each folder is a room, and its docstring says what to read first:
 
 | Room | Question |
 | --- | --- |
+| `checkpoints` | What is kept of a training, and how does it come back? |
 | `step` | What does a call of a step function do? |
 | `training` | How do Keras' own loops train and use a model? |
 | `model` | What is a model whose parts are on several ranks? |
@@ -49,6 +50,11 @@ if int(tf.__version__.partition(".")[0]) < 2:
     )
 
 from smdistributed.modelparallel.tensorflow import compat, core, exceptions, remedies, updates
+from smdistributed.modelparallel.tensorflow.checkpoints.keras_methods import (
+    answer_for_whole_models,
+)
+from smdistributed.modelparallel.tensorflow.checkpoints.manager import CheckpointManager
+from smdistributed.modelparallel.tensorflow.checkpoints.plain_classes import guard_tensorflow
 from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 from smdistributed.modelparallel.tensorflow.exceptions import SMPNotInitialized
 from smdistributed.modelparallel.tensorflow.graph.labels import partition
@@ -137,6 +143,7 @@ __all__ = [
     "TP_RANK",
     "WORLD",
     "WORLD_RANK",
+    "CheckpointManager",
     "CommGroup",
     "DistributedModel",
     "RankType",
@@ -200,8 +207,10 @@ remedies.set_hooks(
 )
 updates.install()  # beneath the remedies
 remedies.install()
+guard_tensorflow()
+answer_for_whole_models()
 
-_NOT_SAVED = "Checkpoints of models of TensorFlow are to come."
+_MANAGER = "Use smp.CheckpointManager."
 _OWN_VARIABLES = "Leave it out: each rank allocates the variables of its own partition only."
 _IN_CALL = "Write `with smp.partition(index):` in the model's call()."
 # Names of PyTorch's library that scripts may carry over, and what to do instead.
@@ -210,14 +219,14 @@ _PYTORCH_ONLY = {
     "amp": "Use tf.keras.mixed_precision.",
     "delay_param_initialization": _OWN_VARIABLES,
     "get_partition": _IN_CALL,
-    "load": _NOT_SAVED,
+    "load": _MANAGER,
     "model_creation": _OWN_VARIABLES,
     "nn": "Use layers of Keras.",
     "optimizers": "Use an optimizer of Keras as it is.",
-    "resume_from_checkpoint": _NOT_SAVED,
-    "save": _NOT_SAVED,
-    "save_checkpoint": _NOT_SAVED,
-    "save_safetensors": _NOT_SAVED,
+    "resume_from_checkpoint": _MANAGER,
+    "save": _MANAGER,
+    "save_checkpoint": _MANAGER,
+    "save_safetensors": _MANAGER,
     "set_activation_checkpointing": (
         "Write super().__init__(activation_checkpointing=True) in the model's __init__."
     ),

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import itertools
 from collections.abc import Iterator
@@ -63,21 +62,6 @@ def one_step(model: Model) -> float:
         return tf.reduce_mean(model(x) ** 2)
 
     return float(evaluate(BATCH).reduce_mean())
-
-
-def check_what_needs_the_whole_model_says_so(rank: int, size: int) -> None:
-    with job(partitions=size) as model:
-        for name, arguments in (
-            ("get_weights", ()),
-            ("save_weights", ("x.weights.h5",)),
-            ("save", ("x.keras",)),
-        ):
-            text = raised(NotImplementedError, functools.partial(getattr(model, name), *arguments))
-            assert f"{name}() needs the whole model" in text, text
-        one_step(model)
-        text = raised(NotImplementedError, lambda: model.set_weights([]))
-        assert "set_weights() needs the whole model" in text
-        assert "a call before the first step" in text
 
 
 def check_a_model_in_one_partition_is_kerass(rank: int, size: int) -> None:

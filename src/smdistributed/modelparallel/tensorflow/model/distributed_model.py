@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,7 +28,7 @@ from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, Mode
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.job.state import state
-from smdistributed.modelparallel.tensorflow.model.whole_model import WholeModel
+from smdistributed.modelparallel.tensorflow.model.whole_model import WholeModel, answer_of
 from smdistributed.modelparallel.tensorflow.variables import (
     Book,
     Record,
@@ -128,7 +130,11 @@ class DistributedModel(WholeModel, metaclass=_Meta):
             trace.has_called_model = True
             # tf-keras converts `call` of models and layers where its caller is converted.
             autograph = converting() if trace.converts else contextlib.nullcontext()
+            self._smp_private.note_call(self.call, args, kwargs)
             with labels.model_at_work(), autograph:
+                return super().__call__(*args, **kwargs)
+        if self._smp_private.is_lent:
+            with tracing():
                 return super().__call__(*args, **kwargs)
         if _is_symbolic(args, kwargs):
             with without_values(self._smp_book), tracing():
@@ -142,6 +148,7 @@ class DistributedModel(WholeModel, metaclass=_Meta):
                 " predict(x):\n        return model(x, training=False)\nand call predict(batch) on"
                 " all ranks."
             )
+        self._smp_private.note_call(self.call, args, kwargs)
         self._smp_have_values(args, kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -192,6 +199,23 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         with self._smp_private.showing_all():
             return list(super().variables)
 
+    def save_model(self, save_path: str | os.PathLike[str] = "/opt/ml/model") -> None:
+        """Write the whole model as a SavedModel; all ranks call it, rank 0 writes. Blocks.
+
+        `tf.saved_model.load(path)` serves it without this library: `signatures["serving_default"]`
+        takes batches of any size, under the names of the arguments of `call`, as they were when a
+        step called the model first. The model predicts (`training=False`).
+
+        Args:
+            save_path: of a directory, which is made; what is there is replaced.
+
+        Raises:
+            ModelNotPartitionedError: before the first step.
+            OSError: rank 0 cannot write there.
+            SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
+        """
+        answer_of("save_model")(self, os.fspath(save_path))
+
     # ---- for the library ---------------------------------------------------------------------
 
     def _smp_take_book(self, book: Book) -> None:
@@ -241,6 +265,16 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         if new:
             _begin_alike([record.raw for record in new if owner(record) == here])
             _tell(decision, book.records, here, job.rank)
+        self._smp_private.take_up()
+
+    def _smp_when_decided(self, who: Any, restore: Callable[[], None]) -> None:
+        """Calls a function when variables have owners and values. Its errors are the step's.
+
+        Args:
+            who: asks for it; what it has asked for before is forgotten.
+            restore: a collective of all ranks; called until it succeeds.
+        """
+        self._smp_private.waiting[id(who)] = restore
 
     def _smp_has_values(self) -> bool:
         """Whether it is decided who owns what."""
@@ -255,6 +289,7 @@ class DistributedModel(WholeModel, metaclass=_Meta):
                 super().__call__(*args, **kwargs)
         if any(not record.is_decided for record in book.records):
             book.allocate(lambda record: True)
+        self._smp_private.take_up()
 
 
 class _Private:
@@ -264,15 +299,34 @@ class _Private:
         book: its variables.
         shows_all: its lists have the variables of all ranks.
         place: by `id` of a `tf.Variable`, the partition that owns it; and the one that is here.
+        waiting: what is called when variables have owners and values, by `id` of who asks.
+        is_lent: the whole model is here for a while, to be written: it may be called in graphs.
+        call: its arguments by name when a step called it first: a `tf.TensorSpec` for a tensor.
     """
 
     def __init__(self, book: Book) -> None:
         self.book = book
         self.shows_all = False
         self.place: tuple[dict[int, int], int] = ({}, 0)
+        self.waiting: dict[int, Callable[[], None]] = {}
+        self.is_lent = False
+        self.call: dict[str, Any] | None = None
         self._found: dict[int, ModelVariable] = {}
         self._kept: list[Any] = []
         self._taken: collections.Counter[str] = collections.Counter()
+
+    def note_call(self, call: Any, args: Any, kwargs: Any) -> None:
+        """Keeps with what a step calls the model first: what it is served with."""
+        if self.call is None:
+            bound = inspect.signature(call).bind(*args, **kwargs)
+            self.call = tf.nest.map_structure(_spec_of, dict(bound.arguments))
+
+    def take_up(self) -> None:
+        """Calls what waits. Where it fails it stays, so that no step runs without it."""
+        for who, restore in list(self.waiting.items()):
+            with tf.init_scope():
+                restore()
+            del self.waiting[who]
 
     def is_here(self, variable: Any) -> bool:
         """Whether this rank owns a variable, or nobody does: also of one that has a value."""
@@ -313,6 +367,10 @@ class _Private:
             known = self._found[id(variable)] = ModelVariable(name, variable, nbytes)
             self._kept.append(variable)
         return known
+
+
+def _spec_of(value: Any) -> Any:
+    return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
 
 
 def _begin_alike(variables: Sequence[Any]) -> None:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Keras does with a whole model, and cannot do where parts of it are on other ranks.
 
-With one partition all of it works as Keras has it. With several these say what to do instead: else
-they would take the part that is here for the whole, without a word.
+With one partition all of it works as Keras has it. With several, what reads and writes all
+variables is done by all ranks together (`checkpoints.keras_methods`), and the others say what to do
+instead: else they would take the part that is here for the whole, without a word.
 
 Source: TensorFlow modelparallel specification, sections 3.4 and 5.4; our choice.
 """
@@ -24,23 +25,35 @@ from smdistributed.modelparallel.tensorflow.variables import (
     without_values,
 )
 
-__all__ = ["WholeModel"]
+__all__ = ["WholeModel", "answer", "answer_of"]
 
-_OWNER = (
-    "the variables that are here, `model.variables`, on each rank: their numpy() and assign(), and"
-    " smp.send() or smp.allgather() to bring values together"
+# Methods of Keras that a room above has made for models with several partitions.
+_GATHERED = (
+    "export",
+    "get_weights",
+    "load_weights",
+    "save",
+    "save_weights",
+    "set_weights",
 )
-_INSTEAD = {
-    "get_weights": _OWNER,
-    "save": _OWNER,
-    "save_weights": _OWNER,
-    "export": _OWNER,
-}
-# Before the decision they give values that count.
-_ONLY_BEFORE = {
-    "set_weights": "a call before the first step, or " + _OWNER,
-    "load_weights": "a call before the first step, or " + _OWNER,
-}
+# Before the decision they give values that count, and Keras does that alone.
+_ALSO_BEFORE = ("load_weights", "set_weights")
+_answers: dict[str, Callable[..., Any]] = {}
+
+
+def answer(name: str, method: Callable[..., Any]) -> None:
+    """Sets what a method of Keras does for a model whose parts are on several ranks.
+
+    Args:
+        name: of the method.
+        method: takes the model, Keras' method, and the arguments.
+    """
+    _answers[name] = method
+
+
+def answer_of(name: str) -> Callable[..., Any]:
+    """What `answer` has set."""
+    return _answers[name]
 
 
 class WholeModel(TrainedModel):
@@ -58,25 +71,29 @@ def _building_without_values(original: Callable[..., Any]) -> Callable[..., Any]
     return build
 
 
-def _guarded(name: str, original: Callable[..., Any], *, only_before: bool) -> Callable[..., Any]:
+def _gathered(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_cut = any(is_elsewhere(each) for each in self.smp_all_variables)
-        if is_cut or (not only_before and state.job.config.partitions > 1):
-            instead = _ONLY_BEFORE[name] if only_before else _INSTEAD[name]
-            raise NotImplementedError(
-                f"{type(self).__name__}.{name}() needs the whole model, of which other ranks have"
-                f" parts; expected {instead}. For a model in one partition it works."
-            )
-        return original(self, *args, **kwargs)
+        is_before = name in _ALSO_BEFORE and not _is_cut(self)
+        if is_before or self._smp_private.is_lent or not _spans_ranks(self):
+            return original(self, *args, **kwargs)
+        return _answers[name](self, functools.partial(original, self), *args, **kwargs)
 
     return method
 
 
-for _name in (*_INSTEAD, *_ONLY_BEFORE):
+def _is_cut(model: Any) -> bool:
+    return any(is_elsewhere(each) for each in model.smp_all_variables)
+
+
+def _spans_ranks(model: Any) -> bool:
+    return state.job.config.partitions > 1 or _is_cut(model)
+
+
+for _name in _GATHERED:
     _original = getattr(tf.keras.Model, _name, None)
     if _original is not None:
-        setattr(WholeModel, _name, _guarded(_name, _original, only_before=_name in _ONLY_BEFORE))
+        setattr(WholeModel, _name, _gathered(_name, _original))
 
 if tf.keras.Model.__module__.startswith("tf_keras"):
     WholeModel.build = _building_without_values(tf.keras.Model.build)

@@ -1,0 +1,254 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a checkpoint: there whole, or not at all.
+
+They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
+changed nothing that has a name, and the next save removes what it has left.
+
+Source: TensorFlow modelparallel specification, section 5.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+from tensorflow.python.training import py_checkpoint_reader
+
+from smdistributed.modelparallel.atomic_files import (
+    OpenFile,
+    could_not_write,
+    replace_file,
+    synchronise_directory,
+)
+from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
+
+__all__ = [
+    "GRAPH_KEY",
+    "Reader",
+    "digest_of",
+    "make_directory",
+    "remove_checkpoint",
+    "require_local",
+    "write_checkpoint",
+    "write_state",
+]
+
+GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_IDENTITY = "rank0"
+# Words of TensorFlow's errors, and what they mean.
+_CAUSES = {
+    "No space left": errno.ENOSPC,
+    "quota": errno.EDQUOT,
+    "Permission denied": errno.EACCES,
+    "Read-only": errno.EROFS,
+    "File too large": errno.EFBIG,
+}
+
+
+def require_local(directory: str) -> str:
+    """The directory, absolute.
+
+    Raises:
+        ValueError: it is on something that is not a file system.
+    """
+    if "://" in directory:
+        raise ValueError(
+            f"the directory {directory!r} is not a path of this host; expected one, as a checkpoint"
+            " is synchronised and renamed there. Save to a local or shared directory, and copy"
+            " from there."
+        )
+    return directory
+
+
+def make_directory(directory: str) -> None:
+    """Makes a directory, unless it is there.
+
+    Raises:
+        PermissionError: it cannot be made; OSError for other reasons.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        text = (
+            f"the directory {directory} cannot be made: {error.strerror}; expected to be able to"
+            " write checkpoints there. Pass another directory to smp.CheckpointManager, or start"
+            " the script with smddprun --paths, which maps /opt/ml to a directory of yours"
+        )
+        raise OSError(error.errno or errno.EIO, text) from error
+
+
+def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes a checkpoint of TensorFlow: `prefix.index` and one file of data. Blocking, durable.
+
+    Args:
+        prefix: absolute. A checkpoint of this name is replaced.
+        tensors: eager ones, by key and slice ("" for a whole one).
+
+    Raises:
+        OSError: the disk is full, or cannot be written; names the path and the free bytes.
+    """
+    directory, name = os.path.split(prefix)
+    hidden = os.path.join(directory, f".{_stem(name)}.smp-tmp")
+    written = os.path.join(hidden, "written")
+    rows = [(key, piece, each) for key, of in tensors.items() for piece, each in of.items()]
+    rows.sort(key=lambda row: row[:2])  # as TensorFlow has them
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.mkdir(hidden)
+        with _as_os_errors(), tf.device("/CPU:0"):
+            tf.raw_ops.SaveV2(
+                prefix=written,
+                tensor_names=[key for key, _, _ in rows],
+                shape_and_slices=[piece for _, piece, _ in rows],
+                tensors=[each for _, _, each in rows],
+            )
+        files = sorted(os.listdir(hidden))  # the data first
+        for each in files:
+            _synchronise(os.path.join(hidden, each))
+        for each in files:
+            os.replace(
+                os.path.join(hidden, each), prefix + each.removeprefix(os.path.basename(written))
+            )
+        synchronise_directory(directory)
+    except OSError as error:
+        raise could_not_write(prefix, prefix, error) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def write_state(directory: str, state: Any) -> None:
+    """Replaces the file `checkpoint`, which says which checkpoints there are. Atomic, durable.
+
+    Args:
+        state: a `CheckpointState`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = text_format.MessageToString(state).encode()
+
+    def write(file: OpenFile) -> None:
+        file.write(text)
+
+    replace_file(os.path.join(directory, "checkpoint"), _IDENTITY, write)
+
+
+def remove_checkpoint(prefix: str) -> None:
+    """Removes the files of a checkpoint, if they are there."""
+    escaped = glob.escape(prefix)
+    for each in (prefix + ".index", *glob.glob(escaped + ".data-?????-of-?????")):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(each)
+
+
+def digest_of(prefix: str) -> str | None:
+    """Of a checkpoint's index; None if this host does not see it."""
+    try:
+        with open(prefix + ".index", "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+class Reader:
+    """A checkpoint of TensorFlow.
+
+    Args:
+        prefix: of its files.
+
+    Raises:
+        CheckpointError: it is no such checkpoint; FileNotFoundError: a file of it is not there.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        if not glob.glob(glob.escape(prefix) + ".data-?????-of-?????"):
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{prefix}.data-00000-of-00001 is not there; expected it beside {prefix}.index."
+                " Restore another checkpoint",
+            )
+        try:
+            self._reader = py_checkpoint_reader.NewCheckpointReader(prefix)
+            self._shapes = self._reader.get_variable_to_shape_map()
+            self._dtypes = self._reader.get_variable_to_dtype_map()
+        except Exception as error:  # TensorFlow raises many kinds
+            raise self._damaged("the index", error) from error
+        if GRAPH_KEY not in self._shapes:
+            raise CheckpointError(
+                f"{prefix} has no object graph; expected a checkpoint of tf.train.Checkpoint or"
+                " smp.CheckpointManager, not one of tf.compat.v1.train.Saver. Restore another"
+                " checkpoint."
+            )
+        self.graph = TrackableObjectGraph.FromString(self._reader.get_tensor(GRAPH_KEY))
+
+    def shape(self, key: str) -> list[int]:
+        """Of the value of a key."""
+        return list(self._shapes[key])
+
+    def dtype(self, key: str) -> Any:
+        """Of the value of a key, a `tf.DType`."""
+        return self._dtypes[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._shapes
+
+    def read(self, key: str) -> Any:
+        """The value of a key, an eager tensor in host memory.
+
+        Raises:
+            CheckpointError: the files are damaged.
+        """
+        try:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                (value,) = tf.raw_ops.RestoreV2(
+                    prefix=self.prefix,
+                    tensor_names=[key],
+                    shape_and_slices=[""],
+                    dtypes=[self.dtype(key)],
+                )
+        except Exception as error:
+            raise self._damaged(key, error) from error
+        return value
+
+    def _damaged(self, what: str, error: Exception) -> CheckpointError:
+        failure: CheckpointError = CheckpointError(
+            f"{what} of the checkpoint {self.prefix} cannot be read"
+            f" ({type(error).__name__}: {str(error).splitlines()[0]}); expected whole files, as"
+            " smp.CheckpointManager leaves them. Copy them again, or restore another checkpoint."
+            " Nothing was changed."
+        )
+        return failure
+
+
+def _stem(name: str) -> str:
+    """The same for all checkpoints of a manager: what a killed one has left is found."""
+    return name.rpartition("-")[0] or name
+
+
+def _synchronise(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = str(error.message)
+        number = next((each for words, each in _CAUSES.items() if words in text), errno.EIO)
+        raise OSError(number, os.strerror(number) if number != errno.EIO else text) from error

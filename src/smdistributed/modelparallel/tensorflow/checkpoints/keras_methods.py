@@ -1,0 +1,396 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of Keras that read or write a whole model, for one whose parts are on several ranks.
+
+All ranks call them. Where a file is written, rank 0 is lent the values of the others, in host
+memory, and Keras' own method writes them; where one is read, rank 0's variables are lent places for
+what Keras' method assigns, and each value goes to whoever owns it when all is read. So files follow
+the rules of the active Keras, and what fails has changed nothing.
+
+Source: TensorFlow modelparallel specification, section 5.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint.checkpoint_management import generate_checkpoint_state_proto
+
+from smdistributed.modelparallel.atomic_files import could_not_write, synchronise_directory
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.tensorflow.checkpoints import files
+from smdistributed.modelparallel.tensorflow.checkpoints.contents import (
+    Contents,
+    Item,
+    OfModel,
+    OfOptimizer,
+    Other,
+    Survey,
+)
+from smdistributed.modelparallel.tensorflow.checkpoints.optimizers import (
+    named_slots,
+    whole_optimizer,
+)
+from smdistributed.modelparallel.tensorflow.checkpoints.restoring import Part, restore
+from smdistributed.modelparallel.tensorflow.checkpoints.saving import (
+    fetch,
+    gather,
+    merge_surveys,
+    requests_for,
+    require_values,
+    surveys_of,
+)
+from smdistributed.modelparallel.tensorflow.checkpoints.together import meet, together
+from smdistributed.modelparallel.tensorflow.checkpoints.values import (
+    receive_value,
+    send_value,
+    value_of,
+)
+from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
+from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.model.whole_model import answer
+from smdistributed.modelparallel.tensorflow.variables import GuardedVariable, Loan, lending, raw
+
+__all__ = ["answer_for_whole_models"]
+
+_H5 = (".h5", ".hdf5", ".keras")
+Original = Callable[..., Any]
+
+
+def answer_for_whole_models() -> None:
+    """Lets models whose parts are on several ranks have these methods."""
+    answer("get_weights", _get_weights)
+    answer("set_weights", _set_weights)
+    answer("save_weights", _save_weights)
+    answer("load_weights", _load_weights)
+    answer("save", _writing("save"))
+    answer("export", _writing("export"))
+    answer("save_model", _save_model)
+
+
+def _get_weights(model: Any, original: Original) -> list[Any]:
+    """All values, in the order of the whole model, on every rank of a pipeline."""
+    del original
+    call = "model.get_weights()"
+    contents = _contents(model)
+    meet(call, None, GroupKind.MP)
+    together(lambda: require_values(contents, call), GroupKind.MP)
+    with model._smp_private.showing_all():
+        variables = list(model.weights)
+    ranks = state.job.members(GroupKind.PP)
+    weights = []
+    for variable in variables:
+        of_tensorflow = raw(variable)
+        owner = getattr(of_tensorflow, "owner", None)
+        if owner is not None:
+            value = receive_value(ranks[owner.partition])
+        else:
+            value = value_of(of_tensorflow)
+            if isinstance(of_tensorflow, GuardedVariable):
+                for rank in ranks:
+                    if rank != state.job.rank:
+                        send_value(value, rank)
+        weights.append(value.numpy())
+    return weights
+
+
+def _set_weights(model: Any, original: Original, weights: Any) -> None:
+    """Takes values of all variables, in the order of the whole model, the same on all ranks."""
+    variables = [raw(each) for each in model.smp_all_variables]
+    with _lent(model, [each for each in variables if isinstance(each, GuardedVariable)]) as loans:
+        original(weights)
+    for variable, loan in loans:
+        if loan.value is not None and variable.owner is None:
+            variable.assign(loan.value, read_value=False)
+
+
+def _save_weights(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    path = os.fspath(filepath)
+    if _is_of_tensorflow(path, kwargs.get("save_format", args[1] if len(args) > 1 else None)):
+        _save_checkpoint(model, os.path.abspath(path))
+    else:
+        _written_by_rank_0(model, "model.save_weights()", lambda: original(path, *args, **kwargs))
+
+
+def _load_weights(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    path = os.fspath(filepath)
+    if _is_of_tensorflow(path, None):
+        meet("model.load_weights()", path)
+        restore(model._checkpoint, os.path.abspath(path), Part.ALL, (OfOptimizer, Other))
+        return
+    _read_by_rank_0(model, "model.load_weights()", lambda: original(path, *args, **kwargs))
+
+
+def _writing(name: str) -> Callable[..., Any]:
+    def method(model: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
+        return _written_by_rank_0(model, f"model.{name}()", lambda: original(*args, **kwargs))
+
+    return method
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def _written_by_rank_0(model: Any, call: str, write: Callable[[], Any]) -> Any:
+    """Calls something on rank 0, where the model is whole meanwhile; a collective of the world.
+
+    Returns:
+        What it returned there; None on other ranks.
+
+    Raises:
+        Exception: what it raised, on all ranks.
+    """
+    meet(call, None)
+    contents = _contents(model)
+    surveys = surveys_of(contents, call)
+    survey = merge_surveys(surveys)
+
+    def ask() -> tuple[_Parts, list[tuple[int, Item]]]:
+        parts = _parts(contents, survey)
+        return parts, requests_for([item for item, _ in parts.items], contents, surveys)
+
+    parts, came = fetch(contents, ask)
+
+    def write_on_rank_0() -> Any:
+        if parts is None:
+            return None
+        variables = [each for _, each in parts.items]
+        with _lent(model, variables, parts.instead) as loans:
+            for (item, _), (variable, loan) in zip(parts.items, loans, strict=True):
+                if item in came:
+                    loan.value = came[item]
+                elif isinstance(item, OfOptimizer):
+                    loan.value = value_of(contents.variable(item))
+                else:
+                    variable.loan = None  # it has its value
+            return write()
+
+    return together(write_on_rank_0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """A model and its optimizers, as a whole.
+
+    Attributes:
+        items: what there is, and the variable that stands for it.
+        instead: by path, optimizers that stand for those in use.
+    """
+
+    items: Sequence[tuple[Item, GuardedVariable]]
+    instead: Mapping[str, Any]
+
+
+def _parts(contents: Contents, survey: Survey) -> _Parts:
+    items: list[tuple[Item, GuardedVariable]] = [
+        (OfModel(place), raw(each))
+        for place, each in enumerate(contents.variables)
+        if isinstance(raw(each), GuardedVariable)
+    ]
+    instead = {}
+    for path, places in survey.items():
+        if places is None:
+            continue
+        whole = instead[path] = whole_optimizer(
+            contents.optimizers[path], contents.variables, places
+        )
+        for variable, slot in named_slots(whole, contents.variables, places):
+            if isinstance(variable, GuardedVariable):
+                items.append((OfOptimizer(path, slot), variable))
+    return _Parts(items, instead)
+
+
+@contextlib.contextmanager
+def _lent(
+    model: Any, variables: Sequence[GuardedVariable], instead: Mapping[str, Any] | None = None
+) -> Iterator[list[tuple[GuardedVariable, Loan]]]:
+    """The model shows all its variables, which use what they are lent."""
+    loans = [(each, Loan()) for each in variables]
+    private = model._smp_private
+    in_use = getattr(model, "optimizer", None)
+    whole = next(iter((instead or {}).values()), None)
+    private.is_lent = True
+    try:
+        if whole is not None:
+            model.optimizer = whole
+        with lending(loans), private.showing_all():
+            yield loans
+    finally:
+        private.is_lent = False
+        if whole is not None:
+            model.optimizer = in_use
+
+
+def _contents(model: Any) -> Contents:
+    return Contents(tf.train.Checkpoint(model=model))
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def _read_by_rank_0(model: Any, call: str, read: Callable[[], Any]) -> None:
+    """Calls something on rank 0 that assigns to the model; then values go to their owners."""
+    meet(call, None)
+    contents = _contents(model)
+    survey = merge_surveys(surveys_of(contents, call))
+    values: dict[Item, Any] = {}
+
+    def read_on_rank_0() -> None:
+        if state.job.rank != 0:
+            return
+        parts = _parts(contents, survey)
+        with _lent(model, [each for _, each in parts.items], parts.instead) as loans:
+            read()
+        for (item, _), (_, loan) in zip(parts.items, loans, strict=True):
+            if loan.value is not None:
+                values[item] = loan.value
+
+    together(read_on_rank_0)
+    items: list[Item] = allgather_in(GroupKind.WORLD, list(values))[0]
+    targets = {item: contents.variable(item) for item in items}
+    held: list[list[bool]] = allgather_in(
+        GroupKind.WORLD, [targets[item] is not None for item in items]
+    )
+    for number, item in enumerate(items):
+        if state.job.rank == 0:
+            for rank in range(1, len(held)):
+                if held[rank][number]:
+                    send_value(values[item], rank)
+            value = values.pop(item)
+        elif held[state.job.rank][number]:
+            value = receive_value(0)
+        if targets[item] is not None:
+            targets[item].assign(value, read_value=False)
+    together(lambda: None)
+
+
+# ---- files of TensorFlow, which tf-keras writes where a name has no ending ----------------------
+
+
+def _is_of_tensorflow(path: str, save_format: Any) -> bool:
+    if not tf.keras.Model.__module__.startswith("tf_keras"):
+        return False
+    if save_format is not None:
+        return str(save_format).lower() in ("tf", "tensorflow")
+    return not path.endswith(_H5)
+
+
+def _save_checkpoint(model: Any, prefix: str) -> None:
+    meet("model.save_weights()", prefix)
+    tensors = gather(model._checkpoint, "model.save_weights()")
+    directory, name = os.path.split(prefix)
+
+    def write() -> None:
+        if tensors is None:
+            return
+        files.make_directory(directory)
+        files.write_checkpoint(prefix, tensors)
+        files.write_state(directory, generate_checkpoint_state_proto(directory, name))
+
+    together(write)
+
+
+# ---- a model that is served ----------------------------------------------------------------------
+
+
+def _save_model(model: Any, path: str) -> None:
+    """See `DistributedModel.save_model`."""
+
+    def write() -> None:
+        absolute = os.path.abspath(path)
+        parent, name = os.path.split(absolute)
+        files.make_directory(parent)
+        hidden, old = (os.path.join(parent, f".{name}.{each}.smp-tmp") for each in ("new", "old"))
+        try:
+            shutil.rmtree(hidden, ignore_errors=True)
+            tf.saved_model.save(_served(model), hidden)
+            shutil.rmtree(old, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(absolute, old)
+            os.replace(hidden, absolute)
+            synchronise_directory(parent)
+        except tf.errors.OpError as error:
+            raise could_not_write(path, absolute, OSError(errno.EIO, str(error))) from error
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+    _written_by_rank_0(model, "model.save_model()", write)
+
+
+class _Served(tf.Module):  # type: ignore[misc] # no types
+    """What is in a SavedModel: the variables, and a function of the model's arguments."""
+
+    def __init__(self, variables: Sequence[Any], serve: Any) -> None:
+        super().__init__()
+        self.served_variables = variables
+        self.serve = serve
+
+
+def _served(model: Any) -> tf.Module:
+    """The model with batches of any size, as it predicts."""
+    call = model._smp_private.call
+    if call is None:
+        raise ModelNotPartitionedError(
+            f"{type(model).__name__} has not been called yet, so what it takes is not known;"
+            " expected a call in a function with @smp.step before model.save_model(). Call one"
+            " first."
+        )
+    specs, rebuild = _open_batches(call)
+
+    @tf.function(input_signature=specs, autograph=False)  # type: ignore[untyped-decorator]
+    def serve(*tensors: Any) -> Any:
+        arguments = rebuild(tensors)
+        if "training" in arguments or "training" in _names(model.call):
+            arguments["training"] = False
+        first = next(iter(arguments))
+        result = model(arguments.pop(first), **arguments)
+        flat = tf.nest.flatten(result)
+        if isinstance(result, dict) and len(flat) == len(result):
+            return result
+        return {f"output_{number}": each for number, each in enumerate(flat)}
+
+    served = _Served([raw(each) for each in model.smp_all_variables], serve)
+    serve.get_concrete_function()
+    return served
+
+
+def _names(call: Any) -> Sequence[str]:
+    return list(inspect.signature(call).parameters)
+
+
+def _open_batches(
+    call: Mapping[str, Any],
+) -> tuple[list[tf.TensorSpec], Callable[[Sequence[Any]], dict[str, Any]]]:
+    """Specs of the tensors among arguments, of any batch size; and what takes such tensors."""
+    flat = tf.nest.flatten(dict(call))
+    sizes = [each.shape[0] for each in flat if isinstance(each, tf.TensorSpec) and each.shape.rank]
+    specs = []
+    for name, value in call.items():
+        tensors = [each for each in tf.nest.flatten(value) if isinstance(each, tf.TensorSpec)]
+        for number, each in enumerate(tensors):
+            shape = each.shape.as_list()
+            if shape and shape[0] == sizes[0]:
+                shape[0] = None
+            alone = name if len(tensors) == 1 else f"{name}_{number}"
+            specs.append(tf.TensorSpec(shape, each.dtype, alone))
+
+    def rebuild(tensors: Sequence[Any]) -> dict[str, Any]:
+        waiting = iter(tensors)
+        return {
+            name: tf.nest.map_structure(
+                lambda each: next(waiting) if isinstance(each, tf.TensorSpec) else each, value
+            )
+            for name, value in call.items()
+        }
+
+    return specs, rebuild

@@ -1,0 +1,259 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smp.CheckpointManager`: what scripts call.
+
+Source: TensorFlow modelparallel specification, section 5.5.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint.checkpoint_management import generate_checkpoint_state_proto
+
+from smdistributed._common.log import get_logger
+from smdistributed.modelparallel.tensorflow.checkpoints import files
+from smdistributed.modelparallel.tensorflow.checkpoints.contents import Contents
+from smdistributed.modelparallel.tensorflow.checkpoints.restoring import Part, restore
+from smdistributed.modelparallel.tensorflow.checkpoints.saving import gather
+from smdistributed.modelparallel.tensorflow.checkpoints.together import (
+    CheckpointError,
+    meet,
+    together,
+)
+from smdistributed.modelparallel.tensorflow.job.state import state
+
+__all__ = ["CheckpointManager"]
+
+_DIRECTORY = "/opt/ml/checkpoints"
+
+
+class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no types
+    """Keeps checkpoints of a model whose parts are on several ranks.
+
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+        manager = smp.CheckpointManager(checkpoint, "/opt/ml/checkpoints", max_to_keep=3)
+        manager.restore()
+        for batch in dataset:
+            train_step(*batch)
+            manager.save()
+
+    A checkpoint has what a run in one process would have written, by the active Keras: plain
+    TensorFlow restores it, and so does any number of partitions. All ranks make one and call its
+    methods. It may be made before the model is built.
+
+    Args:
+        checkpoint: a `tf.train.Checkpoint`, with the same objects on all ranks.
+        directory: of this host, or shared; is made by the first `save`.
+        max_to_keep: how many; None for all.
+        checkpoint_name: what their names begin with.
+        **kwargs: as of `tf.train.CheckpointManager`.
+
+    Raises:
+        SMPNotInitialized: before `smp.init()`.
+        ValueError: `max_to_keep` is not positive, or the directory is on no file system.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Any,
+        directory: str | os.PathLike[str] = _DIRECTORY,
+        max_to_keep: int | None = None,
+        checkpoint_name: str = "ckpt",
+        **kwargs: Any,
+    ) -> None:
+        state.require("smp.CheckpointManager")
+        files.require_local(os.fspath(directory))
+        super().__init__(
+            checkpoint,
+            os.fspath(directory),
+            max_to_keep=max_to_keep,
+            checkpoint_name=checkpoint_name,
+            **kwargs,
+        )
+
+    def save(
+        self, checkpoint_number: Any = None, check_interval: bool = True, options: Any = None
+    ) -> str | None:
+        """Writes a checkpoint, on rank 0; a collective of all ranks. Blocks.
+
+        When it returns the files are there and on the disk. Killed at any time, it leaves the
+        checkpoint before as the latest; one of the same number, if there was one, is replaced.
+
+        Args:
+            checkpoint_number: of this one; else `save_counter` of the checkpoint counts.
+            check_interval: whether `checkpoint_interval` of the manager may skip it.
+            options: accepted, as of TensorFlow; devices and callbacks in it have no effect.
+
+        Returns:
+            The path; None if it was skipped.
+
+        Raises:
+            ModelNotPartitionedError: before the first step.
+            CheckpointError: (a ValueError) something cannot be gathered; names it.
+            OSError: rank 0 cannot write; names the path and the free bytes.
+            SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
+        """
+        del options
+        state.require("manager.save()")
+        if self._is_skipped(check_interval):
+            skips = True
+            number = 0
+        else:
+            skips = False
+            number = int(checkpoint_number) if checkpoint_number is not None else -1
+        brought = meet("manager.save()", (skips, number))
+        if len(set(brought)) > 1:
+            raise CheckpointError(
+                f"manager.save() has been given {_by_rank(brought)}, as (skipped by the interval,"
+                " number); expected the same on all ranks. Give all of them the same"
+                " step_counter and checkpoint_number."
+            )
+        if skips:
+            return None
+        counter = self._checkpoint.save_counter
+        counter.assign_add(1)
+        try:
+            return self._save(number if checkpoint_number is not None else int(counter))
+        except BaseException:
+            counter.assign_sub(1)
+            raise
+
+    def restore(self, save_path: str | os.PathLike[str] | None = None) -> str | None:
+        """Gives all objects the values of a checkpoint; a collective of all ranks (ours).
+
+        Before the first step the model has no variables to restore. Its values, and those of the
+        optimizer, are then taken up by that step; all others are restored at once.
+
+        Args:
+            save_path: of the checkpoint, as `save` returns it; the latest one by default. One rank
+                must see its files at least, others are sent what they need.
+
+        Returns:
+            The path; None if no path was given and there is no checkpoint.
+
+        Raises:
+            FileNotFoundError: no rank sees the files.
+            CheckpointError: (a ValueError) the checkpoint is one of other layers, shapes, another
+                optimizer or Keras, or is damaged; names the first difference. Nothing was changed.
+            SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
+        """
+        state.require("manager.restore()")
+        given = None if save_path is None else os.fspath(save_path)
+        latest = self._newest()
+        brought: list[tuple[str | None, str | None]] = meet("manager.restore()", (given, latest))
+        if len({path for path, _ in brought}) > 1:
+            raise CheckpointError(
+                f"manager.restore() has been given {_by_rank([path for path, _ in brought])};"
+                " expected the same path on all ranks. Pass the same, or none for the latest."
+            )
+        prefix = given or next((each for _, each in brought if each is not None), None)
+        if prefix is None:
+            get_logger().info("No checkpoint in %s: nothing is restored", self.directory)
+            return None
+        contents = Contents(self._checkpoint)
+        if contents.has_model and not contents.is_decided:
+            restore(self._checkpoint, prefix, Part.BEFORE_THE_DECISION)
+            contents.model._smp_when_decided(
+                self, lambda: restore(self._checkpoint, prefix, Part.AT_THE_DECISION)
+            )
+        else:
+            restore(self._checkpoint, prefix, Part.ALL)
+        if given is None:
+            self._latest_checkpoint = prefix
+        if self._checkpoint_interval is not None:
+            self._last_checkpoint_step = int(self._step_counter)
+        return prefix
+
+    def restore_or_initialize(self) -> str | None:
+        """As `restore` of the latest; without one, `init_fn` is called, on each rank."""
+        restored = self.restore()
+        if restored is None and self._init_fn is not None:
+            self._init_fn()
+        return restored
+
+    # ---- how -------------------------------------------------------------------------------------
+
+    def _is_skipped(self, check_interval: bool) -> bool:
+        """As TensorFlow has it."""
+        if self._checkpoint_interval is None:
+            return False
+        step = int(self._step_counter)
+        last: int | None = self._last_checkpoint_step
+        if last is not None and step < last + (self._checkpoint_interval if check_interval else 1):
+            return True
+        self._last_checkpoint_step = step
+        return False
+
+    def _newest(self) -> str | None:
+        """What this host's file `checkpoint` says; another manager may have written it since."""
+        found: str | None = self._latest_checkpoint
+        if found is None:
+            known = tf.train.get_checkpoint_state(self.directory)
+            found = known.model_checkpoint_path if known else None
+        return found
+
+    def _save(self, number: int) -> str:
+        prefix = f"{self._prefix}-{number}"
+        tensors = gather(self._checkpoint, "manager.save()")
+        together(lambda: self._write(prefix, tensors))
+        self._note(prefix)
+        return prefix
+
+    def _write(self, prefix: str, tensors: dict[str, dict[str, Any]] | None) -> None:
+        """On rank 0: the files, then what says that they are there, then old ones go."""
+        if tensors is None:
+            return
+        files.make_directory(os.path.dirname(prefix))
+        before = dict(self._maybe_delete)
+        if before.pop(prefix, None) is not None:  # it is about to be no whole checkpoint
+            self._tell(before)
+        files.write_checkpoint(os.path.abspath(prefix), tensors)
+        self._tell({**before, prefix: time.time()})
+
+    def _note(self, prefix: str) -> None:
+        """On every rank, so that all know which checkpoints there are."""
+        self._maybe_delete.pop(prefix, None)
+        self._maybe_delete[prefix] = time.time()
+        self._latest_checkpoint = prefix
+        dropped = self._dropped()
+        if dropped and state.job.rank == 0:
+            self._tell(dict(self._maybe_delete))
+            for each in dropped:
+                files.remove_checkpoint(each)
+
+    def _dropped(self) -> list[str]:
+        """Takes those off the list that are too many."""
+        dropped = []
+        hours = self._keep_checkpoint_every_n_hours
+        while self._max_to_keep and len(self._maybe_delete) > self._max_to_keep:
+            prefix, timestamp = self._maybe_delete.popitem(last=False)
+            if hours and timestamp - hours * 3600.0 >= self._last_preserved_timestamp:
+                self._last_preserved_timestamp: float = timestamp
+            else:
+                dropped.append(prefix)
+        return dropped
+
+    def _tell(self, timestamps: dict[str, float]) -> None:
+        """Writes the file `checkpoint`; without checkpoints there is none."""
+        path = os.path.join(self.directory, "checkpoint")
+        if not timestamps:
+            if os.path.exists(path):
+                os.unlink(path)
+            return
+        relative = [os.path.relpath(each, self.directory) for each in timestamps]
+        told = generate_checkpoint_state_proto(
+            self.directory,
+            relative[-1],
+            all_model_checkpoint_paths=relative,
+            all_model_checkpoint_timestamps=list(timestamps.values()),
+            last_preserved_timestamp=self._last_preserved_timestamp,
+        )
+        files.write_state(self.directory, told)
+
+
+def _by_rank(brought: list[Any]) -> str:
+    return ", ".join(f"{value!r} on rank {rank}" for rank, value in enumerate(brought))

@@ -1,0 +1,133 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What in a file belongs to what is here: two object graphs, side by side.
+
+Objects are matched as TensorFlow does it, from the root along the names of attributes. Other than
+there, all that is here must be in the file, and of what is here the file may have no more.
+
+Source: TensorFlow modelparallel specification, section 5.5; the strictness is our choice.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["Matched", "keras_of", "match"]
+
+# A model that is compiled holds its optimizer: a file may have it where the model here has none.
+_OPTIONAL_EDGES = frozenset(("optimizer",))
+# Optimizers list what the model has under names, which tell more than positions.
+_LISTS_OF_OTHERS = frozenset(("_trainable_variables",))
+# What `tf.train.Checkpoint.write` leaves out.
+_OPTIONAL_KEYS = frozenset(("save_counter",))
+
+
+@dataclasses.dataclass(frozen=True)
+class Matched:
+    """What two object graphs have in common.
+
+    Attributes:
+        key_of: by key here, the key in the file.
+        missing: keys here that the file lacks, in order.
+        surplus: keys of the file for which there is nothing here, in order.
+    """
+
+    key_of: dict[str, str]
+    missing: list[str]
+    surplus: list[str]
+
+
+def match(here: Any, file: Any) -> Matched:
+    """Matches two graphs, each a `TrackableObjectGraph`."""
+    pairs = _pairs(here, file)
+    key_of: dict[str, str] = {}
+    missing: list[str] = []
+    for number, node in enumerate(here.nodes):
+        other = file.nodes[pairs[number]] if number in pairs else None
+        keys = (
+            {} if other is None else {each.name: each.checkpoint_key for each in other.attributes}
+        )
+        for attribute in node.attributes:
+            if attribute.name in keys:
+                key_of[attribute.checkpoint_key] = keys[attribute.name]
+            elif attribute.checkpoint_key.partition("/")[0] not in _OPTIONAL_KEYS:
+                missing.append(attribute.checkpoint_key)
+    taken = set(pairs.values())
+    surplus = [
+        attribute.checkpoint_key
+        for number in sorted(_claimed(here, file, pairs))
+        if number not in taken
+        for attribute in file.nodes[number].attributes
+    ]
+    return Matched(key_of, missing, surplus)
+
+
+def keras_of(graph: Any) -> str | None:
+    """Which Keras has written a graph, as far as its objects tell."""
+    names = {child.local_name for node in graph.nodes for child in node.children}
+    if "_trainable_variables_indices" in names or "_kernel" in names:
+        return "Keras 3"
+    if "_index_dict" in names or "kernel" in names:
+        return "tf-keras (TF_USE_LEGACY_KERAS=1)"
+    return None
+
+
+def _pairs(here: Any, file: Any) -> dict[int, int]:
+    """By number of a node here, the number of the one in the file; no two have the same."""
+    pairs, taken = {0: 0}, {0}
+    waiting, by_position = collections.deque([0]), collections.deque[int]()
+    while waiting or by_position:
+        number = (waiting or by_position).popleft()
+        theirs = {each.local_name: each.node_id for each in file.nodes[pairs[number]].children}
+        for child in here.nodes[number].children:
+            other = theirs.get(child.local_name)
+            if other is None or other in taken or child.node_id in pairs:
+                continue
+            pairs[child.node_id] = other
+            taken.add(other)
+            later = by_position if child.local_name in _LISTS_OF_OTHERS else waiting
+            later.append(child.node_id)
+    for number in list(pairs):  # slots of tf-keras' legacy optimizers
+        slots = {
+            (each.original_variable_node_id, each.slot_name): each.slot_variable_node_id
+            for each in file.nodes[pairs[number]].slot_variables
+        }
+        for slot in here.nodes[number].slot_variables:
+            original = pairs.get(slot.original_variable_node_id, -1)
+            found = slots.get((original, slot.slot_name))
+            if found is not None:
+                pairs[slot.slot_variable_node_id] = found
+    return pairs
+
+
+def _claimed(here: Any, file: Any, pairs: dict[int, int]) -> set[int]:
+    """Nodes of the file that are parts of what is here.
+
+    Other objects beside them, of which the root here knows nothing, are not: a script may restore
+    its model alone.
+    """
+    names_here = {
+        theirs: {each.local_name for each in here.nodes[number].children}
+        for number, theirs in pairs.items()
+    }
+    found = {0}
+    waiting = [0]
+    while waiting:
+        number = waiting.pop()
+        for name, child in _edges(file, number):
+            is_known = name in names_here.get(number, ())
+            is_left_out = number in names_here and (number == 0 or name in _OPTIONAL_EDGES)
+            if child not in found and (is_known or not is_left_out):
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def _edges(graph: Any, number: int) -> Iterator[tuple[str, int]]:
+    for child in graph.nodes[number].children:
+        yield child.local_name, child.node_id
+    for slot in graph.nodes[number].slot_variables:
+        yield f".OPTIMIZER_SLOT/{slot.slot_name}", slot.slot_variable_node_id

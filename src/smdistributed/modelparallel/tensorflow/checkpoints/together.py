@@ -1,0 +1,88 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all ranks do together: what fails on one of them fails on all, for the same reason.
+
+Source: our choice.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from smdistributed.dataparallel.exceptions import (
+    SMDDPMismatch,
+    SMDDPPeerLost,
+    SMDDPTimeoutError,
+)
+from smdistributed.modelparallel.decide.topology import GroupKind
+from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
+from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
+
+__all__ = ["CheckpointError", "meet", "together"]
+
+
+class CheckpointError(SMPError, ValueError):
+    """What a checkpoint has and what is here do not belong together; nothing was changed."""
+
+    __init__ = Exception.__init__
+
+
+def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
+    """What each rank of a group brings, by rank; a collective that begins a method.
+
+    The ranks of a pipeline find out at once if one of them does something else.
+
+    Args:
+        call: the method, as a script calls it.
+        value: any that pickles.
+        kind: the group; the MP group or the world.
+
+    Raises:
+        SMDDPMismatch: another rank does something else.
+        SMDDPTimeoutError, SMDDPPeerLost: another rank does not come, or is gone.
+    """
+    cure = f"Call {call} on all ranks."
+    try:
+        brought = current_pipeline(call).driver.agree(f"calls {call}", value)
+        if kind is GroupKind.WORLD:
+            brought = allgather_in(kind, value)
+        return brought
+    except (SMDDPMismatch, SMDDPPeerLost, SMDDPTimeoutError) as error:
+        raise type(error)(f"{error} {cure}") from error
+
+
+def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
+    """Does something that may fail on one rank; a collective.
+
+    Returns:
+        What it returned on this rank.
+
+    Raises:
+        Exception: what it raised on this rank, or else on the first one of the group.
+    """
+    failure: Exception | None = None
+    result: Any = None
+    try:
+        result = do()
+    except Exception as error:
+        failure = error
+    failures: list[Exception | None] = allgather_in(kind, _that_pickles(failure))
+    if failure is not None:
+        raise failure
+    for member, theirs in zip(state.job.members(kind), failures, strict=True):
+        if theirs is not None:
+            theirs.add_note(f"raised on rank {member}, and so on rank {state.job.rank}.")
+            raise theirs
+    return result
+
+
+def _that_pickles(error: Exception | None) -> Exception | None:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,395 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_checkpoints.py run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
+from smdistributed.modelparallel.tensorflow.checkpoints import files, restoring
+from tests.multiprocess.with_tensorflow.modelparallel.kept import (
+    LEGACY,
+    OPTIMIZERS,
+    X,
+    assert_same,
+    content,
+    plain_model,
+    plain_state,
+    shared_folder,
+    training,
+)
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
+
+__all__ = ["around_checks"]
+
+# A process of plain TensorFlow.
+SERVING = """
+import numpy as np, sys, tensorflow as tf
+serve = tf.saved_model.load("model").signatures["serving_default"]
+(result,) = serve(x=tf.constant(np.load("batch.npy"))).values()
+np.save("served.npy", result)
+assert not any(name.startswith("smdistributed.modelparallel") for name in sys.modules)
+"""
+
+
+def _kept() -> str:
+    """Where `check_a_run_goes_on_bitwise` has left a checkpoint at step 5."""
+    return str(shared_folder("adam") / "ckpt-1")
+
+
+def check_a_run_goes_on_bitwise(rank: int, size: int) -> None:
+    """Saved at step 5; with as many partitions, restored before and after the first step."""
+    folder = shared_folder("adam")
+    with training(folder, size) as whole:
+        whole.steps(5)
+        prefix = whole.manager.save()
+        assert prefix == str(folder / "ckpt-1") == whole.manager.latest_checkpoint
+        assert {each.name for each in folder.iterdir()} == {
+            "checkpoint",
+            "ckpt-1.index",
+            "ckpt-1.data-00000-of-00001",
+        }
+        losses, values = whole.steps(3), whole.values()
+    for is_late in (False, True):
+        with training(folder, size) as again:
+            if is_late:
+                again.steps(1)
+            assert again.manager.restore() == prefix
+            assert int(again.counter) == int(again.optimizer.iterations) == 5
+            assert again.steps(3) == losses
+            assert_same(again.values(), values)
+
+
+def check_plain_tensorflow_reads_and_writes_the_same(rank: int, size: int) -> None:
+    for name in OPTIMIZERS if "ALL_OPTIMIZERS" in os.environ else ["adam"]:
+        folder = shared_folder(name)
+        if not (folder / "ckpt-1.index").exists():
+            with training(folder, size, name) as whole:
+                whole.steps(2)
+                whole.manager.save()
+        if rank == 0:
+            prefix = str(folder / "ckpt-1")
+            assert_same(content(prefix), plain_state(prefix, name))
+        if name != "adam":
+            with training(folder, size, name) as again:
+                again.manager.restore()
+                again.steps(1)
+
+
+def check_other_partitions_take_it_up(rank: int, size: int) -> None:
+    """A checkpoint of two partitions, with one and replicas, and with as many as ranks."""
+    for partitions in (1, size):
+        with training(shared_folder("adam"), partitions) as again:
+            again.manager.restore()
+            again.predict(X)
+            folder = shared_folder(f"of {partitions} with {size}")
+            prefix = smp.CheckpointManager(again.checkpoint, folder).save()
+            assert prefix is not None
+            assert_same(content(prefix), content(_kept()))
+            values = again.values()
+            losses = again.steps(3)
+        if "ALL_OPTIMIZERS" in os.environ:
+            with training(folder, partitions) as assigned:
+                assigned.steps(1)
+                for each, value in zip(assigned.kept(), values.values(), strict=True):
+                    each.assign(value)
+                assert assigned.steps(3) == losses
+
+
+def check_a_host_that_sees_no_files_is_sent_its_part(rank: int, size: int) -> None:
+    folder = shared_folder("adam")
+    with training(folder if rank == 0 else folder / "empty", size) as seeing:
+        seeing.manager.restore()
+        losses, values = seeing.steps(1), seeing.values()
+    unseen = mock.patch.object(restoring, "digest_of", return_value=None)
+    with training(folder if rank == 0 else folder / "empty", size) as blind:
+        if rank > 0:
+            unseen.start()
+        try:
+            assert blind.manager.restore() == _kept()
+            assert blind.steps(1) == losses
+        finally:
+            mock.patch.stopall()
+        assert_same(blind.values(), values)
+    with training(folder, size) as nobody, unseen:
+        text = raised(FileNotFoundError, nobody.manager.restore)
+        assert "is on no rank" in text, text
+
+
+def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:
+    folder = shared_folder("numbers")
+    with training(folder, size) as kept:
+        assert kept.manager.restore() is None  # there is none
+        text = raised(ModelNotPartitionedError, kept.manager.save)
+        assert "before the first step" in text, text
+        kept.steps(1)
+        paths = [kept.manager.save() for _ in range(3)]
+        assert kept.manager.checkpoints == paths[1:]
+        assert kept.manager.save(checkpoint_number=2) == paths[1]
+        assert kept.manager.checkpoints == [paths[2], paths[1]]
+        state = tf.train.get_checkpoint_state(str(folder))
+        assert list(state.all_model_checkpoint_paths) == [paths[2], paths[1]]
+        assert sorted(each.name for each in folder.glob("*.index")) == [
+            "ckpt-2.index",
+            "ckpt-3.index",
+        ]
+        every_other = smp.CheckpointManager(
+            kept.checkpoint, folder, step_counter=kept.counter, checkpoint_interval=2
+        )
+        assert every_other.checkpoints == [paths[2], paths[1]]
+        assert every_other.save() is not None
+        assert every_other.save() is None
+        plain = tf.train.CheckpointManager(kept.checkpoint, str(folder), max_to_keep=None)
+        before = kept.values()
+        latest = plain.save()
+        kept.steps(1)
+        assert plain.restore_or_initialize() == plain.latest_checkpoint == latest
+        assert_same(kept.values(), before)
+
+
+def check_what_does_not_fit_is_named_and_nothing_changes(rank: int, size: int) -> None:
+    folder, prefix = shared_folder("adam"), _kept()
+    damaged = shared_folder("damaged")
+    if rank == 0:
+        shutil.copytree(folder, damaged)
+        data = damaged / "ckpt-1.data-00000-of-00001"
+        data.write_bytes(data.read_bytes()[:-200])
+    kernel = "kernel" if LEGACY else "_kernel"
+    for of_model, optimizer, words in (
+        ({"width": 16}, "adam", f"model/first/{kernel}/.ATTRIBUTES/VARIABLE_VALUE has the shape"),
+        ({"more": True}, "adam", f"does not have model/more/{kernel}"),
+        ({}, "momentum", "optimizer/_variables/"),
+    ):
+        with training(folder, size, optimizer, **of_model) as other:
+            other.steps(1)
+            before = other.values()
+            text = raised(ValueError, functools.partial(other.manager.restore, prefix))
+            assert words in text, text
+            assert "Nothing was changed" in text, text
+            assert_same(other.values(), before)
+    with training(folder, size) as same:
+        same.steps(1)
+        before = same.values()
+        text = raised(ValueError, lambda: same.manager.restore(str(damaged / "ckpt-1")))
+        assert "of the checkpoint" in text, text
+        assert "damaged/ckpt-1 cannot be read" in text, text
+        text = raised(FileNotFoundError, lambda: same.manager.restore(str(folder / "ckpt-9")))
+        assert "ckpt-9.index is on no rank" in text, text
+        text = raised(RuntimeError, lambda: same.checkpoint.restore(prefix))
+        assert "smp.CheckpointManager(checkpoint, directory).restore(path)" in text, text
+        one_for_each = prefix if rank == 0 else prefix + "0"
+        text = raised(ValueError, lambda: same.manager.restore(one_for_each))
+        assert "expected the same path on all ranks" in text, text
+        assert_same(same.values(), before)
+    foreign = str(shared_folder("foreign"))
+    if rank == 0:  # with the names of the other Keras
+        layer = tf.train.Checkpoint(**{"_kernel" if LEGACY else "kernel": tf.Variable(1.0)})
+        tf.train.Checkpoint(model=tf.train.Checkpoint(first=layer)).write(foreign)
+    with training(folder, size) as other:
+        other.steps(1)
+        text = raised(ValueError, lambda: other.manager.restore(foreign))
+        assert ("was written with Keras 3" if LEGACY else "was written with tf-keras") in text, text
+    with training(folder, size, more=True) as deferred:
+        deferred.manager.restore(prefix)
+        assert "model/more" in raised(ValueError, lambda: deferred.steps(1))
+        # No step runs without what was to be restored.
+        assert "model/more" in raised(ValueError, lambda: deferred.predict(X))
+
+
+def check_a_disk_that_takes_nothing_is_named(rank: int, size: int) -> None:
+    folder = shared_folder("full")
+    with training(folder, size) as kept:
+        kept.steps(1)
+        first = kept.manager.save()
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        try:
+            text = raised(OSError, kept.manager.save)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert "ckpt-2 could not be written: File too large" in text, text
+        assert "bytes are free" in text, text
+        assert tf.train.latest_checkpoint(str(folder)) == first
+        assert sorted(os.listdir(folder)) == [
+            "checkpoint",
+            "ckpt-1.data-00000-of-00001",
+            "ckpt-1.index",
+        ]
+        assert kept.manager.save() == str(folder / "ckpt-2")
+        blocked = smp.CheckpointManager(kept.checkpoint, folder / "checkpoint" / "below")
+        text = raised(OSError, blocked.save)
+        assert "checkpoint/below cannot be made" in text, text
+
+
+def check_killed_anywhere_it_leaves_the_one_before(rank: int, size: int) -> None:
+    """Also where a checkpoint of the same number is replaced: then one before that is there."""
+    folder = shared_folder("killed")
+    with training(folder, size) as kept:
+        kept.steps(1)
+        one, two = kept.manager.save(), kept.manager.save()
+        if rank == 0:
+            whole = {str(path): content(path) for path in (one, two)}
+            saved = folder.with_name("saved")
+            shutil.copytree(folder, saved)
+            for listed in ([one], [one, two]):
+                places = 0
+                while _killed_at(places, kept.manager, saved, listed, two):
+                    latest = tf.train.latest_checkpoint(str(folder))
+                    assert latest in (one, two), (places, latest)
+                    assert_same(content(latest), whole[latest])
+                    places += 4  # lines of the library
+                assert places > 80, places
+                assert tf.train.latest_checkpoint(str(folder)) == two
+        smp.barrier()
+        kept.manager.save()
+        assert not list(folder.glob(".*"))
+
+
+def _killed_at(place: int, manager: Any, saved: Path, listed: list[str], path: str) -> bool:
+    """Saves in a process that is killed at a line of the library; whether it was.
+
+    The process is a copy of this one, where TensorFlow has no threads: what it would write is
+    there, and is copied.
+    """
+    folder = Path(manager.directory)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for each in saved.iterdir():
+        if str(folder / each.stem) in listed:
+            shutil.copy(each, folder)
+    manager._maybe_delete = dict.fromkeys(listed, 1.0)
+    manager._tell(manager._maybe_delete)
+    child = os.fork()
+    if child == 0:
+        left = [place]
+        sys.settrace(lambda frame, event, argument: _lines(frame, left))
+        with mock.patch.object(files.tf.raw_ops, "SaveV2", _copying(saved / Path(path).name)):
+            manager._write(path, {})
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def _lines(frame: Any, left: list[int]) -> Any:
+    """Follows the lines of the modules that write."""
+    if Path(frame.f_code.co_filename).name not in ("files.py", "atomic_files.py", "manager.py"):
+        return None
+
+    def line(frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+        return line
+
+    return line
+
+
+def _copying(source: Path) -> Any:
+    def save(prefix: str, **_: Any) -> None:
+        for ending in (".index", ".data-00000-of-00001"):
+            shutil.copy(f"{source}{ending}", f"{prefix}{ending}")
+
+    return save
+
+
+def check_a_rank_that_does_not_save_is_named(rank: int, size: int) -> None:
+    with training(shared_folder("alone"), size) as kept:
+        kept.steps(1)
+        if rank == 0:
+            text = raised(Exception, kept.manager.save)
+            assert "Call manager.save() on all ranks" in text, text
+        else:
+            text = raised(Exception, lambda: kept.steps(1))
+        assert "manager.save()" in text, text
+        smp.barrier()
+
+
+def check_weights_are_those_of_the_whole_model(rank: int, size: int) -> None:
+    with training(shared_folder("weights"), size) as one:
+        text = raised(ModelNotPartitionedError, one.model.get_weights)
+        assert "before the first step" in text, text
+        one.steps(2)
+        weights = one.model.get_weights()
+        plain = plain_model()
+        assert [each.shape for each in weights] == [each.shape for each in plain.get_weights()]
+        plain.set_weights(weights)
+        expected = plain(X).numpy()
+        one.steps(1)
+        assert any((a != b).any() for a, b in zip(one.model.get_weights(), weights, strict=True))
+        before = one.values()
+        raised(ValueError, lambda: one.model.set_weights([*weights[:-1], weights[0]]))
+        assert_same(one.values(), before)
+        one.model.set_weights(weights)
+        for each, value in zip(one.model.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(each, value)
+        np.testing.assert_allclose(one.predict(X).concat(), expected, rtol=1e-5)
+
+
+def check_keras_files_are_whole(rank: int, size: int) -> None:
+    folder = shared_folder("files")
+    if rank == 0:
+        folder.mkdir(parents=True)
+    for name in ["one.weights.h5", *(["two.h5", "three"] if LEGACY else [])]:
+        path = str(folder / name)
+        with training(folder, size) as one:
+            one.steps(2)
+            one.model.compile(one.optimizer)
+            one.model.save_weights(path)
+            weights, values = one.model.get_weights(), one.values()
+            one.steps(1)
+            one.model.load_weights(path)
+            for each, value in zip(one.model.get_weights(), weights, strict=True):
+                np.testing.assert_array_equal(each, value)
+            if name != "two.h5":  # which has no optimizer
+                assert_same(one.values(), values)
+            if rank == 0:
+                plain = plain_model()
+                plain.compile(OPTIMIZERS["adam"]())
+                plain.optimizer.build(plain.trainable_variables)
+                plain.load_weights(path)
+                for each, value in zip(plain.get_weights(), weights, strict=True):
+                    np.testing.assert_array_equal(each, value)
+            raised(Exception, lambda: one.model.load_weights(str(folder / "none.weights.h5")))
+            tf.keras.backend.clear_session()
+
+
+def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
+    folder = shared_folder("served")
+    with training(folder, size) as one:
+        one.steps(1)
+        for _ in range(2):  # what is there is replaced
+            one.model.save_model(folder / "model")
+        plain = plain_model()
+        plain.set_weights(one.model.get_weights())
+        if rank == 0:
+            script = folder / "serve.py"
+            script.write_text(SERVING)
+            for rows in (1, 7):
+                batch = np.repeat(X[:1], rows, axis=0)
+                np.save(folder / "batch.npy", batch)
+                subprocess.run([sys.executable, script], check=True, cwd=folder)
+                served = np.load(folder / "served.npy")
+                np.testing.assert_allclose(served, plain(batch), rtol=1e-5)
+        one.model.save(str(folder / "whole.keras"))
+        if rank == 0:
+            assert (folder / "whole.keras").stat().st_size > 0
+        one.model.export(str(folder / "exported"))
+        if rank == 0:
+            exported = tf.saved_model.load(str(folder / "exported"))
+            np.testing.assert_allclose(exported.serve(X[:4]), plain(X[:4]), rtol=1e-5)
+        smp.barrier()

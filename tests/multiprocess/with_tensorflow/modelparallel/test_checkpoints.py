@@ -1,0 +1,42 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of models whose parts are on several ranks.
+
+Source: TensorFlow modelparallel specification, section 5.5.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+
+CHECKS = Checks(Path(__file__).with_name("checkpoint_ranks.py"))
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_checkpoints(name: str, legacy_keras: str, folder: str) -> None:
+    CHECKS.require(name, 2, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def test_all_optimizers_and_more_partitions(legacy_keras: str, folder: str) -> None:
+    env = {"TF_USE_LEGACY_KERAS": legacy_keras, "TEST_FOLDER": folder, "ALL_OPTIMIZERS": "1"}
+    plain, other = (
+        "check_plain_tensorflow_reads_and_writes_the_same",
+        "check_other_partitions_take_it_up",
+    )
+    CHECKS.require(plain, 2, [plain], **env)
+    for ranks in (3, 4):
+        CHECKS.require(other, ranks, [other], **env)
