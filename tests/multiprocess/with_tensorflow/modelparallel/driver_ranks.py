@@ -368,8 +368,8 @@ def check_a_failed_step_in_a_function(job: Rank) -> None:
         begin = time.monotonic()
         text = raised(tf.errors.AbortedError, step, tf.constant(1.0))
         assert time.monotonic() - begin < SOON_S
-        # Behind TensorFlow's list of the places where the call is in the script.
-        assert f"\n\nStepAborted: rank {victim} (partition {victim}, host " in text, text
+        # First, or, where TensorFlow is as it was, behind its list of the places in the script.
+        assert f"StepAborted: rank {victim} (partition {victim}, host " in text, text
         assert f"backward of m/dense_{victim}, microbatch 2: InvalidArgumentError" in text, text
         assert int(chain.calls) == before
         chain.fail_from_now_on(lambda *_: None)
