@@ -17,9 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from smdistributed.dataparallel.tensorflow.patching import RULES
 from smdistributed.modelparallel.tensorflow.checkpoints.manager import CheckpointManager
 from smdistributed.modelparallel.tensorflow.job.state import state
-from smdistributed.modelparallel.tensorflow.remedies.patching import replace
 
 __all__ = ["guard_tensorflow"]
 
@@ -27,9 +27,9 @@ __all__ = ["guard_tensorflow"]
 def guard_tensorflow() -> None:
     """Changes TensorFlow's classes. May be called again."""
     for name in ("read", "restore"):
-        replace(tf.train.Checkpoint, name, _refusing)
+        RULES.replace(tf.train.Checkpoint, name, _refusing)
     for name in ("save", "restore_or_initialize"):
-        replace(tf.train.CheckpointManager, name, _as_ours)
+        RULES.replace(tf.train.CheckpointManager, name, _as_ours)
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
