@@ -18,20 +18,49 @@ TABLE = ROOM / "remedies/requirements.py"
 # Attributes of objects of TensorFlow and Keras: what they are.
 ATTRIBUTES = {
     "_add_control_dependencies": "of a FuncGraph: branches and loops run what has effects",
+    "_attached_dependencies": "a tf.train.Checkpoint's, on which nothing else may depend",
     "_call_flat": "a ConcreteFunction's: checked by requirements.py",
+    "_call_has_training_arg": "a layer's",
+    "_checkpoint": "a tf.train.CheckpointManager's; of BackupAndRestore",
+    "_checkpoint_interval": "a tf.train.CheckpointManager's",
+    "_compile_loss": "of a compiled model, Keras 3",
+    "_compute_current_learning_rate": "an optimizer's, of tf-keras",
+    "_create_all_weights": "a legacy optimizer's, of tf-keras",
+    "_distributed_dataset": "of the iterator that fit has, Keras 3",
+    "_flat_losses": "of a compiled model, Keras 3",
+    "_graph_view": "of the saver of a tf.train.Checkpoint",
     "_handle_data": "a resource's dtype",
+    "_index_dict": "an optimizer's, of tf-keras: places of slots",
+    "_init_fn": "a tf.train.CheckpointManager's",
     "_init_seed": "an initializer's, of Keras 3",
     "_initial_seed": "a SeedGenerator's",
+    "_iterations": "an optimizer's",
+    "_keep_checkpoint_every_n_hours": "a tf.train.CheckpointManager's",
+    "_loss_scale": "a LossScaleOptimizer's, of tf-keras",
+    "_loss_tracker": "of a compiled model, Keras 3",
+    "_losses": "of a compiled loss",
+    "_max_to_keep": "a tf.train.CheckpointManager's",
+    "_maybe_delete": "a tf.train.CheckpointManager's",
     "_maybe_init": "a random generator's, of tf-keras",
+    "_model": "a callback's, Keras 3",
     "_numpy": "an eager tensor's memory, not copied",
     "_original_op": "of which operation another one is a gradient",
+    "_prefix": "a tf.train.CheckpointManager's",
     "_random_generator": "an initializer's, of tf-keras",
+    "_resolve_auto_jit_compile": "of a model, Keras 3",
     "_rng": "of eager random numbers",
+    "_saver": "of a tf.train.Checkpoint",
     "_seed": "of eager random numbers; of a generator",
     "_SEED_GENERATOR": "of tf-keras",
     "_shape": "a keras.Variable's, while it is made",
+    "_slots": "a legacy optimizer's, of tf-keras",
+    "_step_counter": "a tf.train.CheckpointManager's",
     "_tape": "what a tf.GradientTape records with; None when it has been used",
+    "_trackable_children": "what a checkpoint has of an object",
+    "_trainable_variables": "an optimizer's, of Keras 3",
+    "_validate_target_and_loss": "of a model, tf-keras",
     "_value": "the tf.Variable in a keras.Variable",
+    "_var_key": "an optimizer's, of tf-keras",
     "_variable": "that under mixed precision, of tf-keras",
     "_variable_creator_scope": "a graph's, with a priority",
 }
@@ -41,6 +70,7 @@ OF_KERAS = {
     ("keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR"),
     ("keras.src.random.seed_generator", "global_seed_generator"),
     ("tf_keras.src", "backend"),
+    ("tf_keras.src.optimizers.legacy.optimizer_v2", "_var_key"),
 }
 
 
@@ -109,7 +139,7 @@ def _private_attributes(tree: ast.AST) -> Iterator[str]:
             name = str(node.args[1].value)
         else:
             continue
-        if name.startswith("_") and not name.startswith("__"):
+        if name.startswith("_") and not name.startswith(("__", "_smp_")):
             yield name
 
 
