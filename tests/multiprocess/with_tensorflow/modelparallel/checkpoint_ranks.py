@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import resource
@@ -272,7 +273,7 @@ def _killed_at(place: int, manager: Any, saved: Path, listed: list[str], path: s
     for each in saved.iterdir():
         if str(folder / each.stem) in listed:
             shutil.copy(each, folder)
-    manager._maybe_delete = dict.fromkeys(listed, 1.0)
+    manager._maybe_delete = collections.OrderedDict.fromkeys(listed, 1.0)
     manager._tell(manager._maybe_delete)
     child = os.fork()
     if child == 0:
