@@ -3,8 +3,8 @@
 """What Keras does with a whole model, and cannot do where parts of it are on other ranks.
 
 With one partition all of it works as Keras has it. With several, what reads and writes all
-variables is done by all ranks together (`checkpoints.keras_methods`), and the others say what to do
-instead: else they would take the part that is here for the whole, without a word.
+variables is done by all ranks together (`checkpoints.keras_methods`): else it would take the part
+that is here for the whole, without a word.
 
 Source: TensorFlow modelparallel specification, sections 3.4 and 5.4; our choice.
 """

@@ -50,9 +50,10 @@ def _require_possible(callback: Any, job: Job) -> None:
     name = type(callback).__name__
     if is_keras(type(callback), *_SAVERS) and job.size > 1:
         raise NotImplementedError(
-            f"the callback {name} saves the model, of which other ranks have parts or copies;"
-            " expected callbacks that save nothing. Save the variables that are here,"
-            " `model.variables`, on each rank, in a callback of your own or after fit()."
+            f"the callback {name} saves the model, of which other ranks have parts or copies, and"
+            " is not tested there; expected callbacks that save nothing. Call save() of an"
+            " smp.CheckpointManager, or model.save_weights(), on all ranks, in a callback of your"
+            " own or after fit()."
         )
     if job.config.partitions > 1 and is_keras(type(callback), "TensorBoard"):
         for attribute in ("histogram_freq", "embeddings_freq"):
