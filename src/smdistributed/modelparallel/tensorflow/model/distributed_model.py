@@ -317,8 +317,14 @@ class _Private:
 
     def note_call(self, call: Any, args: Any, kwargs: Any) -> None:
         """Keeps with what a step calls the model first: what it is served with."""
-        if self.call is None:
-            bound = inspect.signature(call).bind(*args, **kwargs)
+        if self.call is not None:
+            return
+        signature = inspect.signature(call)
+        if not any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+            # Keras drops `training=` where `call` does not take it.
+            kwargs = {name: kwargs[name] for name in kwargs if name in signature.parameters}
+        with contextlib.suppress(TypeError):  # which the call itself will raise
+            bound = signature.bind(*args, **kwargs)
             self.call = tf.nest.map_structure(_spec_of, dict(bound.arguments))
 
     def take_up(self) -> None:
