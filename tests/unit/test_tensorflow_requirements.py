@@ -19,7 +19,6 @@ TABLE = ROOM / "remedies/requirements.py"
 ATTRIBUTES = {
     "_add_control_dependencies": "of a FuncGraph: branches and loops run what has effects",
     "_attached_dependencies": "a tf.train.Checkpoint's, on which nothing else may depend",
-    "_call_flat": "a ConcreteFunction's: checked by requirements.py",
     "_call_has_training_arg": "a layer's",
     "_checkpoint": "a tf.train.CheckpointManager's; of BackupAndRestore",
     "_checkpoint_interval": "a tf.train.CheckpointManager's",

@@ -102,9 +102,11 @@ class SegmentFunctions:
             function = tf.compat.v1.wrap_function(body, specs, name)
         captured = function.captured_inputs
         count = len(outputs)
+        # Less work in Python than a call of the function, and no tape is asked.
+        run = function.inference_fn.call_flat
 
         def call(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            results: list[tf.Tensor] = function._call_flat(list(tensors), captured)
+            results: list[tf.Tensor] = run(*tensors, *captured)
             return results[:count]
 
         call.variables = [  # type: ignore[attr-defined] # they live as long as the function

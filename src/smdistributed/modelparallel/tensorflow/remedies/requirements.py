@@ -49,8 +49,12 @@ NOT_PUBLIC = (
         "InterpolateRuntimeError.interpolate",
     ),
     (
+        "tensorflow.python.eager.polymorphic_function.atomic_function",
+        "AtomicFunction.call_flat",
+    ),
+    (
         "tensorflow.python.eager.polymorphic_function.concrete_function",
-        "ConcreteFunction._call_flat",
+        "ConcreteFunction.inference_fn",
     ),
     ("tensorflow.python.eager.record", "could_possibly_record"),
     ("tensorflow.python.eager.record", "stop_recording"),

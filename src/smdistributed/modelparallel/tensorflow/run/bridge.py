@@ -1,10 +1,11 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step in a user's graph: one queue takes its arguments to the driver, another its results back.
+"""A step in a user's graph: a queue takes its arguments to the driver, another says how it ended.
 
 What waits in the graph is an operation of TensorFlow's that holds no thread of its pools, so one
 thread is enough. The driver's calls are made on a thread of this library, one for each program that
-a graph has called.
+a graph has called. The results lie ready, under the number of the call, before the graph hears of
+its end: so it takes them at once, however many there are.
 
 In a `tf.function` TensorFlow keeps the order of what touches a resource. So the queues' operations
 are in a function of their own that takes all variables that the step reads or writes, and a
@@ -17,6 +18,7 @@ Source: our choice.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -39,6 +41,7 @@ _log = get_logger()
 # At most one call is under way; what cancelled calls have left may lie beside it.
 _CAPACITY = 16
 _JOIN_S = 2.0
+_CPU = "/CPU:0"
 # The attribute of a graph with the bridges that it uses.
 _KEPT = "_smp_bridges"
 
@@ -154,16 +157,20 @@ class _Bridge(Generic[CalledT]):
         self._runner = runner
         with tf.init_scope():
             arguments = [spec.dtype for spec in program.arguments] * program.microbatches
-            results = [spec.dtype for spec in program.results] * program.microbatches
             self._requests = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, *arguments])
-            self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string, *results])
-            self._crossing = _crossing(program, self._requests, self._answers, touched, count)
+            self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string])
+            self._results = _Results(program)
+            self._crossing = _crossing(
+                program, self._requests, self._answers, self._results, touched, count
+            )
         name = f"smp-driver-{program.name}"
         thread = threading.Thread(
             target=_serve, args=(self._requests, weakref.ref(self)), name=name, daemon=True
         )
         thread.start()
-        self.close = weakref.finalize(self, _close, self._requests, self._answers, thread)
+        self.close = weakref.finalize(
+            self, _close, self._requests, self._answers, self._results, thread
+        )
 
     def call(self, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
         program = self.program
@@ -184,16 +191,59 @@ class _Bridge(Generic[CalledT]):
         ]
         try:
             results = self._runner.run(program, pieces)
-            flat = [tensor for each in results for tensor in each]
+            self._results.put(number, [tensor for each in results for tensor in each])
             failure = ""
         except BaseException as error:  # KeyboardInterrupt too: the call is to know
             _log.debug("step %s failed in a graph", program.name, exc_info=True)
-            flat = _placeholders(program)
             failure = _failure(error, self._runner.failure)
         try:
-            self._answers.enqueue([number, failure, *flat])
+            self._answers.enqueue([number, failure])
         except tf.errors.CancelledError:
             _log.debug("nobody waits for step %s any more", program.name)
+
+
+class _Results:
+    """Of calls that have ended, by their numbers: a map of TensorFlow's that holds tensors.
+
+    Args:
+        program: whose results they are.
+    """
+
+    _next = itertools.count()
+
+    def __init__(self, program: Called) -> None:
+        self._specs = list(program.results) * program.microbatches
+        self._map = {
+            "dtypes": [spec.dtype for spec in self._specs],
+            "shared_name": f"smp_results_{next(self._next)}",
+        }
+
+    def put(self, number: Any, tensors: Sequence[Any]) -> None:
+        """Lays the results of a call ready; those of calls that were cancelled go."""
+        if not self._specs:
+            return
+        with tf.device(_CPU):
+            if tf.raw_ops.MapSize(**self._map) > 0:
+                self.clear()
+            indices = tf.range(len(self._specs))
+            tf.raw_ops.MapStage(key=number, indices=indices, values=tensors, **self._map)
+
+    def take(self, number: Any) -> list[Any]:
+        """The results of a call, in a graph. They must lie ready."""
+        if not self._specs:
+            return []
+        with tf.device(_CPU):
+            indices = tf.range(len(self._specs))
+            tensors = tf.raw_ops.MapUnstage(key=number, indices=indices, **self._map)
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return list(tensors)
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        if self._specs:
+            with tf.device(_CPU):
+                tf.raw_ops.MapClear(**self._map)
 
 
 def _failure(error: BaseException, failure: str) -> str:
@@ -217,54 +267,49 @@ def _serve(requests: Any, reference: weakref.ref[_Bridge[Any]]) -> None:
         del bridge, request, number, tensors
 
 
-def _close(requests: Any, answers: Any, thread: threading.Thread) -> None:
+def _close(requests: Any, answers: Any, results: _Results, thread: threading.Thread) -> None:
     with tf.init_scope():
         requests.close(cancel_pending_enqueues=True)
         answers.close(cancel_pending_enqueues=True)
-    if thread is not threading.current_thread():
-        thread.join(_JOIN_S)
-
-
-def _placeholders(program: Called) -> list[Any]:
-    return [tf.zeros([0], spec.dtype) for spec in program.results] * program.microbatches
+        if thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+        results.clear()
 
 
 def _crossing(
-    program: Called, requests: Any, answers: Any, touched: Sequence[Any], count: Any
+    program: Called,
+    requests: Any,
+    answers: Any,
+    results: _Results,
+    touched: Sequence[Any],
+    count: Any,
 ) -> Any:
     """The function that a graph calls; its call takes all resources."""
-    results = list(program.results) * program.microbatches
 
     def crossing(*tensors: Any) -> list[Any]:
         handles = [tf.raw_ops.VarIsInitializedOp(resource=each.handle) for each in touched]
         with tf.control_dependencies(handles):
             number = count.assign_add(1, read_value=True)
             with tf.control_dependencies([requests.enqueue([number, *tensors])]):
-                failure, *found = _answer_to(number, answers, program)
+                failure = _end_of(number, answers)
         with tf.control_dependencies([raised_if_any(failure)]):
-            found = [tf.identity(tensor) for tensor in found]
-        for tensor, spec in zip(found, results, strict=True):
-            tensor.set_shape(spec.shape)
-        return found
+            return results.take(number)
 
     signature = list(program.arguments) * program.microbatches
     return tf.function(crossing, input_signature=signature, autograph=False)
 
 
-def _answer_to(number: Any, answers: Any, program: Called) -> list[Any]:
-    """Takes answers until it is that of this call."""
+def _end_of(number: Any, answers: Any) -> Any:
+    """Takes answers until it is that of this call: gives how it failed, in words."""
 
     def take(*_: Any) -> list[Any]:
-        answered, failure, *tensors = answers.dequeue()
-        return [tf.reshape(answered, []), tf.reshape(failure, []), *tensors]
+        answered, failure = answers.dequeue()
+        return [tf.reshape(answered, []), tf.reshape(failure, [])]
 
-    first = [tf.constant(-1, tf.int64), tf.constant(""), *_placeholders(program)]
-    _, *answer = tf.while_loop(
-        lambda answered, *_: tf.not_equal(answered, number),
+    _, failure = tf.while_loop(
+        lambda answered, _: tf.not_equal(answered, number),
         take,
-        first,
-        shape_invariants=[tensor.shape for tensor in first[:2]]
-        + [tf.TensorShape(None)] * (len(first) - 2),
+        [tf.constant(-1, tf.int64), tf.constant("")],
         parallel_iterations=1,
     )
-    return list(answer)
+    return failure
