@@ -1,14 +1,15 @@
 // Copyright 2026 The smdistributed-open authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each operation is stateful: it must run once, whether its outputs are used or not. Collectives
-// take the order token first: a resource that they do not look at, by which TensorFlow keeps
+// Each operation but one is stateful: it must run once, whether its outputs are used or not.
+// SmddpAddUp only computes. Collectives take the order token first: a resource that they do not look at, by which TensorFlow keeps
 // operations in the order of the program. There are kernels for CPUs; TensorFlow copies what lies
 // elsewhere.
 #include "tensorflow_ops/registration.h"
 
 #include <memory>
 
+#include "tensorflow_ops/add_up.h"
 #include "tensorflow_ops/api.h"
 #include "tensorflow_ops/dtypes.h"
 #include "tensorflow_ops/operations.h"
@@ -154,6 +155,13 @@ void sameShapesAndTicket(TfShapes* shapes, TfStatus* status) {
   scalar(shapes, static_cast<int>(api().ShapeInferenceContextNumInputs(shapes)) - 1, status);
 }
 
+void firstShape(TfShapes* shapes, TfStatus* status) {
+  const ShapeHandle shape;
+  api().ShapeInferenceContextGetInput(shapes, 0, shape.get(), status);
+  if (api().GetCode(status) != TfCode::kOk) return;
+  api().ShapeInferenceContextSetOutput(shapes, 0, shape.get(), status);
+}
+
 void ticketAlone(TfShapes* shapes, TfStatus* status) { scalar(shapes, 0, status); }
 
 // Like the tensor, with any number of rows.
@@ -193,6 +201,7 @@ struct Definition {
   DeleteFn destroy;
   ComputeFn compute;  // or
   ComputeAtOnceFn computeAtOnce = nullptr;
+  bool isStateful = true;
 };
 
 constexpr const char* kToken = "token: resource";
@@ -278,6 +287,16 @@ constexpr Definition kDefinitions[] = {
      &destroyNothing,
      nullptr,
      &computeRaise},
+    {"SmddpAddUp",
+     {"tensors: N * T"},
+     {"total: T"},
+     {kCount, "T: {float, double}", "divisor: int >= 1 = 1"},
+     &firstShape,
+     &createAddUp,
+     &destroyAddUp,
+     nullptr,
+     &computeAddUp,
+     false},
 };
 
 void define(const Definition& definition, const StatusPtr& status) {
@@ -291,7 +310,7 @@ void define(const Definition& definition, const StatusPtr& status) {
   for (const char* const* each = definition.attributes; *each != nullptr; ++each) {
     api().OpDefinitionBuilderAddAttr(builder, *each);
   }
-  api().OpDefinitionBuilderSetIsStateful(builder, true);
+  api().OpDefinitionBuilderSetIsStateful(builder, definition.isStateful);
   api().OpDefinitionBuilderSetShapeInferenceFunction(builder, definition.shape);
   api().RegisterOpDefinition(builder, status.get());
 }

@@ -369,6 +369,16 @@ class OpRun {
     context_.inputs.insert(context_.inputs.begin(), std::move(ticket));
     compute();
   }
+  // Of an operation that takes tensors alone, and gives one.
+  struct Plain {};
+  OpRun(const std::string& name, TfConstruction attributes, std::vector<TfTensor> tensors, Plain)
+      : kernel_(registry().kernels.at(name)) {
+    opaque_ = kernel_.create(&attributes);
+    SMD_REQUIRE(opaque_ != nullptr);
+    context_.inputs = std::move(tensors);
+    context_.outputs.resize(1);
+    compute();
+  }
   ~OpRun() {
     wait();
     kernel_.destroy(opaque_);

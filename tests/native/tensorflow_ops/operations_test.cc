@@ -712,5 +712,54 @@ TEST(Raise, FailsWithItsTextIfThereIsOne) {
   EXPECT_EQ(numHeld().load(), 0);  // of TensorFlow's tensors
 }
 
+std::vector<TfTensor> differentFloats(int count, std::vector<std::int64_t> dims) {
+  std::vector<TfTensor> tensors;
+  for (int i = 0; i < count; ++i) {
+    const auto number = static_cast<float>(i);
+    tensors.push_back(makeFloats(dims, 1.1f * number, 1e-3f / (number + 1)));
+  }
+  return tensors;
+}
+
+TEST(AddUp, AddsOneAfterTheOtherAndDivides) {
+  registerOnce();
+  for (const std::int64_t size : {0, 1, 13, 2048, 10007}) {
+    for (const int count : {1, 2, 3, 8, 33}) {
+      const auto tensors = differentFloats(count, {1, size});
+      std::vector<float> expected = floatsOf(tensors[0]);
+      for (int i = 1; i < count; ++i) {
+        const auto added = floatsOf(tensors[static_cast<std::size_t>(i)]);
+        for (std::size_t j = 0; j < expected.size(); ++j) expected[j] += added[j];
+      }
+      for (float& each : expected) each /= 3;
+      OpRun run("SmddpAddUp", {{}, {{"divisor", 3}}}, tensors, OpRun::Plain{});
+      EXPECT_EQ(floatsOf(run.outputs().at(0)), expected) << count << " of " << size;
+      EXPECT_EQ(run.outputs().at(0).dims, (std::vector<std::int64_t>{1, size}));
+    }
+  }
+  EXPECT_EQ(numHeld().load(), 0);  // of TensorFlow's tensors
+}
+
+TEST(AddUp, AddsDoubles) {
+  registerOnce();
+  std::vector<TfTensor> tensors;
+  for (int i = 0; i < 3; ++i) {
+    tensors.push_back(makeTensor(TfType::kDouble, {2000}));
+    std::fill_n(dataOf<double>(tensors.back()), 2000, 0.1 * i);
+  }
+  OpRun run("SmddpAddUp", {{}, {{"divisor", 1}}}, tensors, OpRun::Plain{});
+  EXPECT_EQ(dataOf<double>(run.outputs().at(0))[1999], 0.0 + 0.1 + 0.2);
+}
+
+TEST(AddUp, RefusesOtherShapes) {
+  registerOnce();
+  OpRun run("SmddpAddUp", {{}, {{"divisor", 1}}},
+            {makeFloats({2, 3}, 1), makeFloats({2, 3}, 1), makeFloats({3, 2}, 1)}, OpRun::Plain{});
+  EXPECT_EQ(run.wait().code, TfCode::kInvalidArgument);
+  EXPECT_EQ(run.wait().text,
+            "tensors of shapes [2, 3] and [3, 2] cannot be added; expected one shape");
+  EXPECT_EQ(numHeld().load(), 0);
+}
+
 }  // namespace
 }  // namespace smd::tensorflow_ops::test

@@ -389,6 +389,49 @@ def check_dtypes_of_reductions(rank: int, size: int) -> None:
         texts.reduce_mean()
 
 
+def check_sums_are_in_order(rank: int, size: int) -> None:
+    """Eagerly and in graphs they have the bits of a chain of additions."""
+    for dtype in (np.float32, np.float64):
+        for count, elements in ((2, 5), (3, 0), (3, 1), (8, 4099), (9, 257), (33, 13)):
+            values = np.random.RandomState(count).randn(count, elements).astype(dtype)
+            total = values[0]
+            for value in values[1:]:
+                total = total + value
+
+            def mean_and_sum(*tensors: Any) -> list[Any]:
+                output = StepOutput(tensors)
+                return [output.reduce_mean(), output.accumulate(), output.reduce_sum(), tensors[0]]
+
+            tensors = [tf.constant(value) for value in values]
+            for function in (mean_and_sum, tf.function(mean_and_sum)):
+                mean, accumulated, summed, first = function(*tensors)
+                np.testing.assert_array_equal(summed, total)
+                np.testing.assert_array_equal(mean, total / dtype(count))
+                np.testing.assert_array_equal(accumulated, mean)
+                np.testing.assert_array_equal(first, values[0])  # nothing is added in its place
+
+
+def check_sums_have_gradients(rank: int, size: int) -> None:
+    tensors = [tf.constant([1.0 + number, 2.0]) for number in range(4)]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        result = tf.reduce_sum(StepOutput(tensors).reduce_mean() * [1.0, 2.0])
+    for gradient in tape.gradient(result, tensors):
+        np.testing.assert_array_equal(gradient, [0.25, 0.5])
+
+
+def check_sums_of_shapes_that_differ(rank: int, size: int) -> None:
+    """Also where only the run tells: nothing is repeated to fit."""
+    for dtype, count in ((tf.float32, 2), (tf.float32, 3), (tf.int64, 3)):
+
+        @tf.function(input_signature=[tf.TensorSpec([None], dtype)] * count)
+        def summed(*tensors: Any) -> Any:
+            return StepOutput(tensors).reduce_sum()
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+            summed(*[tf.ones([1 + min(place, 1)], dtype) for place in range(count)])
+
+
 def check_accumulation_into_a_variable(rank: int, size: int) -> None:
     output = StepOutput([rows(2), rows(2) + 1])
     variables = [tf.Variable(tf.ones((2, 3))), tf.Variable(tf.ones((2, 3), tf.float64))]

@@ -32,10 +32,11 @@ from smdistributed.dataparallel.tensorflow.operations import builds
 
 __all__ = [
     "HOLDS_NO_THREAD",
+    "added_up",
     "all_gather",
     "all_reduce",
+    "are_plain_ones_there",
     "broadcast",
-    "can_raise",
     "clear_group",
     "is_available",
     "raised",
@@ -94,10 +95,11 @@ def is_available() -> tuple[bool, str]:
 
 
 @functools.cache
-def can_raise() -> bool:
-    """Whether `raised` is there: other than collectives it relies on nothing but C functions."""
+def are_plain_ones_there() -> bool:
+    """Whether `raised` and `added_up` are: they rely on nothing but C functions of TensorFlow's."""
     try:
-        return not _library().problem() and hasattr(_operations(), "smddp_raise")
+        needed = ("smddp_raise", "smddp_add_up")
+        return not _library().problem() and all(hasattr(_operations(), each) for each in needed)
     except (OSError, AttributeError, tf.errors.OpError):
         return False
 
@@ -105,6 +107,23 @@ def can_raise() -> bool:
 def raised(text: Any) -> Any:
     """Fails with a text, uint8 of shape [n]: `tf.errors.AbortedError`. An empty one comes back."""
     return _operations().smddp_raise(text)
+
+
+def added_up(tensors: Sequence[Any], divisor: int = 1) -> Any:
+    """Tensors of one shape, float32 or float64, added one after the other; then divided.
+
+    The roundings are those of a chain of additions.
+
+    Raises:
+        tf.errors.InvalidArgumentError: shapes differ.
+    """
+    return _operations().smddp_add_up(tensors, divisor=divisor)
+
+
+@tf.RegisterGradient("SmddpAddUp")  # type: ignore[untyped-decorator]
+def _gradient_of_added_up(operation: Any, gradient: Any) -> list[Any]:
+    divisor = operation.get_attr("divisor")
+    return [gradient / tf.cast(divisor, gradient.dtype)] * len(operation.inputs)
 
 
 def set_group(number: int, group: Communicator) -> None:

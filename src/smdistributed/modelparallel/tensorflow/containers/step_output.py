@@ -8,13 +8,14 @@ Source: TensorFlow modelparallel specification, sections 3.4 (variables of other
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.containers.gathering import MicrobatchOutputs
+from smdistributed.modelparallel.tensorflow.containers.sums import add_up
 
 __all__ = ["StepOutput"]
 
@@ -68,7 +69,7 @@ class StepOutput(MicrobatchOutputs[Any]):
             TypeError: the outputs are strings.
             tf.errors.InvalidArgumentError: shapes differ.
         """
-        return self._mean("reduce_mean", _add_up)
+        return self._mean("reduce_mean")
 
     def reduce_sum(self) -> Any:
         """The sum over microbatches, element by element; of the shape of one output.
@@ -83,10 +84,10 @@ class StepOutput(MicrobatchOutputs[Any]):
         outputs = self._numbers("reduce_sum")
         dtype = outputs[0].dtype
         if dtype in _SMALL:
-            return _add_up([tf.cast(each, tf.int64) for each in outputs])
+            return add_up([tf.cast(each, tf.int64) for each in outputs])
         if dtype in _HALF:
-            return tf.cast(_add_up([tf.cast(each, tf.float32) for each in outputs]), dtype)
-        return _add_up(outputs)
+            return tf.cast(add_up([tf.cast(each, tf.float32) for each in outputs]), dtype)
+        return add_up(outputs)
 
     def accumulate(self, method: str = "variable", var: Any = None) -> Any:
         """The same as `reduce_mean`, added up in a way that the caller chooses.
@@ -112,7 +113,7 @@ class StepOutput(MicrobatchOutputs[Any]):
             return self._mean("accumulate", tf.add_n)
         if method == "accumulate_n":
             return self._mean("accumulate", tf.math.accumulate_n)
-        mean = self._mean("accumulate", _add_up)
+        mean = self._mean("accumulate")
         if var is None or mean is None:
             return mean
         mean, dtype = tf.convert_to_tensor(mean), tf.as_dtype(var.dtype)
@@ -209,19 +210,20 @@ class StepOutput(MicrobatchOutputs[Any]):
 
     # ---- together --------------------------------------------------------------------------------
 
-    def _mean(self, operation: str, add: Any) -> Any:
+    def _mean(self, operation: str, add: Callable[[Sequence[Any]], Any] | None = None) -> Any:
+        """By the function, or in the order of the microbatches."""
         count = len(self.outputs)
         if self._are_slices():
             return self._all_slices(divisor=count)
         outputs = self._numbers(operation)
         dtype = outputs[0].dtype
         if dtype in _HALF:  # which would overflow on the way
-            total = add([tf.cast(each, tf.float32) for each in outputs])
-            return tf.cast(total / count, dtype)
+            outputs = [tf.cast(each, tf.float32) for each in outputs]
+            return tf.cast(add_up(outputs, count) if add is None else add(outputs) / count, dtype)
         if dtype.is_floating or dtype.is_complex:
-            return add(outputs) / tf.cast(count, dtype)
+            return add_up(outputs, count) if add is None else add(outputs) / tf.cast(count, dtype)
         # Summed as integers, which is exact; only the result is rounded.
-        total = add([tf.cast(each, tf.int64) for each in outputs])
+        total = (add or add_up)([tf.cast(each, tf.int64) for each in outputs])
         return tf.cast(tf.cast(total, tf.float64) / count, tf.float32)
 
     def _are_slices(self) -> bool:
@@ -309,11 +311,3 @@ class _Elsewhere(StepOutput):
 
     def __repr__(self) -> str:
         return f"StepOutput({self._microbatches} × {self._describe(self._spec)}, of another rank)"
-
-
-def _add_up(outputs: Sequence[Any]) -> Any:
-    """The sum, in the order of the microbatches."""
-    total = outputs[0]
-    for output in outputs[1:]:
-        total = total + output
-    return total
