@@ -11,6 +11,8 @@ on any machine what was recorded on another.
     costs        what a model's modules cost; what a partition of them leads to
     advice       what to change, and what that would bring
     document     the report: text, file
+    plans        several of pipelines that are not there
+    recording    what recording has in common, whatever the framework
     drawing      PNG
     perfetto     trace events, through the traces of smdistributed.dataparallel
     cli          the command

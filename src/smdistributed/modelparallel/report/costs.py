@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import schedule_named
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
 
@@ -21,6 +22,7 @@ __all__ = [
     "Profile",
     "Row",
     "Settings",
+    "settings_of",
 ]
 
 
@@ -57,6 +59,20 @@ class Settings:
         return dataclasses.replace(
             self, microbatches=microbatches, active_microbatches=min(bound, microbatches)
         )
+
+
+def settings_of(config: Config) -> Settings:
+    """What of the parameters a report needs."""
+    partitions = config.partitions
+    return Settings(
+        partitions=partitions,
+        microbatches=config.microbatches,
+        active_microbatches=config.active_microbatches,
+        pipeline=config.pipeline,
+        auto_partition=config.auto_partition and not config.load_partition,
+        memory_weight=config.memory_weight,
+        is_active_set=config.active_microbatches != min(partitions + 2, config.microbatches),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,10 +19,11 @@ import torch
 from torch import nn
 
 from smdistributed.modelparallel.decide.config import Config
-from smdistributed.modelparallel.report.costs import Profile, Settings
+from smdistributed.modelparallel.report import plans
+from smdistributed.modelparallel.report.costs import Profile, Settings, settings_of
 from smdistributed.modelparallel.report.document import Report
 from smdistributed.modelparallel.report.expectation import expect_of_profile
-from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
+from smdistributed.modelparallel.report.plans import several
 from smdistributed.modelparallel.torch.modules.assignment import (
     Decision,
 )
@@ -32,11 +33,11 @@ from smdistributed.modelparallel.torch.pipeline.microbatches import ArgumentSpli
 from smdistributed.modelparallel.torch.reporting.profile import Loss, profile
 from smdistributed.modelparallel.torch.reporting.rows import row_of, rows_of
 
-__all__ = ["Plan", "plan", "settings_of"]
+__all__ = ["Plan", "plan"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(plans.Plan):
     """What one model would do on several numbers of ranks. `print` it.
 
     Attributes:
@@ -45,42 +46,12 @@ class Plan:
         states_per_parameter: as it was passed to `smp.plan`.
     """
 
-    reports: tuple[Report, ...]
     profiles: Mapping[int, Profile] = dataclasses.field(repr=False)
     states_per_parameter: float = 2.0
 
     def profile(self, microbatches: int) -> Profile | None:
         """What a microbatch costs, if the plan was made for so many."""
         return self.profiles.get(microbatches)
-
-    def __len__(self) -> int:
-        return len(self.reports)
-
-    def __getitem__(self, index: int) -> Report:
-        return self.reports[index]
-
-    def __str__(self) -> str:
-        if len(self.reports) == 1:
-            return str(self.reports[0])
-        header = ["", "ranks", "microbatches", "step", "bubble", "peak memory", "sent"]
-        table = [header]
-        for index, report in enumerate(self.reports):
-            expected = report.expected
-            table.append(
-                [
-                    f"[{index}]",
-                    str(report.settings.partitions),
-                    str(report.settings.microbatches),
-                    seconds_text(expected.step_s),
-                    f"{min(expected.bubble):.1%}",
-                    bytes_text(max(expected.peak_bytes)),
-                    bytes_text(sum(expected.sent_bytes.values())),
-                ]
-            )
-        lines = aligned(table)
-        return "\n".join(
-            [*lines, "", "The bubble is the busiest rank's, the memory the fullest's."]
-        )
 
 
 def plan(
@@ -130,8 +101,8 @@ def plan(
     profiles: dict[int, Profile] = {}
     observations: dict[int, observation.Observation] = {}
     reports = []
-    several_ranks = _several("ranks", ranks)
-    for count in _several("microbatches", microbatches):
+    several_ranks = several("ranks", ranks)
+    for count in several("microbatches", microbatches):
         call = splitter.split(args, kwargs or {}, count)[0]
         labels = ArgumentSplitter(_loss_arguments).split(loss_args, {}, count)[0][0]
         profiles[count] = profile(module, *call, loss, labels, device)
@@ -160,29 +131,6 @@ def plan(
                 )
             )
     return Plan(tuple(reports), profiles, states_per_parameter)
-
-
-def settings_of(config: Config) -> Settings:
-    """What of the parameters a report needs."""
-    partitions = config.partitions
-    return Settings(
-        partitions=partitions,
-        microbatches=config.microbatches,
-        active_microbatches=config.active_microbatches,
-        pipeline=config.pipeline,
-        auto_partition=config.auto_partition and not config.load_partition,
-        memory_weight=config.memory_weight,
-        is_active_set=config.active_microbatches != min(partitions + 2, config.microbatches),
-    )
-
-
-def _several(name: str, numbers: int | Sequence[int]) -> list[int]:
-    several: list[Any] = list(numbers) if isinstance(numbers, Sequence) else [numbers]
-    if not several or any(not isinstance(each, int) or each < 1 for each in several):
-        raise ValueError(
-            f"{name} is {numbers!r}; expected a positive integer, or several. Give at least one."
-        )
-    return several
 
 
 def _loss_arguments(*args: Any) -> None:

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`smp.recording()` and `smp.report()`: what the ranks did with their time and memory.
 
-Recording is asked for, as one step of it is looked at closely, which takes longer. `SMP_REPORT`
-asks for it without a change of the script: each rank then writes what it has recorded when it ends,
-and `smpreport` makes the report.
+Recording is asked for, as one step of it is looked at closely, which takes longer.
 
 Source: our choice; docs/pipeline_report.md.
 """
@@ -14,22 +12,25 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from smdistributed._common.log import get_logger
-from smdistributed._common.trace_path import rank_path
-from smdistributed._common.version import __version__
-from smdistributed.dataparallel.trace.session import clock_name
 from smdistributed.modelparallel.decide.topology import GroupKind
-from smdistributed.modelparallel.report.costs import Profile, Row
+from smdistributed.modelparallel.report.costs import Profile, Row, settings_of
 from smdistributed.modelparallel.report.document import Report, report_of_records
-from smdistributed.modelparallel.report.records import RankRecord, write_rank_record
+from smdistributed.modelparallel.report.recording import (
+    MOST_STEPS,
+    about_process,
+    asked_path,
+    refuse_second_recording,
+    require_records,
+    require_several_partitions,
+    write_at_exit,
+)
+from smdistributed.modelparallel.report.records import RankRecord
 from smdistributed.modelparallel.torch.job.state import Job, state
 from smdistributed.modelparallel.torch.modules.placement import Placement
 from smdistributed.modelparallel.torch.pipeline.loop.recorder import (
@@ -40,15 +41,10 @@ from smdistributed.modelparallel.torch.pipeline.loop.recorder import (
 )
 from smdistributed.modelparallel.torch.reporting.close_look import CloseLook
 from smdistributed.modelparallel.torch.reporting.peak_memory import PeakMemory
-from smdistributed.modelparallel.torch.reporting.plan import Plan, settings_of
+from smdistributed.modelparallel.torch.reporting.plan import Plan
 from smdistributed.modelparallel.torch.reporting.rows import rows_of
 
 __all__ = ["recording", "report", "start_from_environment"]
-
-VARIABLE = "SMP_REPORT"
-
-# Kept of those that are recorded: the last ones.
-_MOST_STEPS = 16
 
 
 class _Recording:
@@ -60,7 +56,7 @@ class _Recording:
 
     def __init__(self) -> None:
         self.job: Job | None = None
-        self.recorder = Recorder(_MOST_STEPS, self._observe)
+        self.recorder = Recorder(MOST_STEPS, self._observe)
         self._look: CloseLook | None = None
         self._about: dict[str, Any] = {}
 
@@ -109,10 +105,7 @@ def recording() -> Iterator[None]:
     global _recording
     before = active_recorder()
     if before is not None and before is not _of_environment:
-        raise RuntimeError(
-            "smp.recording() was entered while a recording is under way; expected one at a time."
-            " Leave the other block first."
-        )
+        refuse_second_recording()
     _recording = _Recording()
     set_recorder(_recording.recorder)
     try:
@@ -137,11 +130,7 @@ def report(plan: Plan | None = None) -> Report:
         RuntimeError: no step has been recorded; there is one partition.
     """
     job = state.require("smp.report()")
-    if not job.has_pipeline:
-        raise RuntimeError(
-            "smp.report() was called with one partition; expected several, as it tells of what"
-            " passes between them. See smp.plan() for what several would do."
-        )
+    require_several_partitions(job.has_pipeline)
     own = None
     if _recording is not None and _recording.job is job:
         own = _recording.record()
@@ -150,12 +139,7 @@ def report(plan: Plan | None = None) -> Report:
     gathered: list[Any] = [None] * job.size_of(GroupKind.PP)
     dist.all_gather_object(gathered, (own, profile, states), group=job.cpu_group(GroupKind.PP))
     records = [record for record, *_ in gathered]
-    if any(record is None for record in records):
-        raise RuntimeError(
-            "smp.report() has no step to tell of; expected some after the first one of the job,"
-            " recorded on every rank. Put a few steps into `with smp.recording():`, or set"
-            f" {VARIABLE}."
-        )
+    require_records(records)
     leaders: tuple[Profile | None, float] = gathered[0][1:]
     return report_of_records(records, *leaders)
 
@@ -168,11 +152,7 @@ def _about(job: Job, placement: Placement) -> dict[str, Any]:
         "world_size": job.size,
         "partition": job.rank_in(GroupKind.PP),
         "members": job.members(GroupKind.PP),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "clock": clock_name(),
-        "wall_offset_ns": time.time_ns() - time.monotonic_ns(),
-        "version": __version__,
+        **about_process(),
         "settings": settings_of(job.config),
         "rows": rows,
     }
@@ -206,7 +186,7 @@ def _num_bytes(tensors: list[Any]) -> int:
 def start_from_environment() -> None:
     """Records all steps of the process, if `SMP_REPORT` asks for it, and writes at its end."""
     global _recording, _of_environment
-    path = os.environ.get(VARIABLE, "").strip()
+    path = asked_path()
     if not path or _recording is not None:
         return
     _recording = _Recording()
@@ -216,11 +196,4 @@ def start_from_environment() -> None:
 
 
 def _write_at_exit(path: str, pid: int, recording: _Recording) -> None:
-    record = recording.record()
-    if pid != os.getpid() or record is None:
-        return  # a forked worker; or no pipeline has run here
-    own = rank_path(path, record.rank)
-    try:
-        write_rank_record(own, record)
-    except OSError as error:
-        get_logger().error("%s=%s: what was recorded is lost: %s", VARIABLE, path, error)
+    write_at_exit(path, pid, recording.record())
