@@ -310,7 +310,12 @@ def _inside(optimizer: Any) -> Iterator[Any]:
 
 def _require_children(optimizer: Any, whole: Any) -> None:
     """A script may have given its optimizer variables of its own."""
-    missing = optimizer._trackable_children().keys() - whole._trackable_children().keys()
+    of_whole = whole._trackable_children()
+    missing = [
+        name
+        for name, child in optimizer._trackable_children().items()
+        if name not in of_whole and _has_values(child)
+    ]
     if missing:
         name = type(optimizer).__name__
         raise CheckpointError(
@@ -318,3 +323,9 @@ def _require_children(optimizer: Any, whole: Any) -> None:
             "optimizer.get_config()) does not make; expected an optimizer that is made by its"
             " configuration. Keep the others in the tf.train.Checkpoint beside it."
         )
+
+
+def _has_values(child: Any) -> bool:
+    """Not so what Keras 3 remembers of `weight_decay`, in a dictionary without variables."""
+    tensors, *_ = save_util.serialize_graph_view(ObjectGraphView(child))
+    return any(tensors.values())
