@@ -95,17 +95,22 @@ there is no ideal.
 {parts_table(content["results"])}"""
     if content["memory"]:
         lines = [
-            [str(found["active"]), *(f"{each / 1e6:.0f}" for each in found["grown_bytes"])]
+            [
+                str(found["active"]),
+                *(f"{each / 1e6:.0f}" for each in found["held_bytes"]),
+                *(str(each) for each in found["held_microbatches"]),
+            ]
             for found in content["memory"]
         ]
-        table = page_parts.table(["`active_microbatches`", "Rank 0, MB", "Rank 1, MB"], lines)
+        header = ["`active_microbatches`", "Rank 0, MB", "Rank 1, MB"]
+        header += ["Rank 0, microbatches", "Rank 1, microbatches"]
         text += f"""
 ## Memory
 
-How much a rank's peak grows over what it held before the first step: the trace, gradients, and what
-is kept for backward passes ({SHAPES["gpt-8"]}, 16 microbatches, 2 ranks).
+What is held for backward passes at the peak of a step, as it is counted where it is kept
+({SHAPES["gpt-8"]}, 16 microbatches, 2 ranks). The last rank runs each microbatch backward at once.
 
-{table}"""
+{page_parts.table(header, lines)}"""
     return f"""{text}
 Measured on {content["date"]} with {page_parts.machine_words(machine)}, by
 

@@ -87,12 +87,12 @@ def print_steps(record: dict[str, Any]) -> None:
 
 
 def memory_of(active: int) -> dict[str, Any]:
-    """How much the peak of each rank grows in the first steps."""
+    """What each rank holds at the peak of a step."""
     found = figures_of_ranks(
         *(2, HERE / "training.py", "--memory", "--shape", MEMORY_SHAPE, "--active", active),
         *("--microbatches", MEMORY_MICROBATCHES),
         variables=QUIET,
     )
-    grown = ", ".join(f"{each / 1e6:.0f}" for each in found["grown_bytes"])
-    print(f"peak grown with at most {active} active: {grown} MB (rank 0, rank 1)", flush=True)
+    held = ", ".join(f"{each / 1e6:.0f}" for each in found["held_bytes"])
+    print(f"at most {active} active: held {held} MB (rank 0, rank 1)", flush=True)
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from common.on_request import answer_requests
 from models import SHAPES, Gpt, Stage, WholeGpt, batch_of, loss_of
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
 WARM_UP = 3
 
@@ -126,18 +126,16 @@ def _tell(request: list[int]) -> list[int]:
 
 
 def _print_memory(options: argparse.Namespace) -> None:
-    """How much the peak of each rank grows over what it held before the first step."""
+    """What each rank holds for backward passes at the peak of a step, as counted."""
     step = _pipeline_step(options)
-    before = _peak_bytes()
-    for _ in range(WARM_UP):
+    step()
+    with current_pipeline("a benchmark").driver.recording() as records:
         step()
-    grown = smp.allgather(_peak_bytes() - before, smp.WORLD)
+    mine = records[0].peak_bytes, records[0].peak_microbatches
+    held, microbatches = zip(*smp.allgather(mine, smp.WORLD), strict=True)
     if smp.rank() == 0:
-        print(json.dumps({"active": options.active, "grown_bytes": grown}), flush=True)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        found = {"held_bytes": held, "held_microbatches": microbatches}
+        print(json.dumps({"active": options.active, **found}), flush=True)
 
 
 def _parse() -> argparse.Namespace:
