@@ -94,15 +94,22 @@ def check_what_is_drawn_outside_of_the_model(rank: int, size: int) -> None:
         def step(x: Any, y: Any) -> Any:
             part, order = tf.random.uniform([]), tf.random.shuffle(tf.range(2))
             jitter = tf.numpy_function(lambda: np.float32(np.random.rand()), [], tf.float32)
-            target = noisy(tf.gather(y, order)) + jitter
+            labels = tf.zeros([1, 1], tf.int64)
+            sampled = tf.random.log_uniform_candidate_sampler(labels, 1, 9, True, 10**6)[0]
+            box = tf.image.sample_distorted_bounding_box([999, 999, 3], tf.ones([1, 1, 4]) / 2)[0]
+            now = tf.timestamp()
+            extras = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in (sampled, box, now)]
+            target = noisy(tf.gather(y, order)) + jitter + tf.add_n(extras) * 0.0
             logits = model(tf.gather(x, order) * part)
             loss = tf.reduce_mean((logits - target * part) ** 2)
             (by_logits,) = tf.gradients(loss, [logits])
             gradients = gradients_in_step(loss, model.trainable_variables)
-            return loss, part, order, target, logits, by_logits, gradients
+            drawn = part, order, sampled, box, now
+            return loss, drawn, target, logits, by_logits, gradients
 
-        loss, part, order, target, logits, by_logits, _ = step(X, Y)
-        same_everywhere(*(each.stack() for each in (loss, part, order, target, logits)))
+        loss, drawn, target, logits, by_logits, _ = step(X, Y)
+        same_everywhere(*(each.stack() for each in (loss, *drawn, target, logits)))
+        part = drawn[0]
         assert len(set(part.stack().numpy())) == 4
         difference = logits.stack() - target.stack() * part.stack()[:, None, None]
         np.testing.assert_allclose(loss.stack(), np.mean(difference**2, (1, 2)), 1e-5)

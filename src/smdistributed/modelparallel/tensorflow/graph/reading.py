@@ -32,6 +32,16 @@ _SHAPES = frozenset(("Shape", "Size", "Rank"))
 # They keep a state that is their own, and change none that others see.
 _RANDOM = frozenset(
     (
+        "AllCandidateSampler",
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "UniformCandidateSampler",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "NonDeterministicInts",
+        "RandomCrop",
         "RandomUniform",
         "RandomUniformInt",
         "RandomStandardNormal",
@@ -41,12 +51,15 @@ _RANDOM = frozenset(
         "Multinomial",
         "RandomGamma",
         "RandomGammaGrad",
+        "RandomPoisson",
         "RandomPoissonV2",
         "StatelessRandomGetKeyCounter",
     )
 )
 # Where each rank ran its own, it would have a result of its own.
-_DRAWING = _RANDOM | {"PyFunc", "PyFuncStateless", "EagerPyFunc", "RngReadAndSkip", "RngSkip"}
+_DRAWING = _RANDOM | frozenset(
+    ("PyFunc", "PyFuncStateless", "EagerPyFunc", "RngReadAndSkip", "RngSkip", "Timestamp")
+)
 _DRAWER = 0
 _SMALL = 64  # elements of what is made again rather than kept
 _CHEAP_OF_VARIABLES = frozenset(("Cast", "Identity", "StopGradient"))
