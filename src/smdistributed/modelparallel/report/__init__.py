@@ -8,6 +8,8 @@ on any machine what was recorded on another.
 
     records      what a rank has recorded, and its file
     timeline     steps of all ranks on one clock; the way of a microbatch through them
+    segments     what ranks run of a step that is cut beforehand, and what follows
+    programs     what a report says of these
     costs        what a model's modules cost; what a partition of them leads to
     advice       what to change, and what that would bring
     document     the report: text, file

@@ -13,8 +13,13 @@ import itertools
 from collections.abc import Sequence
 
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Row, Settings
-from smdistributed.modelparallel.report.expectation import Expected, expect, visits
-from smdistributed.modelparallel.report.words import seconds_text
+from smdistributed.modelparallel.report.expectation import (
+    Expected,
+    expect,
+    expect_again,
+    visits,
+)
+from smdistributed.modelparallel.report.words import Words, seconds_text, words_of
 
 __all__ = ["Measured", "Move", "advise", "better_moves", "enough_microbatches"]
 
@@ -90,7 +95,7 @@ def _about_balance(settings: Settings, rows: Sequence[Row], expected: Expected) 
     before = _expect_of_rows(settings, rows).step_s
     gain = 1 - after.step_s / before if before and moves else 0.0
     if gain < _LEAST_GAIN:
-        return [text + _why_stuck(rows, fullest)]
+        return [text + _why_stuck(rows, fullest, words_of(settings.framework))]
     return [text + _how_to_move(settings, moves, gain, expected)]
 
 
@@ -105,32 +110,26 @@ def _how_to_move(settings: Settings, moves: Sequence[Move], gain: float, expecte
         f" Move {what}: a step would take {seconds_text(expected.step_s * (1 - gain))} instead of"
         f" {seconds_text(expected.step_s)} ({1 / (1 - gain):.2f} times as fast)."
     )
+    words = words_of(settings.framework)
     if not settings.auto_partition:
-        return text + " With smp.set_partition(module, partition), or in the partition file."
+        return f"{text} {words.by_hand}"
     if settings.memory_weight > 0.5:
         return text + (
             f" The automatic partition minds memory more than time (memory_weight"
             f' {settings.memory_weight:g}): set "optimize": "speed", if the memory is there.'
         )
-    return text + (
-        " The automatic partition has taken other times for true: pass trace_execution_times=True"
-        " to smp.DistributedModel, or place them by hand (auto_partition: False)."
-    )
+    return f"{text} {words.automatic}"
 
 
-def _why_stuck(rows: Sequence[Row], fullest: int) -> str:
+def _why_stuck(rows: Sequence[Row], fullest: int, words: Words) -> str:
     here = [row for row in rows if row.partition == fullest]
     if not here:
         return ""
     largest = max(here, key=lambda row: row.seconds)
     share = largest.seconds / (sum(row.seconds for row in rows) or 1.0)
-    text = f" No move of a whole module would help: {largest.path} alone takes {share:.0%}."
-    if not largest.can_move:
-        return text + (
-            " It cannot move: it is the root, or shares parameters with modules elsewhere. What it"
-            " computes itself could be put into modules of their own; or use fewer partitions."
-        )
-    return text + " Make it of several modules in a row, or use fewer partitions."
+    name = words.path(largest.path)
+    text = f" No move of a whole {words.part} would help: {name} alone takes {share:.0%}."
+    return text + (words.divide if largest.can_move else words.cannot_move)
 
 
 def better_moves(settings: Settings, rows: Sequence[Row]) -> tuple[list[Move], Expected]:
@@ -262,15 +261,7 @@ def enough_microbatches(settings: Settings, expected: Expected) -> tuple[int, Ex
     best = None
     for factor in _FACTORS:
         more = settings.with_microbatches(settings.microbatches * factor)
-        way = [
-            dataclasses.replace(
-                visit,
-                forward_s=visit.forward_s / factor,
-                backward_s=visit.backward_s / factor,
-            )
-            for visit in expected.way
-        ]
-        after = expect(way, more)
+        after = expect_again(expected, more, factor)
         if best is None or after.step_s < best[1].step_s * (1 - _LEAST_GAIN):
             best = more.microbatches, after
         if min(after.bubble) < _LARGE_BUBBLE:
@@ -285,12 +276,12 @@ def _enough_active(settings: Settings, expected: Expected) -> tuple[int, float] 
     all_active = dataclasses.replace(settings, active_microbatches=settings.microbatches)
     if all_active.schedule().bound == settings.schedule().bound:
         return None
-    best = expect(expected.way, all_active).step_s
+    best = expect_again(expected, all_active).step_s
     if best > expected.step_s * (1 - _LEAST_GAIN):
         return None
     for bound in range(settings.active_microbatches + 1, settings.microbatches + 1):
         more = dataclasses.replace(settings, active_microbatches=bound)
-        step_s = expect(expected.way, more).step_s
+        step_s = expect_again(expected, more).step_s
         if step_s <= best * 1.01:
             return bound, 1 - step_s / expected.step_s
     return None
@@ -308,7 +299,7 @@ def _about_overhead(expected: Expected, measured: Measured | None) -> list[tuple
         " waits that nothing in the schedule asks for."
     )
     num_visits = sum(visit.rank == 0 for visit in expected.way)
-    if measured.leader_pieces > num_visits:
+    if not expected.graph and measured.leader_pieces > num_visits:
         text += (
             f" A microbatch's forward comes in {measured.leader_pieces} pieces on partition 0: it"
             " looks at results of other ranks in between. See what forces a wait in"

@@ -37,6 +37,7 @@ class Settings:
     Attributes:
         active_microbatches: the effective value: never more than there are microbatches.
         is_active_set: by the user; else it follows from the number of partitions.
+        framework: "torch" or "tensorflow", whose words a report uses.
     """
 
     partitions: int
@@ -46,6 +47,7 @@ class Settings:
     auto_partition: bool = True
     memory_weight: float = 0.8
     is_active_set: bool = False
+    framework: str = "torch"
 
     def schedule(self) -> Schedule:
         """The rules of a step."""
@@ -72,12 +74,13 @@ def settings_of(config: Config) -> Settings:
         auto_partition=config.auto_partition and not config.load_partition,
         memory_weight=config.memory_weight,
         is_active_set=config.active_microbatches != min(partitions + 2, config.microbatches),
+        framework=config.framework,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A module with all below it that has no row of its own.
+    """A module with all below it that has no row of its own; of TensorFlow a layer.
 
     Attributes:
         path: `main/...`.

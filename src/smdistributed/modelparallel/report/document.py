@@ -16,15 +16,27 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.decide.schedules.simulation import Visit
 from smdistributed.modelparallel.report import advice
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Profile, Row, Settings
-from smdistributed.modelparallel.report.expectation import Expected, expect, with_memory
+from smdistributed.modelparallel.report.expectation import (
+    Expected,
+    expect,
+    with_memory,
+)
 from smdistributed.modelparallel.report.measured import Measured
 from smdistributed.modelparallel.report.perfetto import clocks_of, write_perfetto
+from smdistributed.modelparallel.report.programs import (
+    expect_of_programs,
+    names_of_segments,
+    rows_of_segments,
+    seconds_of_segments,
+)
 from smdistributed.modelparallel.report.records import (
+    Memory,
     RankRecord,
     read_json,
     record_of,
     write_json,
 )
+from smdistributed.modelparallel.report.segments import segment_of
 from smdistributed.modelparallel.report.timeline import (
     Timeline,
     comparable,
@@ -33,14 +45,22 @@ from smdistributed.modelparallel.report.timeline import (
     typical,
     way_of,
 )
-from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
+from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text, words_of
 
-__all__ = ["Measured", "Report", "read_report", "report_of_records"]
+__all__ = [
+    "Measured",
+    "Report",
+    "read_report",
+    "report_of_records",
+]
 
 _FORMAT = "smdistributed.modelparallel report"
 _VERSION = 2
 _FORWARD = "F"
 _MOST_ROWS = 40
+_OF_LAYERS = (
+    "Times of segments are measured; those of layers are shares of these, guessed from the graph:"
+)
 _WIDTH = 100
 
 
@@ -55,6 +75,7 @@ class Report:
         measured: what happened; None of a plan.
         ranks: world ranks, by partition; empty of a plan.
         records: what the ranks have recorded; empty of a plan.
+        names: by key of a segment, its layers.
     """
 
     settings: Settings
@@ -63,6 +84,7 @@ class Report:
     measured: Measured | None = None
     ranks: tuple[int, ...] = ()
     records: tuple[RankRecord, ...] = dataclasses.field(default=(), repr=False)
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def step_s(self) -> float:
@@ -86,6 +108,7 @@ class Report:
             *aligned(self._partition_table()),
             "",
             *self._messages(),
+            *self._segments(),
             *aligned(self._row_table(), words=1),
             "",
             *(
@@ -106,6 +129,7 @@ class Report:
             "expected": dataclasses.asdict(self.expected),
             "rows": [dataclasses.asdict(row) for row in self.rows],
             "records": [dataclasses.asdict(record) for record in self.records],
+            "names": dict(self.names),
         }
         write_json(path, {"format": _FORMAT, "version": _VERSION, "report": content})
 
@@ -182,7 +206,8 @@ class Report:
 
     def _headline(self) -> str:
         settings, expected, measured = self.settings, self.expected, self.measured
-        first = (
+        first = f"step {measured.step}\n" if measured is not None and measured.step else ""
+        first += (
             f"{settings.partitions} partitions, {settings.microbatches} microbatches"
             f" ({settings.active_microbatches} active), {settings.pipeline}"
         )
@@ -199,6 +224,8 @@ class Report:
 
     def _partition_table(self) -> list[list[str]]:
         expected, measured = self.expected, self.measured
+        words = words_of(self.settings.framework)
+        is_held = bool(expected.graph)
         header = ["partition"]
         columns: list[list[str]] = [[str(each) for each in range(self.settings.partitions)]]
         if measured is not None:
@@ -209,9 +236,12 @@ class Report:
                 [f"{each:.1%}" for each in measured.bubble],
                 [f"{each:.1%}" for each in expected.bubble],
             ]
-            header.append("peak memory")
+            header.append(words.memory)
             columns.append(
-                [bytes_text(each.peak if each is not None else None) for each in measured.memory]
+                [
+                    bytes_text(None if each is None else each.grown if is_held else each.peak)
+                    for each in measured.memory
+                ]
             )
             if expected.peak_bytes:
                 header.append("expected")
@@ -222,15 +252,13 @@ class Report:
                 [f"{each:.1%}" for each in expected.bubble],
             ]
             if expected.peak_bytes:
-                header.append("peak memory")
+                header.append(words.memory)
         if expected.peak_bytes:
             columns.append([bytes_text(each) for each in expected.peak_bytes])
         if measured is not None:
-            for title, name in (
-                ("parameters", "parameters"),
-                ("gradients", "gradients"),
-                ("states", "states"),
-            ):
+            told = ("variables",) if is_held else ("parameters", "gradients", "states")
+            for title in told:
+                name = "standing" if is_held else title
                 header.append(title)
                 columns.append(
                     [
@@ -264,9 +292,27 @@ class Report:
             ]
         return [*lines, ""] if lines else []
 
+    def _segments(self) -> list[str]:
+        """Of what is cut beforehand; layers have shares of these."""
+        graph = self.expected.graph
+        if not graph:
+            return []
+        table = [["partition", "pass", "time", "segment of a microbatch"]]
+        for segment in sorted(graph, key=lambda each: each.rank)[:_MOST_ROWS]:
+            name = segment.phase.name.lower()
+            what = self.names.get(segment.key, segment.key)
+            table.append([str(segment.rank), name, seconds_text(segment.seconds), what])
+        return [
+            *aligned(table, words=1),
+            "",
+            _OF_LAYERS,
+            "",
+        ]
+
     def _row_table(self) -> list[list[str]]:
+        words = words_of(self.settings.framework)
         total = sum(row.seconds for row in self.rows)
-        table = [["partition", "parameters", "forward", "backward", "share", "module"]]
+        table = [["partition", "parameters", "forward", "backward", "share", words.part]]
         shown = sorted(self.rows, key=lambda row: -row.seconds)[:_MOST_ROWS]
         table += [
             [
@@ -275,7 +321,7 @@ class Report:
                 seconds_text(row.forward_s),
                 seconds_text(row.backward_s),
                 f"{row.seconds / total:.1%}" if total else "",
-                row.path,
+                words.path(row.path),
             ]
             for row in self.rows
             if row in shown
@@ -306,6 +352,8 @@ def report_of_records(
             f" expected those of one pipeline: {', '.join(map(str, members))}. Give all its files."
         )
     steps = timelines(records)
+    if records[0].programs:
+        return _report_of_segments(records, steps)
     # The first was looked at closely, which makes it slower.
     all_clean = steps[1:] if len(steps) > 1 else steps
     clean = comparable(all_clean)
@@ -328,10 +376,19 @@ def report_of_records(
             if record.memory is not None
         }
         expected = with_memory(expected, profile, places, settings, states_per_parameter, orders)
-    partitions = range(settings.partitions)
-    measured = Measured(
+    measured = _measured(records, all_clean, clean)
+    return Report(settings, rows, expected, measured, tuple(members), tuple(records))
+
+
+def _measured(
+    records: Sequence[RankRecord], steps: Sequence[Timeline], clean: Sequence[Timeline]
+) -> Measured:
+    """Of some of the steps."""
+    partitions = range(len(records))
+    typical_step = typical(clean)
+    return Measured(
         num_steps=len(clean),
-        num_others=len(all_clean) - len(clean),
+        num_others=len(steps) - len(clean),
         step_s=statistics.median(step.seconds for step in clean),
         busy_s=tuple(statistics.median(step.busy_s(each) for step in clean) for each in partitions),
         bubble=tuple(statistics.median(step.bubble(each) for step in clean) for each in partitions),
@@ -340,7 +397,44 @@ def report_of_records(
         timeline=typical_step,
         leader_pieces=_pieces(typical_step),
     )
-    return Report(settings, rows, expected, measured, tuple(members), tuple(records))
+
+
+def _report_of_segments(records: Sequence[RankRecord], steps: Sequence[Timeline]) -> Report:
+    """Where what runs is known beforehand."""
+    clean = comparable(steps)
+    programs = [
+        next(each for each in record.programs if each.number == clean[0].program)
+        for record in records
+    ]
+    settings = dataclasses.replace(
+        records[0].settings,
+        microbatches=programs[0].microbatches,
+        active_microbatches=min(records[0].settings.active_microbatches, programs[0].microbatches),
+    )
+    seconds = seconds_of_segments(programs, clean)
+    measured = dataclasses.replace(
+        _measured(records, steps, clean),
+        memory=tuple(_held(record, clean) for record in records),
+        step=programs[0].name,
+    )
+    return Report(
+        settings,
+        rows_of_segments(programs, seconds),
+        expect_of_programs(programs, seconds, settings),
+        measured,
+        tuple(records[0].members),
+        tuple(records),
+        names_of_segments(programs),
+    )
+
+
+def _held(record: RankRecord, steps: Sequence[Timeline]) -> Memory | None:
+    numbers = {step.number for step in steps}
+    held = [each.held_bytes for each in record.steps if each.number in numbers]
+    known = [each for each in held if each is not None]
+    if record.memory is None or not known:
+        return record.memory
+    return dataclasses.replace(record.memory, grown=max(known))
 
 
 def _places(profile: Profile, rows: Sequence[Row]) -> dict[str, int]:
@@ -429,16 +523,22 @@ def read_report(path: str | Path) -> Report:
 def _report(content: dict[str, Any]) -> Report:
     expected = content["expected"]
     records = tuple(record_of(each) for each in content["records"])
-    if records:  # all else follows from them, but for what a plan has told of memory
-        report = report_of_records(records)
-        kept = {key: expected[key] for key in ("standing_bytes", "peak_bytes", "sent_bytes")}
-        kept["standing_bytes"] = tuple(kept["standing_bytes"])
-        kept["peak_bytes"] = tuple(kept["peak_bytes"])
-        return dataclasses.replace(report, expected=dataclasses.replace(report.expected, **kept))
-    lists = {key: tuple(value) for key, value in expected.items() if isinstance(value, list)}
-    lists["way"] = tuple(Visit(**visit) for visit in expected["way"])
-    return Report(
-        settings=Settings(**content["settings"]),
-        rows=tuple(Row(**row) for row in content["rows"]),
-        expected=Expected(**{**expected, **lists}),
-    )
+    if not records:
+        lists = {key: tuple(value) for key, value in expected.items() if isinstance(value, list)}
+        lists["way"] = tuple(Visit(**visit) for visit in expected["way"])
+        lists["graph"] = tuple(segment_of(each) for each in expected.get("graph", ()))
+        lists["lists"] = tuple(
+            tuple((key, microbatch) for key, microbatch in own) for own in expected.get("lists", ())
+        )
+        return Report(
+            settings=Settings(**content["settings"]),
+            rows=tuple(Row(**row) for row in content["rows"]),
+            expected=Expected(**{**expected, **lists}),
+            names=content.get("names", {}),
+        )
+    # All else follows from them, but for what a plan has told of memory.
+    report = report_of_records(records)
+    kept = {key: expected[key] for key in ("standing_bytes", "peak_bytes", "sent_bytes")}
+    kept["standing_bytes"] = tuple(kept["standing_bytes"])
+    kept["peak_bytes"] = tuple(kept["peak_bytes"])
+    return dataclasses.replace(report, expected=dataclasses.replace(report.expected, **kept))

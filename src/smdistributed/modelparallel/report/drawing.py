@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from smdistributed.modelparallel.decide.schedules.simulation import predict
 from smdistributed.modelparallel.report.costs import Settings
-from smdistributed.modelparallel.report.expectation import Expected
+from smdistributed.modelparallel.report.expectation import Expected, expected_runs
 from smdistributed.modelparallel.report.measured import Measured
 from smdistributed.modelparallel.report.timeline import Span
 from smdistributed.modelparallel.report.words import seconds_text
@@ -87,14 +86,7 @@ def draw(
 
 
 def _expected_spans(settings: Settings, expected: Expected) -> list[list[Span]]:
-    runs = predict(settings.schedule(), expected.way).runs
-    return [
-        [
-            Span(run.task.phase.value, run.task.microbatch, run.begin_s, run.end_s)
-            for run in runs.get(partition, ())
-        ]
-        for partition in range(settings.partitions)
-    ]
+    return [[Span(*run) for run in own] for own in expected_runs(expected, settings)]
 
 
 def _names(ranks: Sequence[int], bubbles: Sequence[float]) -> list[str]:

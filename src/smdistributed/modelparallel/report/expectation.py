@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from smdistributed.modelparallel.decide.schedules.ordering import Segment
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Task
 from smdistributed.modelparallel.decide.schedules.simulation import Prediction, Visit, predict
 from smdistributed.modelparallel.report.costs import (
@@ -20,8 +22,19 @@ from smdistributed.modelparallel.report.costs import (
     Profile,
     Settings,
 )
+from smdistributed.modelparallel.report.segments import Lists, floor_of, lists_of, play
 
-__all__ = ["Expected", "expect", "expect_of_profile", "visits", "with_memory"]
+__all__ = [
+    "Expected",
+    "ExpectedRun",
+    "expect",
+    "expect_again",
+    "expect_of_graph",
+    "expect_of_profile",
+    "expected_runs",
+    "visits",
+    "with_memory",
+]
 
 # Of a microbatch's forward: what takes less is no visit. Handing on a result is such a piece.
 _LEAST_SHARE = 0.02
@@ -32,14 +45,18 @@ class Expected:
     """A step as it should be.
 
     Attributes:
-        way: of each microbatch.
+        way: of each microbatch; empty where its segments are known.
         step_s: with the schedule's rules, and nothing else in the way.
         floor_s: no schedule needs less.
         busy_s, bubble: by partition; the bubble is the share of the step in which it waits.
         standing_bytes: by partition, parameters with gradients and optimizer states, and buffers;
             empty if unknown.
-        peak_bytes: by partition, at most at a time; empty if unknown.
+        peak_bytes: by partition, at most at a time; empty if unknown. Of segments: what is held of
+            microbatches alone.
         sent_bytes: by `(source, dest)` as a text "0-1", bytes per step; empty if unknown.
+        graph: the segments of all ranks, where they are known.
+        guesses: by segment of the graph, the seconds by which the library orders them.
+        lists: what ranks run of them.
     """
 
     way: tuple[Visit, ...]
@@ -50,6 +67,18 @@ class Expected:
     standing_bytes: tuple[int, ...] = ()
     peak_bytes: tuple[int, ...] = ()
     sent_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    graph: tuple[Segment, ...] = ()
+    guesses: tuple[float, ...] = ()
+    lists: Lists = ()
+
+
+class ExpectedRun(NamedTuple):
+    """A stretch of work as it should be, in seconds since the step began."""
+
+    phase: str
+    microbatch: int
+    begin_s: float
+    end_s: float
 
 
 def visits(pieces: Iterable[tuple[int, float]], back: Mapping[int, float]) -> list[Visit]:
@@ -118,6 +147,67 @@ def expect(way: Sequence[Visit], settings: Settings) -> Expected:
         busy_s=busy,
         bubble=tuple(1 - each / makespan if makespan else 0.0 for each in busy),
     )
+
+
+def expect_of_graph(
+    graph: Sequence[Segment], guesses: Sequence[float], lists: Lists, settings: Settings
+) -> Expected:
+    """The step in which ranks run these lists.
+
+    Args:
+        graph: with the seconds that segments take.
+        guesses: by segment, those by which the library has ordered them.
+        lists: by partition.
+    """
+    runs = play(graph, lists, settings.schedule().bound)
+    busy = tuple(sum(run.end_s - run.begin_s for run in own) for own in runs)
+    step_s = max((own[-1].end_s for own in runs if own), default=0.0)
+    return Expected(
+        way=(),
+        step_s=step_s,
+        floor_s=floor_of(graph, settings.microbatches, settings.partitions),
+        busy_s=busy,
+        bubble=tuple(1 - each / step_s if step_s else 0.0 for each in busy),
+        graph=tuple(graph),
+        guesses=tuple(guesses),
+        lists=lists,
+    )
+
+
+def expect_again(expected: Expected, settings: Settings, factor: int = 1) -> Expected:
+    """The same computing under other settings, in pieces that are smaller by a factor."""
+    if not expected.graph:
+        way = [
+            dataclasses.replace(
+                visit, forward_s=visit.forward_s / factor, backward_s=visit.backward_s / factor
+            )
+            for visit in expected.way
+        ]
+        return expect(way, settings)
+    guessed, real = [], []
+    for segment, guess in zip(expected.graph, expected.guesses, strict=True):
+        guessed.append(dataclasses.replace(segment, seconds=guess))
+        real.append(dataclasses.replace(segment, seconds=segment.seconds / factor))
+    return expect_of_graph(real, expected.guesses, lists_of(guessed, settings), settings)
+
+
+def expected_runs(expected: Expected, settings: Settings) -> list[list[ExpectedRun]]:
+    """What each rank should do when, by partition."""
+    if not expected.graph:
+        runs = predict(settings.schedule(), expected.way).runs
+        return [
+            [
+                ExpectedRun(run.task.phase.value, run.task.microbatch, run.begin_s, run.end_s)
+                for run in runs.get(partition, ())
+            ]
+            for partition in range(settings.partitions)
+        ]
+    phases = {segment.key: segment.phase.value for segment in expected.graph}
+    played = play(expected.graph, expected.lists, settings.schedule().bound)
+    return [
+        [ExpectedRun(phases[run.segment], run.microbatch, run.begin_s, run.end_s) for run in own]
+        for own in played
+    ]
 
 
 def _busy(predicted: Prediction, partitions: int) -> tuple[float, ...]:

@@ -27,6 +27,7 @@ class Measured:
             step of median length.
         timeline: of that step.
         leader_pieces: of a microbatch's forward on partition 0, most often.
+        step: name of the step function; empty if there is one alone.
     """
 
     num_steps: int
@@ -38,3 +39,4 @@ class Measured:
     sent: Mapping[str, Mapping[str, tuple[int, int]]]
     timeline: Timeline
     leader_pieces: int
+    step: str = ""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from smdistributed.modelparallel.report.document import Report
-from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text
+from smdistributed.modelparallel.report.words import aligned, bytes_text, seconds_text, words_of
 
 __all__ = ["Plan", "several"]
 
@@ -33,7 +33,8 @@ class Plan:
     def __str__(self) -> str:
         if len(self.reports) == 1:
             return str(self.reports[0])
-        header = ["", "ranks", "microbatches", "step", "bubble", "peak memory", "sent"]
+        memory = words_of(self.reports[0].settings.framework).memory
+        header = ["", "ranks", "microbatches", "step", "bubble", memory, "sent"]
         table = [header]
         for index, report in enumerate(self.reports):
             expected = report.expected
@@ -44,7 +45,7 @@ class Plan:
                     str(report.settings.microbatches),
                     seconds_text(expected.step_s),
                     f"{min(expected.bubble):.1%}",
-                    bytes_text(max(expected.peak_bytes)),
+                    bytes_text(max(expected.peak_bytes, default=None)),
                     bytes_text(sum(expected.sent_bytes.values())),
                 ]
             )

@@ -8,6 +8,7 @@ Times are nanoseconds of the rank's CLOCK_MONOTONIC, which ranks of one host sha
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import secrets
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.modelparallel.atomic_files import OpenFile, replace_file
 from smdistributed.modelparallel.report.costs import Row, Settings
+from smdistributed.modelparallel.report.segments import RankProgram, program_of
 
 __all__ = [
     "Memory",
@@ -73,6 +75,9 @@ class StepRecord:
         told_ns: when its last message left. No rank ends a step before every one has come there.
         stretches: in order of time.
         sent: by destination and kind.
+        program: number of the one that ran, where `RankRecord.programs` has it. Then stretches are
+            its turns.
+        held_bytes: of microbatches, at most at a time; None if nobody counted.
     """
 
     number: int
@@ -82,6 +87,8 @@ class StepRecord:
     told_ns: int
     stretches: tuple[Stretch, ...]
     sent: tuple[Sent, ...]
+    program: int = 0
+    held_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +138,7 @@ class RankRecord:
         module_seconds: by module, its own forward in one step, all microbatches together.
         memory: of one step; None if none was looked at.
         steps: in order of time.
+        programs: what ran in them, where that is known beforehand.
     """
 
     rank: int
@@ -148,6 +156,7 @@ class RankRecord:
     module_seconds: Mapping[str, float]
     memory: Memory | None
     steps: tuple[StepRecord, ...]
+    programs: tuple[RankProgram, ...] = ()
 
 
 def write_rank_record(path: str | Path, record: RankRecord) -> None:
@@ -197,6 +206,7 @@ def record_of(content: dict[str, Any]) -> RankRecord:
             "order": tuple((name, time) for name, time in content["order"]),
             "memory": None if memory is None else _memory_of(memory),
             "steps": steps,
+            "programs": tuple(program_of(each) for each in content.get("programs", ())),
         }
     )
 
@@ -214,13 +224,19 @@ def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n"
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, default=_plain)
 
     def write(file: OpenFile) -> None:
-        file.write(text.encode())
+        file.write(f"{text}\n".encode())
 
     # All ranks have the same report, and may write it to the same place at the same time.
     replace_file(str(path), secrets.token_hex(8), write)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 def read_format(path: str | Path) -> str:

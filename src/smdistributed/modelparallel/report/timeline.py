@@ -46,12 +46,14 @@ class Timeline:
         seconds: from the leader's beginning to its end.
         microbatches: of it.
         spans: by partition, in order of time.
+        program: that ran, where programs are known.
     """
 
     number: int
     seconds: float
     microbatches: int
     spans: tuple[tuple[Span, ...], ...]
+    program: int = 0
 
     @property
     def goes_back(self) -> bool:
@@ -106,6 +108,7 @@ def timelines(records: Sequence[RankRecord]) -> list[Timeline]:
                     )
                     for own, clock in zip(steps, clocks, strict=True)
                 ),
+                leader.program,
             )
         )
     return found
@@ -132,10 +135,11 @@ def order_of(stretches: Sequence[Stretch], num_visits: int) -> list[Task]:
 
 
 def comparable(steps: Sequence[Timeline]) -> list[Timeline]:
-    """Those that do the same: of training, if there are such, with as many microbatches as most."""
+    """Those that do the same as most: of training, if there are such."""
     training = [step for step in steps if step.goes_back] or list(steps)
-    microbatches = Counter(step.microbatches for step in training).most_common(1)[0][0]
-    return [step for step in training if step.microbatches == microbatches]
+    kinds = [(step.program, step.microbatches) for step in training]
+    most = Counter(kinds).most_common(1)[0][0]
+    return [step for step, kind in zip(training, kinds, strict=True) if kind == most]
 
 
 def typical(steps: Sequence[Timeline]) -> Timeline:
