@@ -14,7 +14,6 @@ Source: TensorFlow modelparallel specification, sections 3.2 to 3.5, 4 and 5.6.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -221,7 +220,8 @@ class _Groups:
 
     def __init__(self, reader: Reader, variable_of: VariableOf) -> None:
         self._reader = reader
-        labels = reader.trace.labels
+        labels, collector = reader.trace.labels, reader.trace.collector
+        assert collector is not None
         self._variable_of_state = {
             state: variable_of(reader.externals[number]) for number, state in reader.handles.items()
         }
@@ -239,7 +239,7 @@ class _Groups:
             for each in self.needed(number):
                 self._users.setdefault(each, []).append(number)
         self._bound = self._bound_by_lists()
-        self._names = self._layer_names()
+        self._names = collector.unique_names()
         self._group_of = self._grouped()
 
     def needed(self, number: int) -> Iterator[int]:
@@ -357,18 +357,6 @@ class _Groups:
                         one += other
                         together.update(dict.fromkeys(other, one))
         return {number: min(each) for number, each in sorted(together.items())}
-
-    def _layer_names(self) -> list[str]:
-        """By number; unique."""
-        labels = self._reader.trace.collector
-        assert labels is not None
-        taken: collections.Counter[str] = collections.Counter()
-        names = []
-        for layer in labels.layers:
-            name = str(getattr(layer, "path", "") or layer.name)
-            taken[name] += 1
-            names.append(name if taken[name] == 1 else f"{name}#{taken[name]}")
-        return names
 
     def _grouped(self) -> dict[int, str]:
         """By operation: its layer, or what else it goes with."""

@@ -11,6 +11,7 @@ Source: TensorFlow modelparallel specification, sections 4 and 5.6.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterator
@@ -119,6 +120,16 @@ class Labels:
         if label.layer is None:
             return "call"
         return str(getattr(self.layers[label.layer], "name", label.layer))
+
+    def unique_names(self) -> list[str]:
+        """By number of a layer; the same on all ranks."""
+        taken: collections.Counter[str] = collections.Counter()
+        names = []
+        for layer in self.layers:
+            name = str(getattr(layer, "path", "") or layer.name)
+            taken[name] += 1
+            names.append(name if taken[name] == 1 else f"{name}#{taken[name]}")
+        return names
 
     @contextlib.contextmanager
     def _at_work(self, layer: Any) -> Iterator[None]:

@@ -16,6 +16,7 @@ Source: our choice.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class Driver:
         self._names: dict[int, str] = {}
         self._lock = threading.Lock()
         self._now = _Doing()
-        self._records: list[StepRecord] | None = None
+        self._records: deque[StepRecord] | None = None
         self.failure = ""
         self.otherwise: list[int] = []
         self.num_failures = 0
@@ -147,10 +148,14 @@ class Driver:
             try:
                 self._mail.take_early()
                 results = self._run_turns(program, program.plan)
+                record = self._now.record
+                if record is not None:
+                    record.has_told()
                 self._end_together(program)
                 self._mail.steps += 1
-                if self._records is not None and self._now.record is not None:
-                    self._records.append(self._now.record)
+                if self._records is not None and record is not None:
+                    record.has_ended(self._mail.steps)
+                    self._records.append(record)
             except BaseException:
                 if not self._now.has_ended:
                     for variable, value in zip(program.changed, saved, strict=True):
@@ -159,15 +164,18 @@ class Driver:
             return results
 
     @contextmanager
-    def recording(self) -> Iterator[list[StepRecord]]:
-        """While it is open, what this rank does in steps that end well is kept in the list.
+    def recording(self, most: int | None = None) -> Iterator[deque[StepRecord]]:
+        """While it is open, what this rank does in steps that end well is kept.
 
         Then it also takes messages before it needs them, so that what has come is counted. Each
         record holds its program.
+
+        Args:
+            most: records to keep, the last ones; None: all.
         """
+        records: deque[StepRecord] = deque(maxlen=most)
         with self._lock:
-            before, self._records = self._records, []
-            records = self._records
+            before, self._records = self._records, records
         try:
             yield records
         finally:
@@ -184,13 +192,14 @@ class Driver:
             )
 
     def _begin_step(self, program: Program, pieces: Sequence[Sequence[Any]]) -> None:
-        if program.plan is None:
+        is_first = program.plan is None
+        if is_first:
             program.plan = Plan(program)
             self._names[program.number] = program.name
         now = self._now
         now.plan = program.plan
         now.program = program
-        now.record = None if self._records is None else StepRecord(program)
+        now.record = None if self._records is None else StepRecord(program, is_first)
         arguments = [tensor for each in pieces for tensor in each]
         now.places = arguments + [None] * (program.plan.num_places - len(arguments))
 
@@ -222,6 +231,8 @@ class Driver:
                 body = [(array.ctypes.data, array.nbytes)] if array.nbytes else []
                 for destination in destinations:
                     post(destination, header, body)
+                    if record is not None:
+                        record.send(destination, "Tensor", len(header) + array.nbytes)
             if record is not None:
                 record.end(turn, outputs)
             for output, place in turn.keeps:
@@ -232,7 +243,10 @@ class Driver:
                 places[place] = None
             del outputs  # or they would live until the next turn has ended
             for destination in turn.tells_room:
-                post(destination, room_header(program.number, number, turn.microbatch), [])
+                header = room_header(program.number, number, turn.microbatch)
+                post(destination, header, [])
+                if record is not None:
+                    record.send(destination, "Room", len(header))
         now.turn = None
         return results
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from smdistributed.modelparallel.decide.schedules.ordering import Segment
+from smdistributed.modelparallel.report.costs import Row
+
 __all__ = ["Argument", "Changed", "Kept", "Program", "Received", "SegmentCall", "Send", "Source"]
 
 
@@ -74,6 +77,8 @@ class SegmentCall:
         results: (output, result): outputs that are results of the microbatch.
         awaits_room: ranks of the group that have to have ended the microbatch that lies
             `Program.bound` before; of others to which it sends this rank knows by itself.
+        shares: for reports, by row, guessed seconds of its operations.
+        sizes: for reports, by output, bytes of one microbatch; None if the graph does not say.
     """
 
     name: str
@@ -85,6 +90,8 @@ class SegmentCall:
     keeps: tuple[tuple[int, int], ...] = ()
     results: tuple[tuple[int, int], ...] = ()
     awaits_room: tuple[int, ...] = ()
+    shares: tuple[tuple[str, float], ...] = ()
+    sizes: tuple[int | None, ...] = ()
 
 
 class Changed(Protocol):
@@ -112,6 +119,8 @@ class Program:
         changed: the states that segments on this rank change: put back if the step fails.
         bound: microbatches of which a rank may hold something at a time; 0: of all.
         tells_room: ranks of the group that this one tells when it has ended a microbatch.
+        graph: for reports, the segments of all ranks.
+        rows: for reports, the layers.
         plan: the driver's, made when it first runs the program. Here, and not in a table of the
             driver's: a plan refers to segments, and these may to the program.
     """
@@ -126,4 +135,6 @@ class Program:
     changed: Sequence[Changed] = ()
     bound: int = 0
     tells_room: tuple[int, ...] = ()
+    graph: Sequence[Segment] = ()
+    rows: Sequence[Row] = ()
     plan: Any = field(default=None, init=False, repr=False)

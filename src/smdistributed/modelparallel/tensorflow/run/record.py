@@ -41,16 +41,28 @@ class StepRecord:
     before the step, results, which are there after it, and what lives in one segment alone. Of a
     list of tensors, or of strings, the memory that it refers to is not counted.
 
+    Args:
+        program: that runs.
+        is_first: it has not run before.
+
     Attributes:
-        program: that ran.
+        program, is_first: these.
+        number: of the step, the same on all ranks, when it has ended.
+        begin_s, told_s, end_s: by `time.monotonic`: of the whole; of the end of the last turn, when
+            this rank tells the others of it. No rank ends before all have told.
         turns: in order.
+        sent: by destination, and whether it is a tensor or word of room: messages and bytes.
         peak_bytes: held at a time.
         peak_bytes_of_one: held of one microbatch at a time.
         peak_microbatches: of which something was held, or which had begun here and not ended.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, is_first: bool = False) -> None:
         self.program = program
+        self.is_first = is_first
+        self.number = 0
+        self.begin_s = self.told_s = self.end_s = time.monotonic()
+        self.sent: dict[tuple[int, str], list[int]] = {}
         self.turns: list[Ran] = []
         self.peak_bytes = 0
         self.peak_bytes_of_one = 0
@@ -60,19 +72,19 @@ class StepRecord:
         self._bytes_in: dict[int, int] = {}  # by place
         self._bytes_of: Counter[int] = Counter()  # by microbatch
         self._reasons: Counter[int] = Counter()  # by microbatch, why it counts
-        self._begin_s = 0.0
+        self._turn_began_s = 0.0
 
     def begin(self, turn: Turn) -> None:
         """A turn begins."""
         microbatch = turn.microbatch
         if self._turns_left[microbatch] == self._num_turns[microbatch]:
             self._add_reason(microbatch)
-        self._begin_s = time.monotonic()
+        self._turn_began_s = time.monotonic()
 
     def end(self, turn: Turn, outputs: Any) -> None:
         """It has run, and sent; what it keeps is not yet in its place."""
         microbatch = turn.microbatch
-        self.turns.append(Ran(turn.key, microbatch, self._begin_s, time.monotonic()))
+        self.turns.append(Ran(turn.key, microbatch, self._turn_began_s, time.monotonic()))
         for output, place in turn.keeps:
             self.hold(place, microbatch, _nbytes(outputs[output]))
         for place in turn.last:
@@ -80,6 +92,21 @@ class StepRecord:
         self._turns_left[microbatch] -= 1
         if not self._turns_left[microbatch]:
             self._remove_reason(microbatch)
+
+    def send(self, destination: int, kind: str, nbytes: int) -> None:
+        """A message is on its way."""
+        figures = self.sent.setdefault((destination, kind), [0, 0])
+        figures[0] += 1
+        figures[1] += nbytes
+
+    def has_told(self) -> None:
+        """All turns have run."""
+        self.told_s = time.monotonic()
+
+    def has_ended(self, number: int) -> None:
+        """So have those of all ranks."""
+        self.number = number
+        self.end_s = time.monotonic()
 
     def hold(self, place: int, microbatch: int, nbytes: int) -> None:
         """A tensor is in a place from now on."""

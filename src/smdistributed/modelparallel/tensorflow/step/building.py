@@ -20,6 +20,7 @@ import tensorflow as tf
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
 from smdistributed.modelparallel.decide.schedules.schedule import Schedule
+from smdistributed.modelparallel.report.costs import Row
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
 from smdistributed.modelparallel.tensorflow.graph.cutting import Again, Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
@@ -32,6 +33,7 @@ from smdistributed.modelparallel.tensorflow.graph.nodes import (
     ancestors,
 )
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader
+from smdistributed.modelparallel.tensorflow.graph.rows import LayerRows, size_bytes
 from smdistributed.modelparallel.tensorflow.run.program import (
     Argument,
     Kept,
@@ -316,6 +318,7 @@ class _Builder:
     def segments(self) -> dict[Hashable, SegmentCall]:
         """Of this rank, by their keys as text."""
         functions = SegmentFunctions(self._reader, self._nodes)
+        rows = self._layer_rows
         edges = self._edges()
         slots: dict[Port, int] = {}
         received = {
@@ -323,7 +326,7 @@ class _Builder:
             for number, edge in edges.items()
             if edge.destination == self._rank
         }
-        room = ordering.awaits_room(self._graph)
+        room = ordering.awaits_room(self.graph)
         calls: dict[Hashable, SegmentCall] = {}
         for key in sorted(self._parts):
             part = self._parts[key]
@@ -354,6 +357,8 @@ class _Builder:
                     if self._place_of[port] == key
                 ),
                 awaits_room=room.get(str(key), ()),
+                shares=rows.shares(part.all_numbers()),
+                sizes=tuple(size_bytes(self._reader.tensor(port)) for port in part.outputs),
             )
         return calls
 
@@ -433,17 +438,26 @@ class _Builder:
 
     def order(self, schedule: Schedule, ranks: int) -> list[tuple[str, int]]:
         """This rank's turns."""
-        found = ordering.order(schedule, self._graph, ranks)
+        found = ordering.order(schedule, self.graph, ranks)
         return [(turn.segment, turn.microbatch) for turn in found.of_rank(self._rank)]
 
     def tells_room(self) -> tuple[int, ...]:
         """The ranks that wait for word that a microbatch has ended here."""
-        room = ordering.awaits_room(self._graph)
-        waiting = {each.rank for each in self._graph if self._rank in room.get(each.key, ())}
+        room = ordering.awaits_room(self.graph)
+        waiting = {each.rank for each in self.graph if self._rank in room.get(each.key, ())}
         return tuple(sorted(waiting))
 
     @functools.cached_property
-    def _graph(self) -> list[ordering.Segment]:
+    def _layer_rows(self) -> LayerRows:
+        return LayerRows(self._reader, self._nodes)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The layers, for reports."""
+        return self._layer_rows.rows
+
+    @functools.cached_property
+    def graph(self) -> list[ordering.Segment]:
         """The segments of all ranks."""
         return [
             ordering.Segment(
@@ -509,5 +523,7 @@ def build(
         changed=changed,
         bound=schedule.bound,
         tells_room=builder.tells_room(),
+        graph=builder.graph,
+        rows=builder.rows,
     )
     return program, used

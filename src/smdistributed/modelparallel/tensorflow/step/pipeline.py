@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -37,6 +37,7 @@ __all__ = [
     "CHECK_VARIABLE",
     "Pipeline",
     "WholeProgram",
+    "call_with_each_pipeline",
     "current_pipeline",
     "is_partitioned",
     "whole_program",
@@ -254,6 +255,12 @@ def _checksum(tensor: Any, before: int) -> int:
 
 
 _pipelines: dict[int, Pipeline] = {}
+_when_made: list[Callable[[Pipeline], None]] = []
+
+
+def call_with_each_pipeline(callback: Callable[[Pipeline], None]) -> None:
+    """Lets a function have each pipeline when it is made, before its first step."""
+    _when_made.append(callback)
 
 
 def current_pipeline(caller: str) -> Pipeline:
@@ -274,6 +281,8 @@ def current_pipeline(caller: str) -> Pipeline:
             _pipelines.pop(id(job)).close()
 
         state.call_at_reset(leave)
+        for callback in _when_made:
+            callback(found)
     return found
 
 
