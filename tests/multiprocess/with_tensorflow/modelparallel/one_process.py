@@ -196,11 +196,11 @@ class Cut:
             job=types.SimpleNamespace(config=config),
             driver=types.SimpleNamespace(refuse=lambda error: None),
         )
-        preparing_here = preparing._Preparing(pipeline, "zoo", step, None)
+        preparing_here = preparing.Preparing(pipeline, "zoo", step, None)
         preparing_here._model = model
         unplaced = reader.nodes([EVERYWHERE] * len(reader.operations), ())
         common = common_part(reader, unplaced, lambda handle: "", _users_of(reader, variables))
-        homes = preparing_here._homes(preparing._Traced(reader, None, common))
+        homes = preparing_here._homes(preparing.Traced(reader, None, common))
         ports = [reader.port(each) for _, each in trace.result]
         self._returned = [
             list(

@@ -55,7 +55,7 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import (
 from smdistributed.modelparallel.tensorflow.step.tapes import tapes_in_step
 from smdistributed.modelparallel.tensorflow.variables import is_global_seed, tracing, without_values
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "Preparing", "Traced", "prepare"]
 
 
 _NO_COLLECTIVES = (
@@ -90,7 +90,9 @@ class Prepared:
 
 
 @dataclasses.dataclass
-class _Traced:
+class Traced:
+    """What a rank has traced."""
+
     reader: Reader
     results: TracedResults
     common: Common
@@ -110,7 +112,7 @@ def prepare(pipeline: Pipeline, name: str, body: Callable[..., Any], call: Bound
         SMDDPMismatch: ranks have traced different things.
         StepAborted: another rank could not; says why.
     """
-    preparing = _Preparing(pipeline, name, body, call)
+    preparing = Preparing(pipeline, name, body, call)
     traced = preparing.trace_alike()
     if pipeline.decision is None and traced.reader.trace.has_called_model:
         preparing.decide(traced)
@@ -118,7 +120,13 @@ def prepare(pipeline: Pipeline, name: str, body: Callable[..., Any], call: Bound
     return preparing.cut(traced)
 
 
-class _Preparing:
+class Preparing:
+    """Makes the program of one rank; see `prepare`, and `planning`.
+
+    Attributes:
+        divides_losses: losses may have terms over the variables that each rank's model lists.
+    """
+
     def __init__(
         self, pipeline: Pipeline, name: str, body: Callable[..., Any], call: BoundCall
     ) -> None:
@@ -127,23 +135,23 @@ class _Preparing:
         self._body = body
         self._call = call
         self._model = state.model
-        self._divides_losses = False
+        self.divides_losses = False
 
-    def trace_alike(self) -> _Traced:
+    def trace_alike(self) -> Traced:
         """Traces the body, and makes sure that all ranks have traced the same."""
-        traced: _Traced = self._on_this_rank(self._traced)
-        everyone = self._agree("traces", (traced.common.digest, self._foreign(traced)))
-        if len({digest for digest, _ in everyone}) > 1 and not self._divides_losses:
+        traced: Traced = self._on_this_rank(self.traced)
+        everyone = self._agree("traces", (traced.common.digest, self.foreign(traced)))
+        if len({digest for digest, _ in everyone}) > 1 and not self.divides_losses:
             # Losses may have terms over the variables that each rank's model lists.
-            self._divides_losses = True
-            traced = self._on_this_rank(self._traced)
-            everyone = self._agree("traces", (traced.common.digest, self._foreign(traced)))
+            self.divides_losses = True
+            traced = self._on_this_rank(self.traced)
+            everyone = self._agree("traces", (traced.common.digest, self.foreign(traced)))
             self._require_alike(traced, [digest for digest, _ in everyone])
             self._warn_of_losses()
         self._require_alike(traced, [digest for digest, _ in everyone])
         foreign = frozenset().union(*(names for _, names in everyone))
         if foreign:
-            self._share(traced, foreign)
+            self.share(traced, foreign)
             self._require_alike(traced, self._agree("shares variables of", traced.common.digest))
         return traced
 
@@ -157,11 +165,11 @@ class _Preparing:
                 self._name,
             )
 
-    def _require_alike(self, traced: _Traced, digests: Sequence[bytes]) -> None:
+    def _require_alike(self, traced: Traced, digests: Sequence[bytes]) -> None:
         if len(set(digests)) > 1:
             self._raise_difference(traced.common)
 
-    def decide(self, traced: _Traced) -> None:
+    def decide(self, traced: Traced) -> None:
         """Where the parts of the model are; then variables get their values, and hooks run."""
         config = self._pipeline.job.config
         decision = self._on_this_rank(
@@ -171,10 +179,10 @@ class _Preparing:
         self._model._smp_take_up(decision)
         self._on_this_rank(run_post_partition_hooks)
 
-    def cut(self, traced: _Traced) -> Prepared:
+    def cut(self, traced: Traced) -> Prepared:
         """The program."""
         reader, common = traced.reader, traced.common
-        homes, own, returned = self._on_this_rank(lambda: self._looked_at(traced))
+        homes, own, returned = self._on_this_rank(lambda: self.looked_at(traced))
         unique = list(dict.fromkeys(returned))
         to_common = common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
@@ -187,7 +195,7 @@ class _Preparing:
             asked = {port for theirs in wanted for port in theirs}
             local = [Port(common.numbers[port.node], port.output) for port in sorted(asked)]
             nodes = own_everywhere(reader.nodes(homes, local), common)
-            return self._built(traced, nodes, wanted, own, unique, number)
+            return self.built(traced, nodes, wanted, own, unique, number)
 
         program, touched = self._on_this_rank(built)
         self._agree("is ready for", None)
@@ -197,7 +205,9 @@ class _Preparing:
 
     # ---- on this rank ------------------------------------------------------------------------
 
-    def _traced(self) -> _Traced:
+    def traced(self) -> Traced:
+        """Traces the body."""
+
         def body(tensors: list[tf.Tensor]) -> Any:
             args, kwargs = self._call.rebuild(tensors)
             return self._body(*args, **kwargs)
@@ -205,7 +215,7 @@ class _Preparing:
         def run(tensors: list[tf.Tensor]) -> TracedResults:
             trace = current_trace()
             assert trace is not None
-            trace.divides_losses = self._divides_losses
+            trace.divides_losses = self.divides_losses
             refuse_collectives(tf.compat.v1.get_default_graph(), _NO_COLLECTIVES)
             with tapes_in_step():
                 value = body(tensors)
@@ -221,9 +231,9 @@ class _Preparing:
         reader = Reader(trace)
         self._require_no_updates(reader)
         nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
-        return _Traced(reader, trace.result, common_part(reader, nodes, self._describe))
+        return Traced(reader, trace.result, common_part(reader, nodes, self._describe))
 
-    def _foreign(self, traced: _Traced) -> frozenset[str]:
+    def foreign(self, traced: Traced) -> frozenset[str]:
         """Names of other ranks' variables that this rank's own part uses, as regularizers do."""
         decision = self._pipeline.decision
         if decision is None:
@@ -244,7 +254,7 @@ class _Preparing:
         needed = ancestors(nodes, roots)  # layers read variables for their shapes alone
         return frozenset(name for number, name in foreign.items() if number in needed)
 
-    def _share(self, traced: _Traced, names: frozenset[str]) -> None:
+    def share(self, traced: Traced, names: frozenset[str]) -> None:
         """Makes what uses these variables a part of what all ranks have: their owners send them."""
         reader = traced.reader
         users = [number for number, each in self._uses_of_model(reader) if each.name in names]
@@ -290,7 +300,7 @@ class _Preparing:
         raw = variable.raw
         return f"the variable {variable.name} of shape {raw.shape}, {raw.dtype.name}"
 
-    def _looked_at(self, traced: _Traced) -> tuple[list[int], Own, list[Port]]:
+    def looked_at(self, traced: Traced) -> tuple[list[int], Own, list[Port]]:
         """Where each operation runs, what is this rank's own, and what its step returns."""
         reader, common = traced.reader, traced.common
         returned = [reader.port(tensor) for tensor in traced.results.tensors]
@@ -298,7 +308,7 @@ class _Preparing:
         nodes = own_everywhere(reader.nodes(homes, ()), common)
         return homes, own_part(nodes, common, list(dict.fromkeys(returned))), returned
 
-    def _homes(self, traced: _Traced) -> list[int]:
+    def _homes(self, traced: Traced) -> list[int]:
         reader = traced.reader
         decision = self._pipeline.decision
         if decision is None:
@@ -348,15 +358,16 @@ class _Preparing:
                 f" rank has a copy of its own, and they would part. {cure}"
             )
 
-    def _built(
+    def built(
         self,
-        traced: _Traced,
+        traced: Traced,
         nodes: Sequence[Node],
         wanted: Sequence[Sequence[Port]],
         own: Any,
         returned: Sequence[Port],
         number: int,
     ) -> tuple[Program, list[State]]:
+        """The program, and the states that it uses; see `build`."""
         pipeline = self._pipeline
         try:
             return build(

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.tensorflow.xla import require_no_xla
-from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter
+from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter, BoundCall
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
@@ -175,6 +175,16 @@ class StepFunction:
                 self._name, results, functools.partial(_tell, weakref.ref(pipeline))
             )
         return prepared.gather(results)
+
+    def bound(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], microbatches: int
+    ) -> tuple[str, Callable[..., Any], BoundCall]:
+        """The name, what runs for a microbatch, and the call that binds these arguments."""
+        return (
+            self._name,
+            self._body(),
+            self._splitter.bind(tuple(args), dict(kwargs), microbatches),
+        )
 
     def _body(self) -> Callable[..., Any]:
         function = self.python_function

@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import enum
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,6 +49,7 @@ __all__ = [
     "is_tracing",
     "lending",
     "mark_elsewhere",
+    "pretending_elsewhere",
     "raw",
     "require_here",
     "require_value",
@@ -335,6 +336,26 @@ def mark_elsewhere(variable: Any, partition: int, rank: int) -> None:
         _drop_value(guarded)
     guarded.state = State.ELSEWHERE
     guarded.owner = Owner(partition, rank)
+
+
+@contextlib.contextmanager
+def pretending_elsewhere(variables: Iterable[tuple[Any, int]]) -> Iterator[None]:
+    """While it is open, variables say that they are elsewhere; their values stay.
+
+    Args:
+        variables: each with the partition that is to own it.
+    """
+    before = []
+    try:
+        for variable, partition in variables:
+            guarded = raw(variable)
+            if isinstance(guarded, GuardedVariable):
+                before.append((guarded, guarded.state, guarded.owner))
+                guarded.state, guarded.owner = State.ELSEWHERE, Owner(partition, partition)
+        yield
+    finally:
+        for guarded, state, owner in before:
+            guarded.state, guarded.owner = state, owner
 
 
 def take_away(guarded: GuardedVariable) -> None:
