@@ -14,6 +14,7 @@ Each folder is a room, and its docstring says what to read first:
 
 | Room | Question |
 | --- | --- |
+| `reporting` | What did the ranks do with their time and memory? |
 | `checkpoints` | What is kept of a training, and how does it come back? |
 | `step` | What does a call of a step function do? |
 | `training` | How do Keras' own loops train and use a model? |
@@ -110,6 +111,12 @@ from smdistributed.modelparallel.tensorflow.job.ranks import (
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.model.distributed_model import DistributedModel
 from smdistributed.modelparallel.tensorflow.model.statistics import average_statistics
+from smdistributed.modelparallel.tensorflow.reporting.plan import plan
+from smdistributed.modelparallel.tensorflow.reporting.report import (
+    recording,
+    report,
+    start_from_environment,
+)
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.hooks import register_post_partition_hook
 from smdistributed.modelparallel.tensorflow.step.step_function import step
@@ -180,6 +187,7 @@ __all__ = [
     "mp_size",
     "num_microbatches",
     "partition",
+    "plan",
     "pp_barrier",
     "pp_rank",
     "pp_size",
@@ -187,8 +195,10 @@ __all__ = [
     "rdp_barrier",
     "rdp_rank",
     "rdp_size",
+    "recording",
     "recv_from",
     "register_post_partition_hook",
+    "report",
     "reset",
     "send",
     "shutdown",
@@ -209,6 +219,7 @@ updates.install()  # beneath the remedies
 remedies.install()
 guard_tensorflow()
 answer_for_whole_models()
+start_from_environment()
 
 _MANAGER = "Use smp.CheckpointManager."
 _OWN_VARIABLES = "Leave it out: each rank allocates the variables of its own partition only."
