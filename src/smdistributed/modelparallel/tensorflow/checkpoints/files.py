@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a checkpoint: there whole, or not at all.
+"""Files that are there whole, or not at all: those of a checkpoint, and what Keras writes.
 
 They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
 changed nothing that has a name, and the next save removes what it has left.
@@ -16,7 +16,7 @@ import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +30,7 @@ from smdistributed.modelparallel.atomic_files import (
     replace_file,
     synchronise_directory,
 )
+from smdistributed.modelparallel.tensorflow.checkpoints.hdf5 import raising_what_is_full
 from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
 
 __all__ = [
@@ -41,10 +42,12 @@ __all__ = [
     "require_local",
     "write_checkpoint",
     "write_state",
+    "write_whole",
 ]
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
+_LONGEST_BYTES = 200  # of a name; file systems end at 255
 # Words of TensorFlow's errors, and what they mean.
 _CAUSES = {
     "No space left": errno.ENOSPC,
@@ -124,6 +127,51 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
         raise could_not_write(prefix, prefix, error) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def write_whole(path: str, write: Callable[[str], Any]) -> Any:
+    """Lets something write a file or a directory, which takes the place of what is at the path.
+
+    A link keeps pointing at what it points at, which is replaced.
+
+    Args:
+        path: where it is to be. Its directory must be there.
+        write: takes another path, whose last component is the same. What it writes beside that
+            (shards, say) is moved, too, and before.
+
+    Returns:
+        What `write` returns.
+
+    Raises:
+        OSError: it cannot be written; names the path and the free bytes.
+        Exception: what `write` raises. What was there is there.
+    """
+    target = os.path.realpath(path)
+    directory, name = os.path.dirname(target), os.path.basename(os.path.normpath(path))
+    hidden = os.path.join(directory, f".{_short(name)}.smp-tmp")
+    replaced = hidden + ".old"
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.mkdir(hidden)
+        with _as_os_errors(), raising_what_is_full(hidden):
+            result = write(os.path.join(hidden, name))
+        written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
+        for each in written:
+            _synchronise_all(os.path.join(hidden, each))
+        for each in written:
+            place = target if each == name else os.path.join(directory, each)
+            if os.path.isdir(os.path.join(hidden, each)):
+                shutil.rmtree(replaced, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(place, replaced)
+            os.replace(os.path.join(hidden, each), place)
+        synchronise_directory(directory)
+    except OSError as error:
+        raise could_not_write(path, target, error) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+    return result
 
 
 def write_state(directory: str, state: Any) -> None:
@@ -234,6 +282,22 @@ class Reader:
 def _stem(name: str) -> str:
     """The same for all checkpoints of a manager: what a killed one has left is found."""
     return name.rpartition("-")[0] or name
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for what marks it as hidden."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= _LONGEST_BYTES else hashlib.sha256(encoded).hexdigest()
+
+
+def _synchronise_all(path: str) -> None:
+    """A file, or what is below a directory."""
+    if not os.path.isdir(path):
+        _synchronise(path)
+    for folder, _, names in os.walk(path):
+        for each in names:
+            _synchronise(os.path.join(folder, each))
+        synchronise_directory(folder)
 
 
 def _synchronise(path: str) -> None:

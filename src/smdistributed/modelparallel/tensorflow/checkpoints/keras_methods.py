@@ -68,8 +68,8 @@ def answer_for_whole_models() -> None:
     answer("set_weights", _set_weights)
     answer("save_weights", _save_weights)
     answer("load_weights", _load_weights)
-    answer("save", _writing("save"))
-    answer("export", _writing("export"))
+    answer("save", _save)
+    answer("export", _export)
     answer("save_model", _save_model)
 
 
@@ -114,7 +114,8 @@ def _save_weights(model: Any, original: Original, filepath: Any, *args: Any, **k
     if _is_of_tensorflow(path, kwargs.get("save_format", args[1] if len(args) > 1 else None)):
         _save_checkpoint(model, os.path.abspath(path))
     else:
-        _written_by_rank_0(model, "model.save_weights()", lambda: original(path, *args, **kwargs))
+        write = _write_whole(original, path, *args, **kwargs)
+        _written_by_rank_0(model, "model.save_weights()", write)
 
 
 def _load_weights(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,11 +127,13 @@ def _load_weights(model: Any, original: Original, filepath: Any, *args: Any, **k
     _read_by_rank_0(model, "model.load_weights()", lambda: original(path, *args, **kwargs))
 
 
-def _writing(name: str) -> Callable[..., Any]:
-    def method(model: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
-        return _written_by_rank_0(model, f"model.{name}()", lambda: original(*args, **kwargs))
+def _save(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    write = _write_whole(original, os.fspath(filepath), *args, **kwargs)
+    _written_by_rank_0(model, "model.save()", write)
 
-    return method
+
+def _export(model: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
+    return _written_by_rank_0(model, "model.export()", lambda: original(*args, **kwargs))
 
 
 def _save_model(model: Any, path: str) -> None:
@@ -139,6 +142,19 @@ def _save_model(model: Any, path: str) -> None:
 
 
 # ---- writing -------------------------------------------------------------------------------------
+
+
+def _write_whole(original: Original, path: str, *args: Any, **kwargs: Any) -> Callable[[], None]:
+    """A method of Keras that writes a file or directory, which is there whole or not at all."""
+    overwrites = kwargs.get("overwrite", args[0] if args else True)
+
+    def write() -> None:
+        if "://" in path or (not overwrites and os.path.exists(path)):  # which Keras asks about
+            original(path, *args, **kwargs)
+        else:
+            files.write_whole(path, lambda hidden: original(hidden, *args, **kwargs))
+
+    return write
 
 
 def _written_by_rank_0(model: Any, call: str, write: Callable[[], Any]) -> Any:

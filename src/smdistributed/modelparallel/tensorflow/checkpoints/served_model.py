@@ -7,17 +7,13 @@ Source: TensorFlow modelparallel specification, section 5.4.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import inspect
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from smdistributed.modelparallel.atomic_files import could_not_write, synchronise_directory
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.tensorflow.checkpoints import files
 from smdistributed.modelparallel.tensorflow.variables import raw
@@ -33,22 +29,8 @@ def write_served_model(model: Any, path: str) -> None:
         OSError: it cannot be written.
     """
     absolute = os.path.abspath(path)
-    parent, name = os.path.split(absolute)
-    files.make_directory(parent)
-    hidden, old = (os.path.join(parent, f".{name}.{each}.smp-tmp") for each in ("new", "old"))
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        tf.saved_model.save(_served(model), hidden)
-        shutil.rmtree(old, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(absolute, old)
-        os.replace(hidden, absolute)
-        synchronise_directory(parent)
-    except tf.errors.OpError as error:
-        raise could_not_write(path, absolute, OSError(errno.EIO, str(error))) from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    files.make_directory(os.path.dirname(absolute))
+    files.write_whole(absolute, lambda hidden: tf.saved_model.save(_served(model), hidden))
 
 
 class _Served(tf.Module):  # type: ignore[misc] # no types
