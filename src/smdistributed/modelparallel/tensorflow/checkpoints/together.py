@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from smdistributed.dataparallel.exceptions import (
-    SMDDPMismatch,
-    SMDDPPeerLost,
-    SMDDPTimeoutError,
-)
+from smdistributed.dataparallel.exceptions import SMDDPPeerLost, SMDDPTimeoutError
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
-__all__ = ["CheckpointError", "meet", "together"]
+__all__ = ["CheckpointError", "meet", "raise_as_on", "that_pickles", "together"]
 
 
 class CheckpointError(SMPError, ValueError):
@@ -45,14 +41,14 @@ def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
         SMDDPMismatch: another rank does something else.
         SMDDPTimeoutError, SMDDPPeerLost: another rank does not come, or is gone.
     """
-    cure = f"Call {call} on all ranks."
-    try:
-        brought = current_pipeline(call).driver.agree(f"calls {call}", value)
-        if kind is GroupKind.WORLD:
+    does = f"calls {call} (call it on all ranks)"
+    brought = current_pipeline(call).driver.agree(does, value)
+    if kind is GroupKind.WORLD and len(brought) < state.job.size:
+        try:
             brought = allgather_in(kind, value)
-        return brought
-    except (SMDDPMismatch, SMDDPPeerLost, SMDDPTimeoutError) as error:
-        raise type(error)(f"{error} {cure}") from error
+        except (SMDDPPeerLost, SMDDPTimeoutError) as error:
+            raise type(error)(f"This rank {does}: {error}") from error
+    return brought
 
 
 def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
@@ -64,23 +60,29 @@ def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
     Raises:
         Exception: what it raised on this rank, or else on the first one of the group.
     """
-    failure: Exception | None = None
+    failure: BaseException | None = None
     result: Any = None
     try:
         result = do()
-    except Exception as error:
+    except BaseException as error:  # the others wait, also when this rank is interrupted
         failure = error
-    failures: list[Exception | None] = allgather_in(kind, _that_pickles(failure))
+    failures: list[BaseException | None] = allgather_in(kind, that_pickles(failure))
     if failure is not None:
         raise failure
     for member, theirs in zip(state.job.members(kind), failures, strict=True):
         if theirs is not None:
-            theirs.add_note(f"raised on rank {member}, and so on rank {state.job.rank}.")
-            raise theirs
+            raise_as_on(member, theirs)
     return result
 
 
-def _that_pickles(error: Exception | None) -> Exception | None:
+def raise_as_on(member: int, error: BaseException) -> NoReturn:
+    """Raises what another rank has raised."""
+    error.add_note(f"raised on rank {member}, and so on rank {state.job.rank}.")
+    raise error
+
+
+def that_pickles(error: BaseException | None) -> BaseException | None:
+    """An error as it can be sent to other ranks."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
