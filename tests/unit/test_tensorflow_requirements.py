@@ -33,6 +33,7 @@ ATTRIBUTES = {
     "_init_fn": "a tf.train.CheckpointManager's",
     "_init_seed": "an initializer's, of Keras 3",
     "_initial_seed": "a SeedGenerator's",
+    "_initial_epoch": "a model's, Keras 3: where fit begins",
     "_iterations": "an optimizer's",
     "_keep_checkpoint_every_n_hours": "a tf.train.CheckpointManager's",
     "_loss_scale": "a LossScaleOptimizer's, of tf-keras",

@@ -51,6 +51,7 @@ if int(tf.__version__.partition(".")[0]) < 2:
     )
 
 from smdistributed.modelparallel.tensorflow import compat, core, exceptions, remedies, updates
+from smdistributed.modelparallel.tensorflow.checkpoints.keras_callbacks import lead_callbacks
 from smdistributed.modelparallel.tensorflow.checkpoints.keras_methods import (
     answer_for_whole_models,
 )
@@ -219,6 +220,7 @@ updates.install()  # beneath the remedies
 remedies.install()
 guard_tensorflow()
 answer_for_whole_models()
+lead_callbacks()
 start_from_environment()
 
 _MANAGER = "Use smp.CheckpointManager."

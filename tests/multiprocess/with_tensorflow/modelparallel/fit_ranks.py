@@ -232,8 +232,6 @@ def check_what_fit_refuses(rank: int, size: int) -> None:
         assert "argument validation_data: batches of its 5 rows have size 5" in text, text
         text = refused(ValueError, tf.data.Dataset.from_tensor_slices((X, Y)).batch(5, True))
         assert "argument x: its batches have size 5" in text, text
-        text = refused(NotImplementedError, X, Y, callbacks=[_saving()])
-        assert "the callback ModelCheckpoint saves the model" in text, text
         assert smp.state.model is model
         everyone = smp.allgather(len(model.trainable_variables), smp.MP_GROUP)
         assert len(set(everyone)) == 1, "nothing has been decided before these errors"
@@ -252,10 +250,6 @@ def check_what_fit_refuses(rank: int, size: int) -> None:
         text = refused(Exception, data)
         assert "has no batch left in this epoch" in text, text
         assert "drop_remainder=True" in text, text
-
-
-def _saving() -> Any:
-    return tf.keras.callbacks.ModelCheckpoint("x.weights.h5", save_weights_only=True)
 
 
 def check_replicas_train_as_one(rank: int, size: int) -> None:

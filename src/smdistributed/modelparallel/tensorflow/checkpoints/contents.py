@@ -247,7 +247,10 @@ class Contents:
         ]
 
     def _spans_ranks(self) -> bool:
-        return self._is_cut or state.job.config.partitions > 1
+        if self._is_cut or state.job.config.partitions > 1:
+            return True
+        together = self.model is not None and self.model._smp_private.is_of_all_ranks
+        return together and state.job.size > 1
 
     def _serialized(self, view: Any, slots: Mapping[int, OfOptimizer]) -> Whole:
         tensors, _, savers, graph = save_util.serialize_graph_view(view)

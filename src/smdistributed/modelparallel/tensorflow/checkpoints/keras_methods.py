@@ -31,6 +31,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.contents import (
     Other,
     Survey,
 )
+from smdistributed.modelparallel.tensorflow.checkpoints.leading import announced
 from smdistributed.modelparallel.tensorflow.checkpoints.optimizers import (
     named_slots,
     whole_optimizer,
@@ -64,12 +65,16 @@ Original = Callable[..., Any]
 
 def answer_for_whole_models() -> None:
     """Lets models whose parts are on several ranks have these methods."""
-    answer("get_weights", _get_weights)
-    answer("set_weights", _set_weights)
-    answer("save_weights", _save_weights)
-    answer("load_weights", _load_weights)
-    answer("save", _save)
-    answer("export", _export)
+    methods: dict[str, Callable[..., Any]] = {
+        "get_weights": _get_weights,
+        "set_weights": _set_weights,
+        "save_weights": _save_weights,
+        "load_weights": _load_weights,
+        "save": _save,
+        "export": _export,
+    }
+    for name, method in methods.items():
+        answer(name, announced(name, method))
     answer("save_model", _save_model)
 
 

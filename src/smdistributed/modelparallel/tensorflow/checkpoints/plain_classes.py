@@ -35,7 +35,7 @@ def guard_tensorflow() -> None:
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def restore(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _holds_cut_model(self):
+        if _holds_model_of_ranks(self):
             raise RuntimeError(
                 f"tf.train.Checkpoint.{original.__name__}() was called for"
                 f" {type(state.model).__name__}, whose parts are on several ranks; expected"
@@ -50,7 +50,7 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
 def _as_ours(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _holds_cut_model(self.checkpoint):
+        if not _holds_model_of_ranks(self.checkpoint):
             return original(self, *args, **kwargs)
         ours = CheckpointManager.__new__(CheckpointManager)
         ours.__dict__ = self.__dict__  # what one of them notes the other one knows
@@ -59,8 +59,10 @@ def _as_ours(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _holds_cut_model(checkpoint: Any) -> bool:
-    if not state.initialized or state.model is None or state.job.config.partitions == 1:
+def _holds_model_of_ranks(checkpoint: Any) -> bool:
+    if not state.initialized or state.model is None:
+        return False
+    if state.job.config.partitions == 1 and not state.model._smp_private.is_of_all_ranks:
         return False
     objects, _ = checkpoint._saver._graph_view.breadth_first_traversal()
     return any(each is state.model for each in objects)

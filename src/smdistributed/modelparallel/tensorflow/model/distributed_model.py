@@ -301,6 +301,7 @@ class _Private:
         place: by `id` of a `tf.Variable`, the partition that owns it; and the one that is here.
         waiting: what is called when variables have owners and values, by `id` of who asks.
         is_lent: the whole model is here for a while, to be written: it may be called in graphs.
+        is_of_all_ranks: all ranks read and write it together, with one partition, too.
         call: its arguments by name when a step called it first: a `tf.TensorSpec` for a tensor.
     """
 
@@ -310,6 +311,7 @@ class _Private:
         self.place: tuple[dict[int, int], int] = ({}, 0)
         self.waiting: dict[int, Callable[[], None]] = {}
         self.is_lent = False
+        self.is_of_all_ranks = False
         self.call: dict[str, Any] | None = None
         self._found: dict[int, ModelVariable] = {}
         self._kept: list[Any] = []

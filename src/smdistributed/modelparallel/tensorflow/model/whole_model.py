@@ -74,7 +74,7 @@ def _building_without_values(original: Callable[..., Any]) -> Callable[..., Any]
 def _gathered(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_before = name in _ALSO_BEFORE and not _is_cut(self)
+        is_before = name in _ALSO_BEFORE and not self._smp_has_values()
         if is_before or self._smp_private.is_lent or not _spans_ranks(self):
             return original(self, *args, **kwargs)
         return _answers[name](self, functools.partial(original, self), *args, **kwargs)
@@ -87,7 +87,8 @@ def _is_cut(model: Any) -> bool:
 
 
 def _spans_ranks(model: Any) -> bool:
-    return state.job.config.partitions > 1 or _is_cut(model)
+    together = model._smp_private.is_of_all_ranks
+    return state.job.config.partitions > 1 or together or _is_cut(model)
 
 
 for _name in _GATHERED:

@@ -7,18 +7,26 @@ Source: TensorFlow modelparallel specification, section 5.4; our choice.
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from smdistributed._common.log import get_logger
+from smdistributed.dataparallel.tensorflow.reduce_op import ReduceOp
+from smdistributed.dataparallel.tensorflow.reductions import oob_allreduce
 from smdistributed.modelparallel.tensorflow.containers.cutting import is_keras
 from smdistributed.modelparallel.tensorflow.job.state import Job
 
-__all__ = ["on_this_rank"]
+__all__ = ["on_this_rank", "require_savers_everywhere", "savers_among"]
 
 # Write what they are told, which is the same on all ranks of a replica.
 _WRITERS = ("TensorBoard", "CSVLogger")
-# Save the whole model.
+# Save the whole model, by all ranks together: `checkpoints.keras_callbacks`.
 _SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+# Would save what is here.
+_SAVERS_OF_A_PART = ("OrbaxCheckpoint",)
 
 
 def on_this_rank(callbacks: Any, model: Any, job: Job) -> Any:
@@ -33,9 +41,8 @@ def on_this_rank(callbacks: Any, model: Any, job: Job) -> Any:
     """
     if callbacks is None or is_keras(type(callbacks), "CallbackList"):
         return callbacks
-    given = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
     kept = []
-    for each in given:
+    for each in _listed(callbacks):
         _require_possible(each, job)
         if job.rank != 0 and is_keras(type(each), *_WRITERS):
             get_logger().debug("%s writes on rank 0 alone", type(each).__name__)
@@ -46,14 +53,56 @@ def on_this_rank(callbacks: Any, model: Any, job: Job) -> Any:
     return kept
 
 
+def savers_among(callbacks: Any, job: Job) -> Mapping[str, int]:
+    """How many callbacks of `fit` all ranks must have, by class of Keras."""
+    kinds = _SAVERS if job.config.partitions > 1 else ("BackupAndRestore",)
+    return collections.Counter(
+        kind for each in _listed(callbacks) for kind in kinds if is_keras(type(each), kind)
+    )
+
+
+def require_savers_everywhere(by_rank: Sequence[Mapping[str, int]], job: Job) -> None:
+    """Fails if some rank has callbacks that save the model, and another one has not.
+
+    A collective of the replicas.
+
+    Args:
+        by_rank: what `savers_among` gives on the ranks of this pipeline.
+
+    Raises:
+        ValueError: on all ranks.
+    """
+    counts = [[each.get(kind, 0) for kind in _SAVERS] for each in by_rank]
+    least, most = ([how(column) for column in zip(*counts, strict=True)] for how in (min, max))
+    group = job.replica_group
+    if group is not None and group.size() > 1:
+        extremes = tf.constant([most, [-each for each in least]], tf.int32)
+        found = oob_allreduce(extremes, op=ReduceOp.MAX, name="callbacks that save", group=group)
+        most, least = found[0].numpy().tolist(), (-found[1]).numpy().tolist()
+    for kind, few, many in zip(_SAVERS, least, most, strict=True):
+        if few != many:
+            raise ValueError(
+                f"fit(): some ranks have {many} callbacks {kind} and others {few}; expected as"
+                " many on all of them, as each has a part of the model or is to go on alike. Take"
+                " it out of `if smp.rank() == 0:`: rank 0 alone writes."
+            )
+
+
+def _listed(callbacks: Any) -> Iterable[Any]:
+    if callbacks is None:
+        return []
+    if is_keras(type(callbacks), "CallbackList"):
+        return list(callbacks.callbacks)
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
 def _require_possible(callback: Any, job: Job) -> None:
     name = type(callback).__name__
-    if is_keras(type(callback), *_SAVERS) and job.size > 1:
+    if is_keras(type(callback), *_SAVERS_OF_A_PART) and job.size > 1:
         raise NotImplementedError(
-            f"the callback {name} saves the model, of which other ranks have parts or copies, and"
-            " is not tested there; expected callbacks that save nothing. Call save() of an"
-            " smp.CheckpointManager, or model.save_weights(), on all ranks, in a callback of your"
-            " own or after fit()."
+            f"the callback {name} saves what this rank has, and other ranks have parts or copies of"
+            " the model; expected ModelCheckpoint or BackupAndRestore. Use one of these, or call"
+            " save() of an smp.CheckpointManager in a callback of your own."
         )
     if job.config.partitions > 1 and is_keras(type(callback), "TensorBoard"):
         for attribute in ("histogram_freq", "embeddings_freq"):

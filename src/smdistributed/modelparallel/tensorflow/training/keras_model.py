@@ -23,7 +23,11 @@ from smdistributed.dataparallel.tensorflow.keras.logs import average_logs
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 from smdistributed.modelparallel.tensorflow.training.batches import num_rows, require_divisible
-from smdistributed.modelparallel.tensorflow.training.callbacks import on_this_rank
+from smdistributed.modelparallel.tensorflow.training.callbacks import (
+    on_this_rank,
+    require_savers_everywhere,
+    savers_among,
+)
 from smdistributed.modelparallel.tensorflow.training.metrics import average_states
 from smdistributed.modelparallel.tensorflow.training.shuffling import (
     seed_to_agree_on,
@@ -102,10 +106,12 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
         bound = signature.bind(x, y, *args, **kwargs)
         given = bound.arguments
         facts = _facts(given, "epochs", "batch_size")
+        brings = seed_to_agree_on(), savers_among(given.get("callbacks"), state.job)
         with (
-            self._smp_in("fit", _Doing.TRAINING, facts, seed_to_agree_on()) as seeds,
-            shuffled_alike(seeds),
+            self._smp_in("fit", _Doing.TRAINING, facts, brings) as brought,
+            shuffled_alike([seed for seed, _ in brought]),
         ):
+            require_savers_everywhere([savers for _, savers in brought], state.job)
             _require_divisible(given)
             given["callbacks"] = on_this_rank(given.get("callbacks"), self, state.job)
             return super().fit(*bound.args, **bound.kwargs)
