@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same network on two processes, and that twice: the guide's third TensorFlow 2.3 script.
+"""The same network on two processes, and that twice: the guide's second TensorFlow 2.3 script.
 
 Two replicas of the model train on images of their own, and average their gradients with `hvd`. It
 runs with Keras 3 and, with TF_USE_LEGACY_KERAS=1, with tf-keras. Parameters of the library come

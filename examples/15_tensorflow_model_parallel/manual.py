@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same network, cut by hand with `smp.partition`: the guide's second TensorFlow 2.3 script.
+"""The same network, cut by hand with `smp.partition`: the guide's third TensorFlow 2.3 script.
 
 It runs with Keras 3 and, with TF_USE_LEGACY_KERAS=1, with tf-keras. Parameters of the library come
 from the launcher:
