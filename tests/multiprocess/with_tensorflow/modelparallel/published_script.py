@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script as published ones for TensorFlow 2.3 were: replicas, an eager test, metrics in steps.
 
-    python published_script.py [--epochs N] [--steps N] [--hvd first|middle|last] [--first-batch
-        tensor|python]
+    python published_script.py [--epochs N] [--steps N] [--hvd first|middle|last|none]
+        [--first-batch tensor|python] [--checkpoint-dir FOLDER]
 
-What today's Keras names otherwise stands here by its old name.
+What today's Keras names otherwise stands here by its old name. Without `hvd` it is the published
+script for one replica.
 """
 
 # ruff: noqa: E402 (what this is about)
@@ -17,8 +18,9 @@ from pathlib import Path
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--steps", type=int, default=-1)
-parser.add_argument("--hvd", choices=("first", "middle", "last"), default="first")
+parser.add_argument("--hvd", choices=("first", "middle", "last", "none"), default="first")
 parser.add_argument("--first-batch", choices=("tensor", "python"), default="tensor")
+parser.add_argument("--checkpoint-dir", default="/opt/ml/checkpoints")
 args = parser.parse_args()
 
 if args.hvd == "first":
@@ -83,6 +85,9 @@ train_accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="train_accuracy
 test_loss = tf.keras.metrics.Mean(name="test_loss")
 accuracy = tf.keras.metrics.SparseCategoricalAccuracy(name="test_accuracy")
 
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+ckpt_manager = smp.CheckpointManager(checkpoint, args.checkpoint_dir)
+
 
 @smp.step
 def get_grads(images, labels):
@@ -95,9 +100,11 @@ def get_grads(images, labels):
 @tf.function
 def train_step(images, labels, first_batch):
     gradients, loss, predictions = get_grads(images, labels)
-    gradients = [hvd.allreduce(g.accumulate()) for g in gradients]
+    gradients = [g.accumulate() for g in gradients]
+    if args.hvd != "none":
+        gradients = [hvd.allreduce(g) for g in gradients]
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))  # noqa: B905 (as published)
-    if first_batch:
+    if args.hvd != "none" and first_batch:
         hvd.broadcast_variables(model.variables, root_rank=0)
         hvd.broadcast_variables(optimizer.variables(), root_rank=0)
     train_loss(loss.reduce_mean())
@@ -137,5 +144,8 @@ for epoch in range(args.epochs):
             f"Epoch {epoch + 1}, Loss: {train_loss.result()}, Accuracy: {train_accuracy.result()},"
             f" Test Loss: {test_loss.result()}, Test Accuracy: {accuracy.result()}"
         )
+    ckpt_manager.save()
+    smp.barrier()
 
-assert (hvd.rank(), hvd.size()) == (smp.dp_rank(), smp.dp_size())
+if args.hvd != "none":
+    assert (hvd.rank(), hvd.size()) == (smp.dp_rank(), smp.dp_size())
