@@ -239,7 +239,7 @@ def check_what_fit_refuses(rank: int, size: int) -> None:
         model.compile("sgd", tf.keras.losses.MeanSquaredError(reduction="sum"))
         text = refused(ValueError, X, X[:, :3], batch_size=BATCH)
         assert "is not averaged over a batch" in text, text
-        compiled(model, jit_compile=True)
+        compiled(model, jit_compile=True, experimental_run_tf_function=False)  # the old argument
         assert not model.jit_compile
         text = str(refused(Exception, X[: 8 if rank == 0 else 16], Y[: 8 if rank == 0 else 16]))
         assert "begins fit(8 rows" in text, text

@@ -38,6 +38,9 @@ from smdistributed.modelparallel.tensorflow.training.together import end_of_data
 
 __all__ = ["TrainedModel"]
 
+# An argument of `compile` that Keras 3 has no more; its signature does not know it.
+_DROPPED_BY_REMEDIES = ("experimental_run_tf_function",)
+
 _unpack = tf.keras.utils.unpack_x_y_sample_weight
 
 
@@ -74,6 +77,7 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
         """As of Keras; without XLA, which cannot compile what communicates."""
         original = super().compile
         signature = inspect.signature(original)
+        dropped = {name: kwargs.pop(name) for name in _DROPPED_BY_REMEDIES if name in kwargs}
         bound = signature.bind(*args, **kwargs)
         asked = bound.arguments.get("jit_compile", signature.parameters["jit_compile"].default)
         if asked == "auto":
@@ -86,7 +90,7 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
             )
         bound.arguments["jit_compile"] = False
         self._smp_training.steps = None
-        return original(*bound.args, **bound.kwargs)
+        return original(*bound.args, **bound.kwargs, **dropped)
 
     # ---- loops -------------------------------------------------------------------------------
 
