@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from one_process import require_close
 from refusing_ranks import Heard, Model, dense
 from tape_ranks import LABELS, WIDTH, X, a_job, two_alike
 
@@ -17,6 +18,7 @@ import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.step import step_function
 from smdistributed.modelparallel.tensorflow.variables import raw
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
@@ -94,15 +96,106 @@ def check_arguments_of_tf_function(rank: int, size: int) -> None:
             return tf.reduce_sum(x)
 
         assert ignored.python_function.__name__ == "ignored"
-        (line,) = lines
-        assert "experimental_implements, reduce_retracing has no effect" in line, line
+        assert len(lines) == 2, lines
+        assert "reduce_retracing has no effect" in lines[0], lines
+        assert "write input_signature" in lines[0], lines
+        assert "experimental_implements has no effect" in lines[1], lines
+        del lines[:]
         before = step_function._OF_TF_FUNCTION
         step_function._OF_TF_FUNCTION = before - {"experimental_relax_shapes"}
         try:
             smp.step(experimental_relax_shapes=True)
         finally:
             step_function._OF_TF_FUNCTION = before
-        assert "experimental_relax_shapes is dropped: TensorFlow" in lines[1], lines
+        assert "experimental_relax_shapes is dropped: TensorFlow" in lines[0], lines
+
+
+def check_options_of_autograph(rank: int, size: int) -> None:
+    def positive(x: Any) -> Any:
+        assert tf.reduce_sum(x) > 0.0, "not positive"
+        return tf.reduce_sum(x)
+
+    with a_job(partitions=size):
+        options = tf.autograph.experimental.Feature.ASSERT_STATEMENTS
+        step = smp.step(positive, experimental_autograph_options=options)
+        np.testing.assert_allclose(step(X**2).reduce_sum(), (X**2).sum(), rtol=1e-5)
+        assert "not positive" in raised(Exception, step, -(X**2))
+        assert "symbolic" in raised(TypeError, smp.step(positive), X)
+
+
+def check_averages_of_tensorflow(rank: int, size: int) -> None:
+    """`tf.train.ExponentialMovingAverage` keeps the averages where the variables are."""
+    with a_job(partitions=size):
+        theirs, mine = two_alike()
+        sides = []
+        for model, step in ((theirs, smp.step), (mine, lambda function: function)):
+            average = tf.train.ExponentialMovingAverage(0.5)
+            sides.append((model, average, _updates(model, average, step)))
+        for number in range(3):
+            for _, _, update in sides:
+                update(tf.constant(X) + float(number), tf.constant(LABELS))
+        shadows = [
+            [average.average(raw(each)) for each in model.everything()[:-2]]
+            for model, average, _ in sides
+        ]
+        here = {id(raw(each)) for each in theirs.trainable_variables}
+        for variable, one, other in zip(theirs.everything()[:-2], *shadows, strict=True):
+            assert (one is not None) == (id(variable) in here)
+            if one is not None:
+                require_close(one.numpy(), other.numpy(), 1e-5, variable.name)
+
+
+def _updates(model: Any, average: Any, step: Any) -> Any:
+    """Changes weights, and averages them, in a function."""
+
+    @step
+    def gradients_of(x: Any, words: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, words) ** 2)
+        return tape.gradient(loss, model.everything()[:-2])
+
+    @tf.function
+    def update(x: Any, words: Any) -> None:
+        found = gradients_of(x, words)
+        if step is smp.step:
+            found = [each.accumulate() for each in found]
+        pairs = zip(found, model.everything()[:-2], strict=True)
+        pairs = [(each, variable) for each, variable in pairs if each is not None]
+        for gradient, variable in pairs:
+            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        average.apply([variable for _, variable in pairs])
+
+    return update
+
+
+def check_what_is_used_inside_and_outside_of_the_model(rank: int, size: int) -> None:
+    """A table that embeds words and makes logits; and a penalty on all weights, by a tape."""
+
+    def loss_of(model: Any, x: Any, words: Any, variables: Any) -> Any:
+        table = tf.convert_to_tensor(model.words.embeddings)[:, :3]
+        loss = tf.reduce_mean(tf.matmul(model(x, words), table, transpose_b=True) ** 2)
+        return loss + 0.1 * sum(tf.nn.l2_loss(tf.convert_to_tensor(v)) for v in variables)
+
+    with a_job(partitions=size):
+        theirs, mine = two_alike()
+
+        @smp.step
+        def step(x: Any, words: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(theirs, x, words, theirs.trainable_variables)
+            return tape.gradient(loss, theirs.trainable_variables)
+
+        with tf.GradientTape() as tape:
+            loss = loss_of(mine, X, LABELS, mine.trainable_variables)
+        everything = mine.everything()
+        expected = tape.gradient(loss, everything)
+        found = step(X, LABELS)
+        places = {id(raw(each)): place for place, each in enumerate(theirs.everything())}
+        for variable, gradient in zip(theirs.trainable_variables, found, strict=True):
+            one = tf.convert_to_tensor(gradient.accumulate())
+            other = tf.convert_to_tensor(expected[places[id(raw(variable))]])
+            require_close(one.numpy(), other.numpy(), 1e-5, variable.name)
+        assert sum(smp.allgather(len(found), smp.MP_GROUP)) == len(everything)
 
 
 class Tables(smp.DistributedModel):

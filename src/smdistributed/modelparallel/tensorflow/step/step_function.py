@@ -47,12 +47,10 @@ _OF_OTHER_VERSIONS = frozenset(
 _COMPILING = ("jit_compile", "experimental_compile")
 _WITHOUT_EFFECT = (
     "experimental_attributes",
-    "experimental_autograph_options",
     "experimental_follow_type_hints",
     "experimental_implements",
-    "experimental_relax_shapes",
-    "reduce_retracing",
 )
+_RELAXING = ("experimental_relax_shapes", "reduce_retracing")
 _MANY_TRACES = 8
 
 
@@ -74,6 +72,7 @@ class StepFunction:
         *,
         input_signature: Sequence[Any] | None,
         autograph: bool,
+        autograph_options: Any,
         non_split_inputs: Iterable[str] | None,
         input_split_axes: Mapping[str, int] | None,
     ) -> None:
@@ -81,7 +80,10 @@ class StepFunction:
         self.python_function = function
         self.input_signature = input_signature
         self._name = str(getattr(function, "__name__", function))
-        self._converts = autograph
+        self._converting: dict[str, Any] = {
+            "autograph": autograph,
+            "autograph_options": autograph_options,
+        }
         self._splitting: dict[str, Any] = {
             "non_split_inputs": non_split_inputs,
             "input_split_axes": input_split_axes,
@@ -114,7 +116,7 @@ class StepFunction:
             )
         except TypeError:
             reference = lambda: instance  # noqa: E731
-        method = StepFunction(self.python_function, autograph=self._converts, **self._splitting)
+        method = StepFunction(self.python_function, **self._converting, **self._splitting)
         method._instance = reference
         method._splitter = ArgumentSplitter(_without_first(self.python_function), **self._splitting)
         return reference, method
@@ -189,9 +191,9 @@ class StepFunction:
     def _body(self) -> Callable[..., Any]:
         function = self.python_function
         first = () if self._instance is None else (self._instance(),)
-        if not self._converts:
+        if not self._converting["autograph"]:
             return functools.partial(function, *first)
-        converted: Callable[..., Any] = tf.__internal__.autograph.tf_convert(function, converting())
+        converted = _converted(function, self._converting["autograph_options"])
 
         def body(*args: Any, **kwargs: Any) -> Any:
             trace = current_trace()
@@ -200,6 +202,16 @@ class StepFunction:
             return converted(*first, *args, **kwargs)
 
         return body
+
+
+def _converted(function: Callable[..., Any], options: Any) -> Callable[..., Any]:
+    """What AutoGraph makes of a function, with features that are not on by themselves."""
+    if options is None:
+        return tf.__internal__.autograph.tf_convert(function, converting())  # type: ignore[no-any-return]
+    found: Callable[..., Any] = tf.autograph.to_graph(
+        function, experimental_optional_features=options
+    )
+    return found
 
 
 def _tell(pipeline: Callable[[], Pipeline | None], error: BaseException) -> None:
@@ -250,9 +262,10 @@ def step(
         autograph: convert Python's `if` and `while` on tensors, as `tf.function` does.
         non_split_inputs: names of arguments that every microbatch gets whole.
         input_split_axes: by name of argument, the axis along which its tensors are cut.
-        of_tf_function: other arguments of `tf.function`. `func` is `fn`; others change nothing
-            here, and a warning says so, `jit_compile=True` among them. What an earlier version of
-            TensorFlow had is dropped, with a warning.
+        of_tf_function: other arguments of `tf.function`. `func` is `fn`, and
+            `experimental_autograph_options` are AutoGraph's. Others change nothing here, and a
+            warning says so, `jit_compile=True` and `reduce_retracing=True` among them. What an
+            earlier version of TensorFlow had is dropped, with a warning.
 
     Raises:
         TypeError: an argument that neither this nor `tf.function` has.
@@ -268,6 +281,7 @@ def step(
             function,
             input_signature=input_signature,
             autograph=autograph,
+            autograph_options=of_tf_function.get("experimental_autograph_options"),
             non_split_inputs=non_split_inputs,
             input_split_axes=input_split_axes,
         )
@@ -298,6 +312,14 @@ def _warn_of_ignored(of_tf_function: Mapping[str, Any]) -> None:
             " out.",
             ", ".join(gone),
             tf.__version__,
+        )
+    relaxing = [key for key in _RELAXING if of_tf_function.get(key) and key not in gone]
+    if relaxing:
+        log.warning(
+            "smp.step: %s has no effect: a step is traced once for each shape of its microbatches,"
+            " on all ranks alike. For one trace of all sizes write input_signature, with None for"
+            " sizes that change.",
+            ", ".join(relaxing),
         )
     idle = [key for key in _WITHOUT_EFFECT if of_tf_function.get(key) and key not in gone]
     if idle:
