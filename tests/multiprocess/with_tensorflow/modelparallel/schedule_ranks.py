@@ -18,6 +18,8 @@ import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.decide.schedules import ordering
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
+from smdistributed.modelparallel.tensorflow.run import gathering
+from smdistributed.modelparallel.tensorflow.run.gathering import Gathered
 from smdistributed.modelparallel.tensorflow.run.record import StepRecord
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
@@ -212,3 +214,66 @@ def check_ranks_recompute_alike(rank: int, size: int) -> None:
     text = raised(TypeError, Deep, activation_checkpointing=1)
     assert "Deep got activation_checkpointing=1; expected True or False" in text, text
     smp.reset()
+
+
+def check_sums_are_added_up_as_they_come(rank: int, size: int) -> None:
+    """A graph that uses the sums alone is given no gradient of a microbatch."""
+    few = mock.patch.object(gathering, "MOST_BYTES", 3 * WIDTH * WIDTH * 4)
+    with few, _job(partitions=size) as (model, _):
+
+        @smp.step
+        def gradients(x: Any) -> Any:
+            loss = tf.reduce_mean(tf.square(model(x, training=False)))
+            return loss, gradients_in_step(loss, model.trainable_variables)
+
+        @tf.function
+        def losses(x: Any) -> Any:
+            return gradients(x)[0].outputs
+
+        @tf.function
+        def means(x: Any) -> Any:
+            return [each.accumulate() for each in gradients(x)[1]]
+
+        @tf.function
+        def sums_and_parts(x: Any) -> Any:
+            found = gradients(x)[1]
+            return [each.reduce_sum() for each in found], [each.outputs for each in found]
+
+        expected = gradients(BATCH)[1]
+        large = {i for i, each in enumerate(expected) if len(each[0].shape) == 2}
+        assert large
+
+        def given(function: Any) -> tuple[Any, list[int], list[int]]:
+            """What it gives; of the gradients that it was given, and of sums, how many elements."""
+            rows: list[Any] = []
+            everything = Gathered.all
+
+            def listen(gathered: Gathered) -> Any:
+                rows[:] = everything(gathered)
+                return rows
+
+            with mock.patch.object(Gathered, "all", listen):
+                found = function(BATCH)
+            *of_microbatches, sums = rows
+            columns = zip(*of_microbatches, strict=True)
+            parts = [sum(int(tf.size(each)) for each in column) for column in columns]
+            return found, parts[1:], [int(tf.size(each)) for each in sums]
+
+        found, parts, sums = given(losses)
+        assert len(found) == MICROBATCHES
+        assert [i for i, size in enumerate(parts) if not size] == sorted(large), parts
+        assert sums == [0] * len(large), sums
+        found, parts, sums = given(means)
+        _require_same(found, [each.accumulate() for each in expected])
+        assert [i for i, size in enumerate(parts) if not size] == sorted(large), parts
+        assert sums == [WIDTH * WIDTH] * len(large), sums
+        (found, outputs), parts, _ = given(sums_and_parts)
+        _require_same(found, [each.reduce_sum() for each in expected])
+        _require_same(tf.nest.flatten(outputs), [part for each in expected for part in each])
+        assert all(parts), parts
+        _require_same(means(BATCH), [each.accumulate() for each in expected])
+
+
+def _require_same(tensors: Any, expected: Any) -> None:
+    for tensor, wanted in zip(tensors, expected, strict=True):
+        assert tensor.numpy().tobytes() == wanted.numpy().tobytes()

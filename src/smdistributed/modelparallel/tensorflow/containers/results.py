@@ -69,11 +69,23 @@ class TracedResults:
             where = f"The step function {name} returned{paths[index] and ' at ' + paths[index]}"
             self._places.append(self._place(_as_result(leaf, where), is_elsewhere))
 
-    def gather(self, rows: Sequence[Sequence[tf.Tensor]]) -> Any:
+    def alone(self) -> list[bool]:
+        """By tensor of `tensors`, whether it is a result by itself."""
+        found: list[bool] = []
+        for place in self._places:
+            found += [isinstance(place, _Tensor)] * place.num_tensors
+        return found
+
+    def gather(
+        self,
+        rows: Sequence[Sequence[tf.Tensor]],
+        output_of: Callable[[Sequence[Any]], StepOutput] = StepOutput,
+    ) -> Any:
         """What the step function returns.
 
         Args:
             rows: by microbatch, its `tensors`; eager, or symbolic in another graph.
+            output_of: makes a `StepOutput` of what the microbatches have for a leaf.
         """
         results = []
         for row in rows:
@@ -81,7 +93,7 @@ class TracedResults:
             results.append(
                 self._structure.unflatten([place.take(waiting) for place in self._places])
             )
-        return gather_outputs(results)
+        return gather_outputs(results, output_of)
 
     def _place(self, leaf: Any, is_elsewhere: Callable[[tf.Tensor], bool]) -> _Place:
         if leaf is None:
@@ -99,7 +111,13 @@ class TracedResults:
 
 
 class _Place:
-    """Where a result of a microbatch comes from."""
+    """Where a result of a microbatch comes from.
+
+    Attributes:
+        num_tensors: of how many tensors it is made.
+    """
+
+    num_tensors = 0
 
     def take(self, tensors: Any) -> Any:
         """The result; takes what it is made of from an iterator."""
@@ -117,16 +135,18 @@ class _Kept(_Place):
 
 
 class _Tensor(_Place):
+    num_tensors = 1
+
     def take(self, tensors: Any) -> Any:
         return next(tensors)
 
 
 class _Slices(_Place):
     def __init__(self, num_parts: int) -> None:
-        self._num_parts = num_parts
+        self.num_tensors = num_parts
 
     def take(self, tensors: Any) -> Any:
-        return tf.IndexedSlices(*[next(tensors) for _ in range(self._num_parts)])
+        return tf.IndexedSlices(*[next(tensors) for _ in range(self.num_tensors)])
 
 
 class _Elsewhere:
@@ -136,23 +156,26 @@ class _Elsewhere:
         self.spec = tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
-def gather_outputs(values: Sequence[Any]) -> Any:
+def gather_outputs(
+    values: Sequence[Any], output_of: Callable[[Sequence[Any]], StepOutput] = StepOutput
+) -> Any:
     """What the step function returns, from the results of each microbatch.
 
     Args:
         values: by microbatch; at least one. Leaves are tensors, `IndexedSlices` or None.
+        output_of: as of `TracedResults.gather`.
 
     Raises:
         RuntimeError: containers differ between microbatches.
         ValueError: there are no values, or containers hold themselves.
     """
-    return gather(values, _gather_leaf)
 
+    def output(column: tuple[Any, ...]) -> StepOutput:
+        if isinstance(column[0], _Elsewhere):
+            return StepOutput.elsewhere(column[0].spec, len(column))
+        return output_of(column)
 
-def _gather_leaf(column: tuple[Any, ...]) -> StepOutput:
-    if isinstance(column[0], _Elsewhere):
-        return StepOutput.elsewhere(column[0].spec, len(column))
-    return StepOutput(column)
+    return gather(values, output)
 
 
 def _as_result(leaf: Any, where: str) -> Any:

@@ -58,6 +58,22 @@ class StepOutput(MicrobatchOutputs[Any]):
         """Of gradients with respect to a variable that another rank owns: zeros of a spec."""
         return _Elsewhere(spec, microbatches)
 
+    @staticmethod
+    def summed(
+        outputs: Sequence[Any],
+        total: Any,
+        uses_total: Callable[[], None],
+        uses_outputs: Callable[[], None],
+    ) -> StepOutput:
+        """Of a graph in which the sum comes ready.
+
+        Args:
+            outputs: tensors of a floating-point dtype and one shape.
+            total: their sum, in their order.
+            uses_total, uses_outputs: called where it is, or they are, used.
+        """
+        return _Summed(outputs, total, uses_total, uses_outputs)
+
     def reduce_mean(self) -> Any:
         """The mean over microbatches, element by element; of the shape of one output.
 
@@ -311,3 +327,43 @@ class _Elsewhere(StepOutput):
 
     def __repr__(self) -> str:
         return f"StepOutput({self._microbatches} × {self._describe(self._spec)}, of another rank)"
+
+
+class _Summed(StepOutput):
+    """Where the step has added the outputs up, and keeps them only if they are used, too."""
+
+    __slots__ = ("_each", "_total", "_uses_outputs", "_uses_total")
+
+    def __init__(
+        self,
+        outputs: Sequence[Any],
+        total: Any,
+        uses_total: Callable[[], None],
+        uses_outputs: Callable[[], None],
+    ) -> None:
+        self._each = list(outputs)
+        self._total = total
+        self._uses_total = uses_total
+        self._uses_outputs = uses_outputs
+
+    @property
+    def outputs(self) -> list[Any]:  # type: ignore[override]
+        """The tensor of each microbatch."""
+        self._uses_outputs()
+        return self._each
+
+    def reduce_sum(self) -> Any:
+        """As of `StepOutput`."""
+        self._uses_total()
+        return self._total
+
+    def _mean(self, operation: str, add: Callable[[Sequence[Any]], Any] | None = None) -> Any:
+        if add is not None:  # which has bits of its own
+            return super()._mean(operation, add)
+        return self.reduce_sum() / tf.cast(len(self), self._total.dtype)
+
+    def __len__(self) -> builtins.int:
+        return len(self._each)
+
+    def __repr__(self) -> str:
+        return repr(StepOutput(self._each))

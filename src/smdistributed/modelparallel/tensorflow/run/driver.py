@@ -30,6 +30,7 @@ from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.messages.channel import Channel, Incoming
 from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
+from smdistributed.modelparallel.tensorflow.run.gathering import Gathered, Uses
 from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY, Mailbox, Receive
 from smdistributed.modelparallel.tensorflow.run.members import Member
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
@@ -120,16 +121,21 @@ class Driver:
     # --- a step ----------------------------------------------------------------------------------
 
     def run(
-        self, program: Program, pieces: Sequence[Sequence[Any]], mark: int = 0
+        self,
+        program: Program,
+        pieces: Sequence[Sequence[Any]],
+        mark: int = 0,
+        uses: Uses | None = None,
     ) -> list[list[Any]]:
         """Runs a step, of which every rank of the group has its own program of the same number.
 
         Args:
             pieces: by microbatch, the arguments: eager tensors.
             mark: of the batch, below 2**32: whose is another's at the end, `otherwise` tells.
+            uses: what this rank's results are used for; None: each is used.
 
         Returns:
-            By microbatch, this rank's results.
+            By microbatch, this rank's results. With `uses` one row more: the sums.
 
         Raises:
             Exception: what a segment of this rank raised; its text begins with rank and segment.
@@ -147,7 +153,7 @@ class Driver:
             saved = [variable.read_value() for variable in program.changed]
             try:
                 self._mail.take_early()
-                results = self._run_turns(program, program.plan)
+                results = self._run_turns(program, program.plan, Gathered(program, uses))
                 record = self._now.record
                 if record is not None:
                     record.has_told()
@@ -203,12 +209,9 @@ class Driver:
         arguments = [tensor for each in pieces for tensor in each]
         now.places = arguments + [None] * (program.plan.num_places - len(arguments))
 
-    def _run_turns(self, program: Program, plan: Plan) -> list[list[Any]]:
+    def _run_turns(self, program: Program, plan: Plan, results: Gathered) -> list[list[Any]]:
         now = self._now
         places = now.places
-        results: list[list[Any]] = [
-            [None] * len(program.results) for _ in range(program.microbatches)
-        ]
         post = self._mail.channel.post_message
         number = self._mail.number
         record = now.record
@@ -238,7 +241,7 @@ class Driver:
             for output, place in turn.keeps:
                 places[place] = outputs[output]
             for output, result in turn.results:
-                results[turn.microbatch][result] = outputs[output]
+                results.take(turn.microbatch, result, outputs[output])
             for place in turn.last:
                 places[place] = None
             del outputs  # or they would live until the next turn has ended
@@ -248,7 +251,7 @@ class Driver:
                 if record is not None:
                     record.send(destination, "Room", len(header))
         now.turn = None
-        return results
+        return results.all()
 
     def _wait_for_inputs(self, turn: Turn) -> None:
         places = self._now.places

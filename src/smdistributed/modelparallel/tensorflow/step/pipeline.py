@@ -27,6 +27,7 @@ from smdistributed.modelparallel.tensorflow.job.horovod import require_stand_in
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.driver import Driver
+from smdistributed.modelparallel.tensorflow.run.gathering import Uses
 from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY
 from smdistributed.modelparallel.tensorflow.run.members import members_of
 from smdistributed.modelparallel.tensorflow.run.program import Program
@@ -59,14 +60,17 @@ class WholeProgram(Program):
     Attributes:
         program: what runs.
         call: how the batch is cut.
+        uses: what its results are used for; None: each is used.
     """
 
     program: Program
     call: BoundCall
+    uses: Uses | None = None
 
 
-def whole_program(program: Program, call: BoundCall) -> WholeProgram:
-    """Of a program, whose results it gives one microbatch after the other."""
+def whole_program(program: Program, call: BoundCall, uses: Uses | None = None) -> WholeProgram:
+    """Of a program, whose results it gives one microbatch after the other, and then the sums."""
+    sums = [] if uses is None else [program.results[each] for each in uses.results]
     return WholeProgram(
         number=program.number,
         name=program.name,
@@ -74,9 +78,10 @@ def whole_program(program: Program, call: BoundCall) -> WholeProgram:
         segments={},
         turns=[],
         arguments=call.whole_specs,
-        results=list(program.results) * program.microbatches,
+        results=list(program.results) * program.microbatches + sums,
         program=program,
         call=call,
+        uses=uses,
     )
 
 
@@ -148,7 +153,7 @@ class Pipeline:
             pieces: one: the tensors of the whole batch, eager.
 
         Returns:
-            In one list, this rank's results of all microbatches.
+            In one list, this rank's results of all microbatches, and the sums.
 
         Raises:
             ValueError: a size does not divide.
@@ -180,8 +185,9 @@ class Pipeline:
         calls = self._calls.get(program.number, 0)
         if self._checks and calls < _CHECKED_CALLS:
             self._compare(whole, tensors)
-            return self.driver.run(program, pieces)
-        rows = self.driver.run(program, pieces, mark_of(tensors) if self._checks else 0)
+            return self.driver.run(program, pieces, uses=whole.uses)
+        mark = mark_of(tensors) if self._checks else 0
+        rows = self.driver.run(program, pieces, mark, whole.uses)
         if self.driver.otherwise and self._num_warnings < _MOST_WARNINGS:
             self._num_warnings += 1
             ranks = self.job.members(GroupKind.PP)

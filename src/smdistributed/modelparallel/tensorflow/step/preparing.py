@@ -12,7 +12,8 @@ Source: TensorFlow modelparallel specification, section 3.2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from smdistributed.dataparallel.tensorflow.operations.refusals import refuse_col
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.containers.results import TracedResults
+from smdistributed.modelparallel.tensorflow.containers.step_output import StepOutput
 from smdistributed.modelparallel.tensorflow.graph.canonical import (
     Common,
     common_part,
@@ -38,6 +40,7 @@ from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node,
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader, homes_of
 from smdistributed.modelparallel.tensorflow.graph.tracing import current_trace, trace_step
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.run import gathering
 from smdistributed.modelparallel.tensorflow.run.program import Program
 from smdistributed.modelparallel.tensorflow.step.building import (
     Own,
@@ -58,6 +61,10 @@ from smdistributed.modelparallel.tensorflow.variables import is_global_seed, tra
 __all__ = ["Prepared", "Preparing", "Traced", "prepare"]
 
 
+# What is added up as it comes; halves would be added in float32.
+_SUMMED = (tf.float32, tf.float64)
+_LEAST = 1024  # elements
+
 _NO_COLLECTIVES = (
     "in a function with @smp.step, where each microbatch would do it, on one rank of a pipeline"
     " before the other; expected it after the step. Return the tensors from the step, and reduce"
@@ -70,23 +77,48 @@ class Prepared:
     """A step function for one signature.
 
     Attributes:
-        whole: the program of this rank.
+        whole: the program of this rank, called eagerly.
+        in_graph: the same as graphs call it, which say what they use of the results.
         touched: the states that it reads or changes here.
     """
 
     whole: WholeProgram
+    in_graph: WholeProgram
     touched: Sequence[Any]
     results: TracedResults
     result_of_tensor: list[int]
 
     def gather(self, tensors: Sequence[Any]) -> Any:
         """What the step function returns, of the results of all microbatches."""
-        count = len(self.whole.program.results)
-        rows = [
-            tensors[count * microbatch : count * (microbatch + 1)]
-            for microbatch in range(self.whole.program.microbatches)
-        ]
-        return self.results.gather([[row[i] for i in self.result_of_tensor] for row in rows])
+        return self.results.gather(self._rows(tensors))
+
+    def gather_in_graph(self, tensors: Sequence[Any]) -> Any:
+        """The same in a graph, of the results of all microbatches and the sums."""
+        uses = self.in_graph.uses
+        assert uses is not None
+        program = self.whole.program
+        sums = tensors[len(program.results) * program.microbatches :]
+        of_first = {id(tensors[each]): (each, sums[i]) for i, each in enumerate(uses.results)}
+
+        def output_of(column: Sequence[Any]) -> StepOutput:
+            if id(column[0]) not in of_first:
+                return StepOutput(column)
+            number, total = of_first[id(column[0])]
+            return StepOutput.summed(
+                column,
+                total,
+                functools.partial(uses.summed.add, number),
+                functools.partial(uses.single.add, number),
+            )
+
+        return self.results.gather(self._rows(tensors), output_of)
+
+    def _rows(self, tensors: Sequence[Any]) -> list[list[Any]]:
+        """By microbatch, what its tensors are in the trace."""
+        program = self.whole.program
+        count = len(program.results)
+        rows = (tensors[count * each : count * (each + 1)] for each in range(program.microbatches))
+        return [[row[i] for i in self.result_of_tensor] for row in rows]
 
 
 @dataclasses.dataclass
@@ -200,8 +232,18 @@ class Preparing:
         program, touched = self._on_this_rank(built)
         self._agree("is ready for", None)
         places = {port: place for place, port in enumerate(unique)}
-        whole = whole_program(program, self._call.without_tensors())
-        return Prepared(whole, touched, traced.results, [places[port] for port in returned])
+        call = self._call.without_tensors()
+        of_tensor = [places[port] for port in returned]
+        alone = traced.results.alone()
+        in_slices = {place for place, each in zip(of_tensor, alone, strict=True) if not each}
+        uses = gathering.Uses(_with_sums(program, in_slices))
+        return Prepared(
+            whole_program(program, call),
+            whole_program(program, call, uses),
+            touched,
+            traced.results,
+            of_tensor,
+        )
 
     # ---- on this rank ------------------------------------------------------------------------
 
@@ -441,6 +483,26 @@ class Preparing:
                     " on the rank, as model.trainable_variables does: terms over these may be added"
                     " to a loss, and that is all."
                 )
+
+
+def _with_sums(program: Program, others: Container[int]) -> tuple[int, ...]:
+    """The results that are added up as they come; none where all together take little memory.
+
+    Args:
+        others: results that may not.
+    """
+    found = tuple(
+        number
+        for number, spec in enumerate(program.results)
+        if number not in others
+        and spec.dtype in _SUMMED
+        and spec.shape.is_fully_defined()
+        and spec.shape.num_elements() >= _LEAST
+    )
+    specs = [program.results[each] for each in found]
+    of_one = sum(each.shape.num_elements() * each.dtype.size for each in specs)
+    count = program.microbatches
+    return found if count > 1 and of_one * count > gathering.MOST_BYTES else ()
 
 
 def _is_elsewhere(tensor: Any) -> bool:

@@ -169,14 +169,14 @@ class StepFunction:
                 )
         if tf.executing_eagerly():
             (results,) = pipeline.run(prepared.whole, [call.tensors])
-        else:
-            require_no_xla()
-            whole, touched = prepared.whole, prepared.touched
-            (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
-            results = without_gradients(
-                self._name, results, functools.partial(_tell, weakref.ref(pipeline))
-            )
-        return prepared.gather(results)
+            return prepared.gather(results)
+        require_no_xla()
+        whole, touched = prepared.in_graph, prepared.touched
+        (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
+        results = without_gradients(
+            self._name, results, functools.partial(_tell, weakref.ref(pipeline))
+        )
+        return prepared.gather_in_graph(results)
 
     def bound(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], microbatches: int
