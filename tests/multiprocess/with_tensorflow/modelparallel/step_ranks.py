@@ -16,11 +16,14 @@ from tape_ranks import LABELS, WIDTH, X, a_job, two_alike
 
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.step import step_function
+from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.variables import raw
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
 from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
+
+FuncGraph = tf.__internal__.FuncGraph
 
 
 def _total(model: Any, x: Any) -> Any:
@@ -83,6 +86,23 @@ def check_attributes_and_methods(rank: int, size: int) -> None:
         gc.collect()
         assert gone() is None
         assert len(Trainer.__dict__["method"]._methods) == 1
+
+
+def check_a_trace_goes_when_its_step_is_made(rank: int, size: int) -> None:
+    with a_job(partitions=size):
+        model = Model((0, dense("a")), (size - 1, dense("b")))
+
+        @smp.step
+        def short_lived(x: Any) -> Any:
+            total = _total(model, x)
+            return total, gradients_in_step(total, model.trainable_variables)
+
+        short_lived(X)
+        gc.collect()
+        graphs = (each for each in gc.get_objects() if isinstance(each, FuncGraph))
+        names = [each.name for each in graphs]
+        assert "smp_step_short_lived" not in names, names
+        short_lived(X)
 
 
 def check_arguments_of_tf_function(rank: int, size: int) -> None:

@@ -21,6 +21,7 @@ Source: TensorFlow modelparallel specification, section 5.2.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,6 +69,12 @@ class TracedResults:
                 continue
             where = f"The step function {name} returned{paths[index] and ' at ' + paths[index]}"
             self._places.append(self._place(_as_result(leaf, where), is_elsewhere))
+
+    def without_tensors(self) -> TracedResults:
+        """The same for `gather`, which lets go of the graph of the trace."""
+        other = copy.copy(self)
+        other.tensors = []
+        return other
 
     def alone(self) -> list[bool]:
         """By tensor of `tensors`, whether it is a result by itself."""

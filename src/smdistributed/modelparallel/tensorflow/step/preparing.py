@@ -241,7 +241,7 @@ class Preparing:
             whole_program(program, call),
             whole_program(program, call, uses),
             touched,
-            traced.results,
+            traced.results.without_tensors(),
             of_tensor,
         )
 
