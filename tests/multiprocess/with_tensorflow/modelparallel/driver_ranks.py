@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import mmap
 import os
@@ -13,6 +14,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -255,6 +257,65 @@ def check_a_tensor_holds_its_message_and_gives_it_back(job: Rank) -> None:
         del tensor
         gc.collect()
         assert is_held() is None, "its memory is never given back"
+
+
+class _Poisoning:
+    """A channel that spoils the memory of a message when nobody holds it any more."""
+
+    def __init__(self, channel: Any) -> None:
+        self.num_spoilt = 0
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def next_message(self, timeout_s: float) -> Any:
+        message = self._channel.next_message(timeout_s)
+        if message is None or message.nbytes == 0:
+            return message
+        # No array of NumPy's: `np.frombuffer` would hold what is behind it alone.
+        seen: Any = type("Seen", (ctypes.c_ubyte * message.nbytes,), {}).from_buffer(message)
+        seen.source, seen.header, seen.nbytes = message.source, message.header, message.nbytes
+        weakref.finalize(seen, self._spoil, message)
+        return seen
+
+    def _spoil(self, message: Any) -> None:
+        np.frombuffer(message, np.uint8)[:] = 0xFF
+        self.num_spoilt += 1
+
+
+def check_what_was_received_stays_as_it_was(job: Rank) -> None:
+    """While it is held, over many steps, after a failed one and in a variable."""
+    draws = np.random.default_rng(3)  # the same on all ranks
+    variable = tf.Variable(tf.zeros([64, 80]))
+    held: list[tuple[Any, Any]] = []
+    kept = variable.numpy()
+    mail = job.driver._mail
+    with mock.patch.object(mail, "channel", _Poisoning(mail.channel)) as channel:
+        for number in range(40):
+            values = [draws.standard_normal(size) for size in ((64, 80), (300,), (7, 3))]
+            sent = [tf.constant(each, tf.float32) for each in values]
+            sent.append(tf.cast(sent[0], tf.bfloat16))
+            if number == 20:
+                kind = TypeError if job.rank == 0 else StepAborted
+                raised(kind, job.driver.run, _relay(job, 100, [*sent, variable.handle]), [[]])
+            (results,) = job.driver.run(_relay(job, 101 + number, sent), [[]])
+            if job.rank == 0:
+                continue
+            held += [(each, each.numpy().tobytes()) for each in results]
+            assert [before for _, before in held[-4:]] == [each.numpy().tobytes() for each in sent]
+            assert (variable.numpy() == kept).all()
+            variable.assign(results[0])  # it takes over the memory
+            kept = results[0].numpy()
+            del results
+            if number % 5 == 4:
+                variable.assign_add(tf.ones_like(variable))
+                variable.scatter_nd_update([[0, 0]], [2.0])
+                kept = variable.numpy()
+                del held[: len(held) // 2]
+        gc.collect()
+        assert all(tensor.numpy().tobytes() == before for tensor, before in held)
+        assert channel.num_spoilt > 50 or job.rank == 0, channel.num_spoilt
 
 
 def check_kept_tensors_are_dropped_after_their_last_use(job: Rank) -> None:
