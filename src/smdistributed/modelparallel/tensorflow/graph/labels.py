@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,27 +198,32 @@ def partition(index: int) -> Iterator[None]:
                 with smp.partition(1):
                     return self.second(x)
 
-    The innermost context wins. With `auto_partition` they are ignored. Outside of `call` of the
+    The innermost context wins. With `auto_partition`, and with one partition, they are ignored: so
+    the script also runs in one process, where `smp.plan()` reads them. Outside of `call` of the
     model, around the construction of layers say, it has no effect.
 
     Args:
         index: of the partition, from 0.
 
     Raises:
-        ValueError: while a step is traced: there is no such partition.
+        ValueError: while a step is traced: there is no such partition, of several.
     """
     labels = current_labels()
     if labels is None:
         yield
         return
     _require_partition(index, labels._partitions)
+    if labels._partitions == 1:
+        yield
+        return
     with labels.in_partition(index):
         yield
 
 
 def _require_partition(index: object, partitions: int) -> None:
     is_index = isinstance(index, int) and not isinstance(index, bool)
-    if not (is_index and 0 <= index < partitions):  # type: ignore[operator]
+    most = math.inf if partitions == 1 else partitions
+    if not (is_index and 0 <= index < most):  # type: ignore[operator]
         raise ValueError(
             f"smp.partition({index!r}); expected an integer from 0 to {partitions - 1}, as"
             f" partitions (pipeline_parallel_degree) is {partitions}. Correct the index, or raise"

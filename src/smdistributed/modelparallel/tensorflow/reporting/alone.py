@@ -9,49 +9,65 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
 from smdistributed.modelparallel.tensorflow.run.plan import Plan, Turn
 from smdistributed.modelparallel.tensorflow.run.program import Program
+from smdistributed.modelparallel.tensorflow.run.record import nbytes_of
 
-__all__ = ["seconds_of_segments"]
+__all__ = ["Measured", "measure"]
 
 # Runs of a segment that tell of its time, at the least; the first one prepares what it calls.
 _LEAST_RUNS = 8
 
 
-def seconds_of_segments(
-    programs: Sequence[Program], pieces: Sequence[Sequence[Any]]
-) -> dict[str, float]:
-    """By key, what a segment takes for a microbatch: the median of some runs of the whole step.
+class Measured(NamedTuple):
+    """Of all ranks' parts of a step.
 
-    States that segments change are put back.
+    Attributes:
+        seconds: by key of a segment, for a microbatch: the median of some runs of the whole step.
+        sizes: by segment and output, bytes of those of which the graph does not say how many.
+    """
+
+    seconds: dict[str, float]
+    sizes: dict[tuple[Hashable, int], int]
+
+
+def measure(programs: Sequence[Program], pieces: Sequence[Sequence[Any]]) -> Measured:
+    """Runs a step some times. States that segments change are put back.
 
     Args:
         programs: by rank.
         pieces: by microbatch, the arguments.
     """
     found: dict[str, list[float]] = {}
+    sizes: dict[tuple[Hashable, int], int] = {}
     changed = [state for program in programs for state in program.changed]
     values = [state.read_value() for state in changed]
     plans = [Plan(program) for program in programs]
     try:
         for run in range(1 + -(-_LEAST_RUNS // len(pieces))):
-            times = _Run(plans, pieces).run()
+            times = _Run(plans, pieces, sizes).run()
             for key, spent in times.items() if run else ():
                 found.setdefault(key, []).extend(spent)
     finally:
         for state, value in zip(changed, values, strict=True):
             state.assign(value)
-    return {key: statistics.median(spent) for key, spent in found.items()}
+    return Measured({key: statistics.median(spent) for key, spent in found.items()}, sizes)
 
 
 class _Run:
     """One step."""
 
-    def __init__(self, plans: Sequence[Plan], pieces: Sequence[Sequence[Any]]) -> None:
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        pieces: Sequence[Sequence[Any]],
+        sizes: dict[tuple[Hashable, int], int],
+    ) -> None:
         self._plans = plans
+        self._sizes = sizes
         self._places: list[list[Any]] = [[None] * plan.num_places for plan in plans]
         arguments = [tensor for each in pieces for tensor in each]
         for places in self._places:
@@ -76,6 +92,9 @@ class _Run:
         begin_s = time.perf_counter()
         outputs = turn.call(inputs)
         self._times.setdefault(str(turn.key), []).append(time.perf_counter() - begin_s)
+        for output, size in enumerate(turn.segment.sizes):
+            if size is None:
+                self._sizes[turn.key, output] = nbytes_of(outputs[output])
         for output, edge, destinations in turn.sends:
             for destination in destinations:
                 start, _ = self._plans[destination].received[edge]

@@ -24,7 +24,7 @@ from smdistributed.modelparallel.report.programs import (
 )
 from smdistributed.modelparallel.tensorflow.containers.arguments import BoundCall
 from smdistributed.modelparallel.tensorflow.job.state import state
-from smdistributed.modelparallel.tensorflow.reporting.alone import seconds_of_segments
+from smdistributed.modelparallel.tensorflow.reporting.alone import measure
 from smdistributed.modelparallel.tensorflow.reporting.records import program_record
 from smdistributed.modelparallel.tensorflow.step.planning import planned_programs
 from smdistributed.modelparallel.tensorflow.step.step_function import StepFunction
@@ -102,8 +102,8 @@ def plan(
 
 def _report(name: str, body: Any, call: BoundCall, config: Config) -> Report:
     programs = planned_programs(name, body, call, config)
-    seconds = seconds_of_segments(programs, call.cut(call.tensors))
-    described = [program_record(program) for program in programs]
+    seconds, sizes = measure(programs, call.cut(call.tensors))
+    described = [program_record(program, sizes) for program in programs]
     settings = settings_of(config)
     return Report(
         settings=settings,

@@ -7,7 +7,7 @@ Source: our choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from smdistributed.modelparallel.decide.schedules.schedule import Phase
 from smdistributed.modelparallel.report import records
@@ -51,16 +51,24 @@ def step_record(step: StepRecord) -> records.StepRecord:
     )
 
 
-def program_record(program: Program) -> RankProgram:
-    """Of what this rank runs."""
+def program_record(program: Program, measured: Mapping[tuple[Hashable, int], int]) -> RankProgram:
+    """Of what a rank runs.
+
+    Args:
+        measured: by segment and output, bytes of those of which the graph does not say how many.
+    """
     edges, holds = [], []
     for key, segment in program.segments.items():
+        sizes = [
+            measured.get((key, output)) if size is None else size
+            for output, size in enumerate(segment.sizes)
+        ]
         for send in segment.sends:
-            size = segment.sizes[send.output]
+            size = sizes[send.output]
             edges += [Edge(send.edge, str(key), dest, size) for dest in send.destinations]
         for output, slot in segment.keeps:
             users = _users(program, Kept(slot))
-            holds.append(Hold(None, str(key), users, segment.sizes[output]))
+            holds.append(Hold(None, str(key), users, sizes[output]))
     holds += [Hold(each.edge, "", _users(program, each), None) for each in _received(program)]
     return RankProgram(
         number=program.number,

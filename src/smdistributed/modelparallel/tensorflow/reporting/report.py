@@ -69,7 +69,7 @@ class _Recording:
         steps = telling(self._steps)
         if not steps:
             return None
-        programs = {step.program.number: step.program for step in steps}
+        last = {step.program.number: step for step in steps}
         job = self.job
         return RankRecord(
             **about_process(),
@@ -83,7 +83,7 @@ class _Recording:
             module_seconds={},
             memory=_memory(),
             steps=tuple(step_record(step) for step in steps),
-            programs=tuple(program_record(each) for each in programs.values()),
+            programs=tuple(program_record(each.program, each.sizes) for each in last.values()),
         )
 
     def keep(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from smdistributed.modelparallel.tensorflow.run.plan import Turn
 from smdistributed.modelparallel.tensorflow.run.program import Program
 
-__all__ = ["Ran", "StepRecord"]
+__all__ = ["Ran", "StepRecord", "nbytes_of"]
 
 
 class Ran(NamedTuple):
@@ -52,6 +52,7 @@ class StepRecord:
             this rank tells the others of it. No rank ends before all have told.
         turns: in order.
         sent: by destination, and whether it is a tensor or word of room: messages and bytes.
+        sizes: by segment and output, bytes of those of which the graph does not say how many.
         peak_bytes: held at a time.
         peak_bytes_of_one: held of one microbatch at a time.
         peak_microbatches: of which something was held, or which had begun here and not ended.
@@ -63,6 +64,7 @@ class StepRecord:
         self.number = 0
         self.begin_s = self.told_s = self.end_s = time.monotonic()
         self.sent: dict[tuple[int, str], list[int]] = {}
+        self.sizes: dict[tuple[Hashable, int], int] = {}
         self.turns: list[Ran] = []
         self.peak_bytes = 0
         self.peak_bytes_of_one = 0
@@ -85,8 +87,11 @@ class StepRecord:
         """It has run, and sent; what it keeps is not yet in its place."""
         microbatch = turn.microbatch
         self.turns.append(Ran(turn.key, microbatch, self._turn_began_s, time.monotonic()))
+        for output, size in enumerate(turn.segment.sizes):
+            if size is None:
+                self.sizes[turn.key, output] = nbytes_of(outputs[output])
         for output, place in turn.keeps:
-            self.hold(place, microbatch, _nbytes(outputs[output]))
+            self.hold(place, microbatch, nbytes_of(outputs[output]))
         for place in turn.last:
             self._let_go(place, microbatch)
         self._turns_left[microbatch] -= 1
@@ -131,5 +136,6 @@ class StepRecord:
             del self._reasons[microbatch]
 
 
-def _nbytes(tensor: Any) -> int:
+def nbytes_of(tensor: Any) -> int:
+    """Of an eager tensor."""
     return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
