@@ -46,8 +46,8 @@ SHAPES = {
 class Block(_layers.Layer):  # type: ignore[misc] # Keras has no types
     """Attention and a network of two layers, both residual."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
+    def __init__(self, width: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.heads = width // 32
         self.norm_1 = _layers.LayerNormalization()
         self.norm_2 = _layers.LayerNormalization()
