@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from update_ranks import mean_of, scale_of, scaled_loss, unscaled
 from with_tensorflow.tf_ranks import no_job as around_checks
 from with_tensorflow.tf_ranks import raised
 
@@ -27,6 +28,9 @@ STEPS = 20
 BATCH = 8  # of a replica
 WORDS = 13
 RELATIVE = 1e-5
+CLIP_NORM = 0.05  # less than what comes
+MICROBATCHES = 2
+IS_KERAS_3 = not tf.keras.Model.__module__.startswith("tf_keras")
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd_with_momentum": lambda: tf.keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: tf.keras.optimizers.Adam(0.01),
@@ -38,7 +42,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def a_job() -> Iterator[None]:
     """Two partitions, replicas as many as fit."""
     tf.keras.utils.set_random_seed(1)
-    smp.init({"partitions": 2, "microbatches": 2, "horovod": True})
+    smp.init({"partitions": 2, "microbatches": MICROBATCHES, "horovod": True})
     try:
         yield
     finally:
@@ -90,8 +94,12 @@ def squared(predicted: Any, wanted: Any) -> Any:
     return tf.reduce_mean(tf.square(predicted - wanted))
 
 
-def documented(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
-    """The model and the training step of the guide."""
+def documented(kind: Any, optimizer: Any, clip: Any) -> tuple[Any, Callable[..., Any]]:
+    """The model and the training step of the guide.
+
+    Args:
+        clip: what becomes of the gradients that were averaged over the replicas.
+    """
     model = kind(smp.DistributedModel)
 
     @smp.step
@@ -104,7 +112,7 @@ def documented(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
         gradients, loss = forward_backward(x, y)
         if kind is sparse and smp.mp_rank() == 0:
             assert isinstance(gradients[0].accumulate(), tf.IndexedSlices)
-        gradients = [hvd.allreduce(g.accumulate()) for g in gradients]
+        gradients = clip([hvd.allreduce(g.accumulate()) for g in gradients])
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         if first_batch:
             hvd.broadcast_variables(model.variables, root_rank=0)
@@ -114,7 +122,22 @@ def documented(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
     return model, train_step
 
 
-def plain(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
+def clipped_here(gradients: Any) -> Any:
+    return smp.clip_by_global_norm(gradients, CLIP_NORM)[0]
+
+
+def clipped_alone(gradients: Any) -> Any:
+    """Of one process, which has as many slices as all replicas together."""
+    found, norm = tf.clip_by_global_norm(gradients, CLIP_NORM)
+    tf.debugging.assert_greater(norm, CLIP_NORM)
+    return found
+
+
+def as_it_is(gradients: Any) -> Any:
+    return gradients
+
+
+def plain(kind: Any, optimizer: Any, clip: Any) -> tuple[Any, Callable[..., Any]]:
     """One process of Keras."""
     model = kind(tf.keras.Model)
 
@@ -122,20 +145,21 @@ def plain(kind: Any, optimizer: Any) -> tuple[Any, Callable[..., Any]]:
     def train_step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = squared(model(x), y)
-        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients = clip(tape.gradient(loss, model.trainable_variables))
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     return model, train_step
 
 
-def _train_alike(kind: Any, optimizer: str, *, is_tensor: bool) -> None:
+def _train_alike(kind: Any, optimizer: str, *, is_tensor: bool, clips: bool = False) -> None:
+    mine_clips, theirs_clips = (clipped_here, clipped_alone) if clips else (as_it_is, as_it_is)
     with a_job():
         tf.keras.utils.set_random_seed(5)
-        theirs, their_step = plain(kind, OPTIMIZERS[optimizer]())
+        theirs, their_step = plain(kind, OPTIMIZERS[optimizer](), theirs_clips)
         theirs(batch_of(kind, 0, 0)[0])  # makes the variables
         tf.keras.utils.set_random_seed(5)
-        mine, my_step = documented(kind, OPTIMIZERS[optimizer]())
+        mine, my_step = documented(kind, OPTIMIZERS[optimizer](), mine_clips)
         for step in range(STEPS):
             batches = [batch_of(kind, step, replica) for replica in range(smp.dp_size())]
             expected = their_step(*(tf.concat(each, 0) for each in zip(*batches, strict=True)))
@@ -167,24 +191,170 @@ def check_sgd_with_momentum(rank: int, size: int) -> None:
     _train_alike(dense, "sgd_with_momentum", is_tensor=True)
 
 
+def check_sgd_with_momentum_clipped(rank: int, size: int) -> None:
+    _train_alike(dense, "sgd_with_momentum", is_tensor=False, clips=True)
+
+
 def check_adam(rank: int, size: int) -> None:
     _train_alike(dense, "adam", is_tensor=False)
+
+
+def check_adam_clipped(rank: int, size: int) -> None:
+    _train_alike(dense, "adam", is_tensor=True, clips=True)
 
 
 def check_adamw(rank: int, size: int) -> None:
     _train_alike(dense, "adamw", is_tensor=True)
 
 
+def check_adamw_clipped(rank: int, size: int) -> None:
+    _train_alike(dense, "adamw", is_tensor=False, clips=True)
+
+
 def check_embeddings_with_sgd_with_momentum(rank: int, size: int) -> None:
     _train_alike(sparse, "sgd_with_momentum", is_tensor=False)
+
+
+def check_embeddings_with_sgd_with_momentum_clipped(rank: int, size: int) -> None:
+    _train_alike(sparse, "sgd_with_momentum", is_tensor=True, clips=True)
 
 
 def check_embeddings_with_adam(rank: int, size: int) -> None:
     _train_alike(sparse, "adam", is_tensor=True)
 
 
+def check_embeddings_with_adam_clipped(rank: int, size: int) -> None:
+    _train_alike(sparse, "adam", is_tensor=False, clips=True)
+
+
 def check_embeddings_with_adamw(rank: int, size: int) -> None:
     _train_alike(sparse, "adamw", is_tensor=False)
+
+
+def check_embeddings_with_adamw_clipped(rank: int, size: int) -> None:
+    _train_alike(sparse, "adamw", is_tensor=True, clips=True)
+
+
+def check_clipped_before_the_average(rank: int, size: int) -> None:
+    """By the norm of each replica: another training, but the same on all of them."""
+    with a_job():
+        optimizer = tf.keras.optimizers.Adam(0.01)
+        model = dense(smp.DistributedModel)
+
+        @smp.step
+        def forward_backward(x: Any, y: Any) -> Any:
+            return optimizer.get_gradients(squared(model(x), y), model.trainable_variables)
+
+        @tf.function
+        def train_step(x: Any, y: Any) -> Any:
+            gradients = [each.accumulate() for each in forward_backward(x, y)]
+            gradients, norm = smp.clip_by_global_norm(gradients, CLIP_NORM)
+            gradients = [hvd.allreduce(each) for each in gradients]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return norm
+
+        for step in range(5):
+            norm = train_step(*batch_of(dense, step, smp.dp_rank()))
+            assert len(set(smp.allgather(float(norm), smp.MP_GROUP))) == 1
+            assert len(set(smp.allgather(float(norm), smp.DP_GROUP))) == smp.dp_size()
+            require_equal_replicas([np.asarray(each) for each in model.variables])
+
+
+# Replica and partition of the one rank where a gradient overflows, by step.
+OVERFLOWS = {3: (1, 1), 7: (0, 0)}
+SCALE = 64.0
+
+
+def check_mixed_float16(rank: int, size: int) -> None:
+    """What overflows on one rank of one replica, all skip; clipped by the norm of all."""
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        with a_job():
+            _train_scaled()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def _train_scaled() -> None:
+    tf.keras.utils.set_random_seed(5)
+    theirs = dense(tf.keras.Model)
+    theirs(batch_of(dense, 0, 0)[0])
+    tf.keras.utils.set_random_seed(5)
+    mine = dense(smp.DistributedModel)
+    optimizers = [
+        tf.keras.mixed_precision.LossScaleOptimizer(
+            tf.keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=CLIP_NORM),
+            initial_scale=SCALE,
+            dynamic_growth_steps=1000,
+        )
+        for _ in range(2)
+    ]
+    if IS_KERAS_3:
+        optimizers[1].build(theirs.trainable_variables)
+    my_step = scaled_step(mine, optimizers[0])
+    their_step = scaled_step_of_one_process(theirs, optimizers[1])
+    for step in range(STEPS):
+        batches = [batch_of(dense, step, replica) for replica in range(smp.dp_size())]
+        overflows = OVERFLOWS.get(step)
+        expected = their_step(batches, tf.constant(np.inf if overflows else 1.0))
+        is_here = overflows == (smp.dp_rank(), smp.mp_rank())
+        before = [np.asarray(each) for each in mine.variables]
+        loss = my_step(*batches[smp.dp_rank()], tf.constant(np.inf if is_here else 1.0))
+        np.testing.assert_allclose(loss, expected, rtol=RELATIVE, err_msg=f"step {step}")
+        if overflows:
+            for one, other in zip(before, mine.variables, strict=True):
+                assert (one == np.asarray(other)).all(), f"step {step} was not skipped"
+    _require_equal_weights(mine, theirs)
+    require_equal_replicas([np.asarray(each) for each in mine.variables])
+    ours, alone = ((int(np.array(each.iterations)), scale_of(each)) for each in optimizers)
+    assert ours == alone  # tf-keras counts steps that are skipped, too
+    assert ours[1] == SCALE / 4
+
+
+def scaled_step(model: Any, optimizer: Any) -> Callable[..., Any]:
+    """The guide's, with a factor for the last gradient of this rank."""
+
+    @smp.step
+    def forward_backward(x: Any, y: Any) -> Any:
+        loss = squared(tf.cast(model(x), tf.float32), y)
+        scaled = scaled_loss(optimizer, loss)
+        gradients = optimizer.get_gradients(scaled, model.trainable_variables)
+        return unscaled(optimizer, gradients), loss
+
+    @tf.function
+    def train_step(x: Any, y: Any, factor: Any) -> Any:
+        gradients, loss = forward_backward(x, y)
+        *gradients, last = [each.accumulate() for each in gradients]
+        gradients = [hvd.allreduce(each) for each in (*gradients, last * factor)]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return hvd.allreduce(loss.reduce_mean())
+
+    return train_step
+
+
+def scaled_step_of_one_process(model: Any, optimizer: Any) -> Callable[..., Any]:
+    """On the same microbatches, as 16 bits do not add up alike in others."""
+
+    def gradients_of(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = squared(tf.cast(model(x), tf.float32), y)
+            scaled = scaled_loss(optimizer, loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        return loss, *unscaled(optimizer, gradients)
+
+    @tf.function
+    def train_step(batches: Any, factor: Any) -> Any:
+        found = [
+            gradients_of(*piece)
+            for x, y in batches
+            for piece in zip(tf.split(x, MICROBATCHES), tf.split(y, MICROBATCHES), strict=True)
+        ]
+        loss, *gradients, last = (mean_of(each) for each in zip(*found, strict=True))
+        gradients = [*gradients, last * factor]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return train_step
 
 
 class Normalized(smp.DistributedModel):  # type: ignore[misc]

@@ -18,12 +18,13 @@ from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 CHECKS = Checks(Path(__file__).with_name("hybrid_ranks.py"))
 SAMPLES = {
     "0": [
-        "check_adam",
+        "check_adam_clipped",
+        "check_mixed_float16",
         "check_statistics_are_averaged_by_one_call",
         "check_one_replica_exchanges_nothing",
         "check_a_list_from_before_the_first_step",
     ],
-    "1": ["check_embeddings_with_adamw"],
+    "1": ["check_embeddings_with_adamw_clipped"],
 }
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S + 60)
