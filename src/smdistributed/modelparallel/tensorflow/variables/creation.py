@@ -117,7 +117,7 @@ def _patch_keras_3() -> None:
         if owner is None:
             raise NotImplementedError(
                 f"Keras {keras.__version__} has no keras.Variable.{name}; expected it, to make"
-                " variables without values. Use Keras 3.3 or later, or tf-keras"
+                " variables without values. Use Keras 3.5 or later, or tf-keras"
                 " (TF_USE_LEGACY_KERAS=1)."
             )
         RULES.replace(owner, name, make)
