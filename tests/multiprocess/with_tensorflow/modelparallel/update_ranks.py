@@ -379,7 +379,46 @@ def check_losses_with_terms_over_variables(cut: Cut, whole: Whole) -> None:
         loss += sum(cut.beside * square_of(each) for each in cut.variables[:-1])
         return cut_optimizer.get_gradients(loss, cut.variables)
 
+    def total(variables: Any) -> Any:
+        return sum((square_of(each) for each in variables), 0.0)
+
+    def root(variables: Any) -> Any:
+        return tf.sqrt(total(variables))
+
+    def weighted(variables: Any) -> Any:
+        return total(variables) / (len(variables) + 1)
+
+    def all_but_the_last(variables: Any) -> Any:
+        return total(variables[:-1])
+
     cut_optimizer = K.optimizers.SGD(0.1)
+
+    @smp.step
+    def not_recorded(x: Any, y: Any) -> Any:
+        variables = cut.model.trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            plain = cut.loss(x, y, no_penalty)
+            with tape.stop_recording():
+                constant = 0.5 * total(variables)
+                constant -= 2.0 * tf.stop_gradient(total(variables))
+            loss = plain + constant
+        return [tape.gradient(each, variables) for each in (plain, loss)]
+
+    for one, other in zip(*not_recorded(IDS, LABELS), strict=True):
+        one, other = one.accumulate(), other.accumulate()
+        np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(other))
+
+    for other_than_in_one_process in (root, weighted, all_but_the_last):
+
+        @smp.step
+        def of_the_list(x: Any, y: Any, penalty: Any) -> Any:
+            variables = cut.model.trainable_variables
+            loss = cut.loss(x, y, no_penalty) + 0.01 * penalty(variables)
+            return cut_optimizer.get_gradients(loss, variables)
+
+        text = raised(Exception, of_the_list, IDS, LABELS, other_than_in_one_process)
+        assert "which are not those that it has in one process" in text, text
+
     text = raised(Exception, shared, IDS, LABELS)
     assert "A term of the loss depends on beside" in text, text
     text = raised(Exception, refused, IDS, LABELS)

@@ -21,7 +21,7 @@ from typing import Any
 from smdistributed.modelparallel.tensorflow.graph.nodes import Node, ancestors
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader
 
-__all__ = ["Common", "common_part", "first_difference"]
+__all__ = ["Common", "common_part", "first_difference", "part_of"]
 
 # What does not matter: on whom it is placed, and what each process draws for itself.
 _LEFT_OUT = frozenset(("seed", "seed2", "container", "shared_name"))
@@ -71,9 +71,19 @@ def common_part(
     losses = (each.op for each in reader.trace.losses if each.graph is reader.trace.graph)
     roots += [reader.number_of[op.name] for op in losses]
     arguments = [reader.number_of[each.op.name] for each in reader.trace.arguments]
+    return part_of(reader, nodes, [*roots, *also, *arguments], describe_handle)
+
+
+def part_of(
+    reader: Reader,
+    nodes: Sequence[Node],
+    roots: Iterable[int],
+    describe_handle: Callable[[Any], str],
+) -> Common:
+    """The part that some operations need, these themselves included; arguments as `common_part`."""
     # Handles come first: where one is asked for may be in what is a rank's own.
     numbers = sorted(
-        ancestors(nodes, [*roots, *also]) | set(arguments),
+        ancestors(nodes, list(roots)),
         key=lambda number: (number not in reader.handles, number),
     )
     place_of = {number: place for place, number in enumerate(numbers)}

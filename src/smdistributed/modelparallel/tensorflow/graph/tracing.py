@@ -39,6 +39,7 @@ class Trace:
         has_called_model: whether the body did.
         converts: whether AutoGraph converts the body, and what that calls.
         divides_losses: terms of a loss over the model's variables alone are of this rank.
+        own_terms: these, each time that gradients were taken.
     """
 
     graph: Any
@@ -53,6 +54,7 @@ class Trace:
     has_called_model: bool = False
     converts: bool = False
     divides_losses: bool = False
+    own_terms: list[list[Any]] = dataclasses.field(default_factory=list)
 
 
 class _Tracing(threading.local):

@@ -233,6 +233,10 @@ class DistributedModel(WholeModel, metaclass=_Meta):
             return list(variables)
         return [each for each in variables if private.is_here(each)]
 
+    def _smp_showing_all(self) -> contextlib.AbstractContextManager[None]:
+        """While it is open, the lists of the model are those of one process."""
+        return self._smp_private.showing_all()  # type: ignore[no-any-return]
+
     def _smp_all_trainable(self) -> list[Any]:
         """The `tf.Variable`s of the whole model that are trained."""
         with self._smp_private.showing_all():  # Keras' lists ask for each other

@@ -85,7 +85,11 @@ def gradients_of_all(
     found = taking_gradients(trace, lambda: tf.gradients(targets, sources, **options))
     by_id = {id(each): gradient for each, gradient in zip(sources, found, strict=True)}
     gradients = [by_id[id(each)] for each in wanted]
-    return gradients if divided is None else _with_own(gradients, divided, wanted, options)
+    if divided is None:
+        return gradients
+    own = divided.own()
+    trace.own_terms.append(own)
+    return _with_own(gradients, divided, own, wanted, options)
 
 
 def _divided(trace: Trace, losses: Sequence[tf.Tensor], options: dict[str, Any]) -> Terms | None:
@@ -94,18 +98,22 @@ def _divided(trace: Trace, losses: Sequence[tf.Tensor], options: dict[str, Any])
     if not trace.divides_losses or has_weights or state.model is None:
         return None
     variable_of = state.model._smp_variable_of
-    return Terms(trace, losses, lambda handle: variable_of(handle) is not None)
+    ends = options.get("stop_gradients") or ()
+    return Terms(trace, losses, lambda handle: variable_of(handle) is not None, ends)
 
 
 def _with_own(
-    gradients: Sequence[Any], terms: Terms, wanted: Sequence[Any], options: dict[str, Any]
+    gradients: Sequence[Any],
+    terms: Terms,
+    own: Sequence[tf.Tensor],
+    wanted: Sequence[Any],
+    options: dict[str, Any],
 ) -> list[Any]:
     """Adds the gradients of the terms that are this rank's alone.
 
     Raises:
         ValueError: they depend on a variable that all ranks have, and train alike.
     """
-    own = terms.own()
     if not own:
         return list(gradients)
     options = {key: option for key, option in options.items() if key != "grad_ys"}

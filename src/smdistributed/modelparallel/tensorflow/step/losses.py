@@ -16,7 +16,7 @@ Source: TensorFlow modelparallel specification, section 3.3.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -58,12 +58,18 @@ class Terms:
         trace: of the step.
         losses: tensors of its graph.
         is_of_the_model: whether the model has the variable of a handle.
+        ends: tensors of which no gradient is taken further: they are not divided.
     """
 
     def __init__(
-        self, trace: Trace, losses: Sequence[tf.Tensor], is_of_the_model: Callable[[Any], bool]
+        self,
+        trace: Trace,
+        losses: Sequence[tf.Tensor],
+        is_of_the_model: Callable[[Any], bool],
+        ends: Iterable[tf.Tensor] = (),
     ) -> None:
         self._losses = losses
+        self._ends = {each.name for each in ends}
         self._arguments = {each.op.name for each in trace.arguments}
         self._is_of_the_model = is_of_the_model
         self._externals = {
@@ -82,12 +88,12 @@ class Terms:
         return found[0] if len(found) == 1 else tf.add_n(found)
 
     def own(self) -> list[tf.Tensor]:
-        """All terms over variables of the model alone, which are this rank's."""
+        """All terms over variables of the model alone, which are this rank's; but constants."""
         return [
             term.finish(term.tensor)
             for loss in self._losses
             for term in self._divided(loss, lambda whole: whole)
-            if _is_own(self._needs(term.tensor))
+            if _is_own(self._needs(term.tensor)) and not self._is_end(term.tensor)
         ]
 
     def is_shared(self, source: Any) -> bool:
@@ -105,7 +111,9 @@ class Terms:
         """The terms of a tensor, of its shape: what is spread over others would count for each."""
         kind, inputs = tensor.op.type, list(tensor.op.inputs)
         fits = [_are_of_one_shape(each, tensor) for each in inputs]
-        if kind in ("Add", "AddV2", "AddN", "Identity") and all(fits):
+        if self._is_end(tensor):
+            yield _Term(tensor, finish)
+        elif kind in ("Add", "AddV2", "AddN", "Identity") and all(fits):
             for each in inputs:
                 yield from self._divided(each, finish)
         elif kind == "Sub" and all(fits):
@@ -121,6 +129,10 @@ class Terms:
             yield from self._divided(inputs[1], lambda part: finish(inputs[0] * part))
         else:
             yield _Term(tensor, finish)
+
+    def _is_end(self, tensor: tf.Tensor) -> bool:
+        """Whether no gradient is taken through it."""
+        return tensor.op.type == "StopGradient" or tensor.name in self._ends
 
     def _is_scaled(self, part: tf.Tensor, scale: tf.Tensor) -> bool:
         """Whether a product is a part of the loss times a scale, on whichever rank."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,6 +29,7 @@ from smdistributed.modelparallel.tensorflow.graph.canonical import (
     Common,
     common_part,
     first_difference,
+    part_of,
 )
 from smdistributed.modelparallel.tensorflow.graph.cutting import StateCrossing
 from smdistributed.modelparallel.tensorflow.graph.deciding import (
@@ -152,6 +153,18 @@ def prepare(pipeline: Pipeline, name: str, body: Callable[..., Any], call: Bound
     return preparing.cut(traced)
 
 
+class _Term(NamedTuple):
+    """Of a loss, over variables of the model alone.
+
+    Attributes:
+        digest: of what it computes.
+        owners: of its variables, a partition for each.
+    """
+
+    digest: bytes
+    owners: tuple[int, ...]
+
+
 class Preparing:
     """Makes the program of one rank; see `prepare`, and `planning`.
 
@@ -179,6 +192,7 @@ class Preparing:
             traced = self._on_this_rank(self.traced)
             everyone = self._agree("traces", (traced.common.digest, self.foreign(traced)))
             self._require_alike(traced, [digest for digest, _ in everyone])
+            self._require_terms_of_the_whole(traced)
             self._warn_of_losses()
         self._require_alike(traced, [digest for digest, _ in everyone])
         foreign = frozenset().union(*(names for _, names in everyone))
@@ -196,6 +210,65 @@ class Preparing:
                 " regularizers of layers and model.losses.",
                 self._name,
             )
+
+    def _require_terms_of_the_whole(self, traced: Traced) -> None:
+        """Each rank's terms must be those that the loss has in one process.
+
+        There, a root of their sum is something else, and so is their number. The body may have kept
+        a list of this rank's variables; then nobody can tell, and a term for each is all that adds
+        up for certain.
+        """
+        whole = self._terms_of_the_whole()
+        everyone = self._agree("looks at the whole loss of", whole)
+        is_known = whole is not None and all(theirs == whole for theirs in everyone)
+
+        def require() -> None:
+            mine = self._mine(self._terms(traced))
+            if is_known:
+                is_right = mine == self._mine(whole or [])
+            else:
+                is_right = all(len(term.owners) == 1 for terms in mine for term in terms)
+            if not is_right:
+                raise ValueError(
+                    f"step {self._name}: its loss has terms over model.trainable_variables, which"
+                    " are not those that it has in one process, where the list has the variables of"
+                    " all ranks; expected a term for each variable that depends on no other, nor on"
+                    " the length of the list, nor on places in it, and the terms added up, and"
+                    " scaled by numbers. Use regularizers of layers, and sum(model.losses)."
+                )
+
+        self._on_this_rank(require)
+
+    def _mine(self, terms: Sequence[Sequence[_Term]]) -> list[list[_Term]]:
+        """Those with variables of this rank."""
+        here = self._pipeline.rank
+        return [sorted(each for each in those if here in each.owners) for those in terms]
+
+    def _terms_of_the_whole(self) -> list[list[_Term]] | None:
+        """What `_terms` would be in one process; None if the body cannot be traced so."""
+        try:
+            with self._model._smp_showing_all():
+                return self._terms(self.traced())
+        except Exception:  # zip(model.trainable_variables, what has one for each of this rank)
+            return None
+
+    def _terms(self, traced: Traced) -> list[list[_Term]]:
+        """Each time that gradients are taken, the terms over variables of the model alone."""
+        reader = traced.reader
+        nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        owner_of = {} if self._pipeline.decision is None else self._pipeline.decision.owner_of
+
+        def term(tensor: Any) -> _Term:
+            part = part_of(reader, nodes, [reader.port(tensor).node], self._describe)
+            found = (
+                self._model._smp_variable_of(reader.externals[number])
+                for number in part.numbers
+                if number in reader.handles
+            )
+            owners = [owner_of.get(id(each.raw), 0) for each in found if each is not None]
+            return _Term(part.digest, tuple(sorted(owners)))
+
+        return [[term(each) for each in those] for those in reader.trace.own_terms]
 
     def _require_alike(self, traced: Traced, digests: Sequence[bytes]) -> None:
         if len(set(digests)) > 1:
