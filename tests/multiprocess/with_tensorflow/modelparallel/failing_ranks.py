@@ -23,6 +23,7 @@ import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
@@ -189,3 +190,44 @@ def check_operations_that_raise(rank: int, size: int) -> None:
 
 def check_operations_that_raise_in_a_function(rank: int, size: int) -> None:
     _check_operations(rank, size, is_eager=False)
+
+
+def check_a_first_trace_that_fails_in_a_function(rank: int, size: int) -> None:
+    """TensorFlow takes an empty function for one that had made a variable; ours makes none."""
+    expected = _undisturbed(size)[0][0]
+    with a_job(partitions=size, auto_partition=False, default_partition=0):
+        model, optimizer = Model(size), keras.optimizers.SGD(0.1)
+        is_first = True
+
+        @smp.step
+        def gradients(x: Any, faults: Any) -> Any:
+            if is_first and rank == size - 1:
+                raise LookupError("while it is traced")
+            loss = tf.reduce_mean(tf.square(model(x, faults, training=True)))
+            return loss, gradients_in_step(loss, model.trainable_variables)
+
+        @tf.function
+        def train(x: Any, faults: Any) -> Any:
+            loss, found = gradients(x, faults)
+            averages = [each.accumulate() for each in found]
+            optimizer.apply_gradients(zip(averages, model.trainable_variables, strict=True))
+            return loss.reduce_mean()
+
+        assert "while it is traced" in raised(Exception, train, batch(0), faults())
+        is_first = False
+        first, second = (float(train(batch(0), faults())) for _ in range(2))
+        assert first == float(expected), (first, expected)
+        assert second != first, "nothing has been trained"
+
+
+def check_a_function_of_which_nothing_would_run(rank: int, size: int) -> None:
+    made = []
+
+    @tf.function
+    def broken() -> Any:
+        made.append(tf.Variable(1.0))
+        raise LookupError("after a variable was made")
+
+    raised(Exception, broken)
+    text = raised(RuntimeError, broken)
+    assert "whose first call failed while it was traced" in text, text

@@ -56,6 +56,7 @@ NOT_PUBLIC = (
         "tensorflow.python.eager.polymorphic_function.concrete_function",
         "ConcreteFunction.inference_fn",
     ),
+    ("tensorflow.python.eager.polymorphic_function.tracing_compilation", "call_function"),
     ("tensorflow.python.eager.record", "could_possibly_record"),
     ("tensorflow.python.eager.record", "stop_recording"),
     ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable"),

@@ -33,6 +33,7 @@ from smdistributed.dataparallel.tensorflow.autograph import not_converted
 from smdistributed.dataparallel.tensorflow.operations import interrupts
 from smdistributed.dataparallel.tensorflow.operations.raising import raised_if_any
 from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.tensorflow.variables import outside_of_functions
 
 __all__ = ["Bridges", "Called", "Runner"]
 
@@ -94,7 +95,7 @@ class Bridges(Generic[CalledT]):
     def __init__(self, runner: Runner[CalledT]) -> None:
         self._runner = runner
         interrupts.also_end(runner.interrupt)
-        with tf.init_scope():
+        with outside_of_functions():
             self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
         self._bridges: weakref.WeakValueDictionary[CalledT, _Bridge[CalledT]] = (
             weakref.WeakValueDictionary()

@@ -26,6 +26,7 @@ from smdistributed.modelparallel.tensorflow.graph.tracing import converting, cur
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
 from smdistributed.modelparallel.tensorflow.step.tapes import refuse_tape_around, without_gradients
+from smdistributed.modelparallel.tensorflow.variables import outside_of_functions
 
 __all__ = ["StepFunction", "step"]
 
@@ -156,7 +157,7 @@ class StepFunction:
             raise
         prepared = self._prepared.get(call.signature)
         if prepared is None:
-            with tf.init_scope():
+            with outside_of_functions():
                 prepared = prepare(pipeline, self._name, self._body(), call)
             self._prepared[call.signature] = prepared
             if len(self._prepared) == _MANY_TRACES:

@@ -25,6 +25,7 @@ from smdistributed.modelparallel.tensorflow.updates.applying import (
     local_pairs,
     require_no_step,
 )
+from smdistributed.modelparallel.tensorflow.variables import outside_of_functions
 
 __all__ = ["apply_to"]
 
@@ -76,6 +77,9 @@ def _of_local_variables(original: Callable[..., Any]) -> Callable[..., Any]:
         if trainable_variables is not None:
             grads = [gradient for gradient, _ in pairs]
             trainable_variables = [variable for _, variable in pairs]
+        if trainable_variables and not self.built and has_pipeline():
+            with outside_of_functions(), sys.modules["keras"].name_scope(self.name):
+                self.build(trainable_variables)
         with applying([variable for gradient, variable in pairs if gradient is not None]):
             return original(self, grads, trainable_variables)
 

@@ -24,6 +24,7 @@ from smdistributed.modelparallel.tensorflow.updates.applying import (
     local_pairs,
 )
 from smdistributed.modelparallel.tensorflow.updates.clipping import clipped
+from smdistributed.modelparallel.tensorflow.variables import outside_of_functions
 
 __all__ = ["apply_to"]
 
@@ -45,6 +46,9 @@ def _of_local_variables(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = local_pairs(grads_and_vars)
         if pairs:
+            if has_pipeline() and hasattr(self, "build") and not hasattr(self, "inner_optimizer"):
+                with tf.name_scope(self.name), outside_of_functions():
+                    self.build([variable for _, variable in pairs])
             with applying([variable for gradient, variable in pairs if gradient is not None]):
                 return original(self, pairs, *args, **kwargs)
         if has_pipeline():

@@ -15,7 +15,10 @@ from smdistributed.modelparallel.tensorflow.variables.book import (
     empty_optimizers,
     without_values,
 )
-from smdistributed.modelparallel.tensorflow.variables.creation import is_global_seed
+from smdistributed.modelparallel.tensorflow.variables.creation import (
+    is_global_seed,
+    outside_of_functions,
+)
 from smdistributed.modelparallel.tensorflow.variables.guarded import (
     GuardedVariable,
     Loan,
@@ -48,6 +51,7 @@ __all__ = [
     "is_tracing",
     "lending",
     "mark_elsewhere",
+    "outside_of_functions",
     "pretending_elsewhere",
     "raw",
     "require_value",

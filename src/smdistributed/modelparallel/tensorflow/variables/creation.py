@@ -29,7 +29,13 @@ from tensorflow.python.ops.resource_variable_ops import default_variable_creator
 from smdistributed.dataparallel.tensorflow.patching import RULES
 from smdistributed.modelparallel.tensorflow.remedies import hooks
 
-__all__ = ["KerasVariable", "creator_scope", "eager_value", "is_global_seed"]
+__all__ = [
+    "KerasVariable",
+    "creator_scope",
+    "eager_value",
+    "is_global_seed",
+    "outside_of_functions",
+]
 
 # Makes what `fit` counts batches with.
 _COUNTERS_OF_TF_KERAS = "_create_counter_variable"
@@ -82,6 +88,21 @@ def creator_scope(create: Create, *, all_kinds: bool = False) -> Iterator[None]:
     # Before the creator of `wrap_function`, which refuses a second variable of one name, and tells
     # variables of Keras 3 apart by the last part of their names.
     with tf.compat.v1.get_default_graph()._variable_creator_scope(creator, priority=_FIRST):
+        yield
+
+
+@contextlib.contextmanager
+def outside_of_functions() -> Iterator[None]:
+    """As `tf.init_scope`; and no `tf.function` takes variables for its own that are made here.
+
+    A function that has variables is lost if its first trace fails.
+    """
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        return default_variable_creator_v2(**kwargs)
+
+    graph = tf.compat.v1.get_default_graph()
+    with graph._variable_creator_scope(creator, priority=_FIRST - 1), tf.init_scope():
         yield
 
 
