@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["Channel", "Incoming"]
+__all__ = ["Channel", "Incoming", "Source"]
 
 
 class Incoming(Protocol):
@@ -29,14 +29,18 @@ class Incoming(Protocol):
         """Of the segments, with what is between them."""
 
 
-class Channel(Protocol):
+class Source(Protocol):
+    """Where messages come from."""
+
+    def next_message(self, timeout_s: float) -> Incoming | None:
+        """The oldest message that has come, or None if none came in that time."""
+
+
+class Channel(Source, Protocol):
     """Moves messages between the ranks of a pipeline, in order for each pair of them."""
 
     def post_message(self, dest: int, header: bytes, segments: Sequence[tuple[int, int]]) -> None:
         """Copies what is sent (addresses and bytes) before it returns, and waits for nobody."""
-
-    def next_message(self, timeout_s: float) -> Incoming | None:
-        """The oldest message that has come, or None if none came in that time."""
 
     def abort(self, reason: str) -> None:
         """Ends the channel on every rank."""

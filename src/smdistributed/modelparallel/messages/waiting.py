@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from smdistributed._common.log import get_logger
-from smdistributed.modelparallel.messages.channel import Channel, Incoming
+from smdistributed.modelparallel.messages.channel import Incoming, Source
 
 __all__ = ["Wait"]
 
@@ -60,16 +60,16 @@ class Wait:
         self._begin = time.monotonic()
         self._has_told = False
 
-    def next_message(self, channel: Channel) -> Incoming:
+    def next_message(self, source: Source) -> Incoming:
         """The next message, whatever it is.
 
         Raises:
-            Exception: of the class `late`: it has not come in time. What the channel raises.
+            Exception: of the class `late`: it has not come in time. What the source raises.
         """
         while True:
             waited_s = time.monotonic() - self._begin
             left_s = max(self._timeout_s - waited_s, 0.0) or self._look_s
-            message = channel.next_message(min(self._look_s, left_s))
+            message = source.next_message(min(self._look_s, left_s))
             if message is not None:
                 return message
             self._look()

@@ -118,6 +118,11 @@ class Driver:
         self.otherwise: list[int] = []
         self.num_failures = 0
 
+    @property
+    def number(self) -> int:
+        """Of what was done last; the same on all ranks that have done it."""
+        return self._mail.number
+
     # --- a step ----------------------------------------------------------------------------------
 
     def run(
@@ -296,8 +301,7 @@ class Driver:
         """Returns when all ranks have run their lists."""
         mail = self._mail
         if self._rank != _LEADER:
-            mail.post(_LEADER, Kind.DONE, program.number, self._now.mark)
-            self._wait_for_verdict()
+            self._wait_for_verdict(program)
             return
         mail.wait_for(
             lambda: self._now.num_done == mail.size - 1, lambda: "the others to run their parts"
@@ -310,14 +314,18 @@ class Driver:
             mail.channel.abort("interrupted by its user while a step ended")
             raise
 
-    def _wait_for_verdict(self) -> None:
-        """Whether the step has ended well: of an interrupt now the leader may hear too late."""
+    def _wait_for_verdict(self, program: Program) -> None:
+        """Tells the leader that this rank has run its list; returns when the step has ended well.
+
+        Of an interrupt now the leader may hear too late.
+        """
 
         def wait() -> None:
             leader = f"{self._members[_LEADER]} to say that all ranks have run their parts"
             self._mail.wait_for(lambda: self._now.has_ended, lambda: leader)
 
         try:
+            self._mail.post(_LEADER, Kind.DONE, program.number, self._now.mark)
             wait()
         except KeyboardInterrupt as error:
             self._mail.post(_LEADER, Kind.ABORT, content=self._text_for_others(error))
@@ -393,10 +401,13 @@ class Driver:
     def _under_way(self, does: str, receive: Receive) -> Iterator[None]:
         """The next thing that all ranks do; if it fails here, the others are told."""
         self._now = _Doing(does)
-        self._mail.begin(receive)
-        try:
+        before = self._mail.number
+        try:  # also of an interrupt in `begin` the others hear, or they would wait for this number
+            self._mail.begin(receive)
             yield
         except BaseException as raised:
+            if self._mail.number == before:  # nothing has begun
+                raise
             self.num_failures += 1
             error = self._cause_of(raised)
             self._tell(error)
@@ -430,6 +441,8 @@ class Driver:
     def _located(self, error: BaseException) -> BaseException:
         if isinstance(error, PeerLostError) and _HAS_LEFT in str(error):
             error.args = (f"{error}\nAll ranks had run {self._mail.steps} steps. {EQUALLY_MANY}",)
+        if isinstance(error, PeerLostError):
+            return with_line(error, f"{self._members[self._rank]} {self._now.does}{self._where()}")
         if isinstance(error, StepAborted) or self._now.turn is None:
             return error
         return with_line(error, self._line())
@@ -438,9 +451,10 @@ class Driver:
         return f"{self._line()}: {text_of(error)}"
 
     def _line(self) -> str:
-        turn = self._now.turn
-        where = "" if turn is None else f": {_words(turn)}"
-        return f"{self._members[self._rank]}{where}"
+        return f"{self._members[self._rank]}{self._where()}"
+
+    def _where(self) -> str:
+        return "" if self._now.turn is None else f": {_words(self._now.turn)}"
 
     def _mismatch(self, source: int, fields: Header, header: bytes) -> SMDDPMismatch:
         if fields.kind == Kind.AGREE:

@@ -21,7 +21,7 @@ from typing import Any
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
 from smdistributed.modelparallel.exceptions import StepAborted
-from smdistributed.modelparallel.messages.channel import Channel, Incoming
+from smdistributed.modelparallel.messages.channel import Channel, Incoming, Source
 from smdistributed.modelparallel.messages.waiting import Wait
 from smdistributed.modelparallel.tensorflow.run.wire import (
     Header,
@@ -42,6 +42,8 @@ EQUALLY_MANY = (
 # What deals with a message of what is under way, or refuses it.
 Receive = Callable[[int, Header, bytes, Incoming], None]
 
+# Not of what is under way.
+_AT_ANY_TIME = (Kind.PROBE, Kind.PRESENT)
 # How often a thread looks whether it has been interrupted, if Python tells another one.
 _LOOK_S = 0.2
 _MAIN_LOOK_S = 5.0
@@ -62,6 +64,24 @@ class _Stall:
     awaited: str = ""
     waited_s: float = 0.0
     asked_at: float = 0.0
+
+
+class _Inbox:
+    """What has come and has not been dealt with.
+
+    Attributes:
+        unread: those messages, the oldest first; None stands for nothing.
+    """
+
+    def __init__(self, channel: Source) -> None:
+        self._channel = channel
+        self.unread: list[Incoming | None] = []
+
+    def next_message(self, timeout_s: float) -> Incoming | None:
+        """As of the channel, and it is among the unread."""
+        # In one call, between whose parts Python handles no signal: Ctrl-C loses no message.
+        self.unread.extend(map(self._channel.next_message, (timeout_s,)))
+        return self.unread[-1]
 
 
 class Mailbox:
@@ -96,7 +116,7 @@ class Mailbox:
         self._timeout_s = timeout_s
         self._stall_s = stall_s
         self._stall = _Stall()
-        self._early: list[Incoming] = []
+        self._inbox = _Inbox(channel)
         self._present: set[int] = set()
         self._receive: Receive = _nothing
         self._interruption = ""
@@ -120,14 +140,22 @@ class Mailbox:
         self._thread = threading.main_thread()
 
     def take_early(self) -> None:
-        """Deals with what has come before this rank began."""
-        early, self._early = self._early, []
-        for number, message in enumerate(early):
-            try:
-                self._sort(message)
-            except BaseException:
-                self._early += early[number + 1 :]
-                raise
+        """Deals with what has come and is not of something that this rank has not begun."""
+        unread = self._inbox.unread
+        position = 0
+        while position < len(unread):
+            message = unread[position]
+            if message is not None:
+                fields = header_of(message.header)
+                if fields.number > self.number and fields.kind not in _AT_ANY_TIME:
+                    position += 1
+                    continue
+                try:
+                    self._sort(message, fields)
+                except Exception:  # after an interrupt it is dealt with again
+                    del unread[position]
+                    raise
+            del unread[position]
 
     def wait_for(self, is_there: Callable[[], bool], awaited: Callable[[], str]) -> None:
         """Takes messages until something is there.
@@ -152,8 +180,10 @@ class Mailbox:
         )
         self._stall = _Stall()
         try:
+            self.take_early()
             while not is_there():
-                self._sort(wait.next_message(self.channel))
+                wait.next_message(self._inbox)
+                self.take_early()
         except SMDDPTimeoutError as error:
             silent = self._silent()
             if not is_there():
@@ -196,8 +226,8 @@ class Mailbox:
         self._probe()
         end = time.monotonic() + _ANSWER_S
         while len(self._present) < self.size and (left_s := end - time.monotonic()) > 0:
-            if (message := self.channel.next_message(left_s)) is not None:
-                self._sort(message)
+            self._inbox.next_message(left_s)
+            self.take_early()
         return [rank for rank in self.others if rank not in self._present]
 
     def _words(self, silent: Sequence[int]) -> str:
@@ -213,8 +243,8 @@ class Mailbox:
             StepAborted: as of `wait_for`.
             Exception: what the channel raises where nothing is left.
         """
-        while (message := self.channel.next_message(0.0)) is not None:
-            self._sort(message)
+        while self._inbox.next_message(0.0) is not None:
+            self.take_early()
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way; on Python's main thread Python does.
@@ -249,21 +279,16 @@ class Mailbox:
             with contextlib.suppress(Exception):  # it is gone, or the group is
                 self.post(rank, Kind.ABORT, content=reason)
 
-    def _sort(self, message: Incoming) -> None:
-        header = message.header
-        fields = header_of(header)
+    def _sort(self, message: Incoming, fields: Header) -> None:
+        """Deals with a message; one of something that has failed is dropped."""
         if fields.kind == Kind.PROBE:
             self.post(message.source, Kind.PRESENT)
-            return
-        if fields.kind == Kind.PRESENT:
+        elif fields.kind == Kind.PRESENT:
             self._present.add(message.source)
-            return
-        if fields.number > self.number:
-            self._early.append(message)
         elif fields.number == self.number:
             if fields.kind == Kind.ABORT:
-                raise StepAborted(content_of(header))
-            self._receive(message.source, fields, header, message)
+                raise StepAborted(content_of(message.header))
+            self._receive(message.source, fields, message.header, message)
 
 
 def _nothing(source: int, fields: Header, header: bytes, message: Incoming) -> None:

@@ -7,11 +7,11 @@ Source: TensorFlow modelparallel specification, sections 3.2 to 3.5.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -120,7 +120,6 @@ class Pipeline:
         self.bridges = Bridges(self)
         self._watch = _watch_of_replicas(job)
         self.decision: Decision | None = None
-        self._program_numbers = itertools.count()
         self._calls: dict[int, int] = {}
         self._num_warnings = 0
         self._checks = os.environ.get(CHECK_VARIABLE, "1") != "0" and self.size > 1
@@ -139,10 +138,6 @@ class Pipeline:
     def failure(self) -> str:
         """Of the driver."""
         return self.driver.failure
-
-    def next_number(self) -> int:
-        """Of a program; the same on all ranks, as they make the same ones in the same order."""
-        return next(self._program_numbers)
 
     def run(
         self, whole: WholeProgram, pieces: Sequence[Sequence[tf.Tensor]]
@@ -169,6 +164,18 @@ class Pipeline:
         if self._watch is not None:
             self._watch.step_ended()
         return [[tensor for row in rows for tensor in row]]
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """While it is open, what is raised here is told: to the pipeline, and to other replicas."""
+        before = self.driver.num_failures
+        try:
+            yield
+        except BaseException as error:
+            if self.driver.num_failures == before:  # else the pipeline has heard of it
+                self.driver.refuse(error)
+            tell_replicas(self.job, error)
+            raise
 
     def refuse(self, error: BaseException) -> None:
         """This rank cannot do what comes next: see `Driver.refuse`."""

@@ -145,12 +145,13 @@ def prepare(pipeline: Pipeline, name: str, body: Callable[..., Any], call: Bound
         SMDDPMismatch: ranks have traced different things.
         StepAborted: another rank could not; says why.
     """
-    preparing = Preparing(pipeline, name, body, call)
-    traced = preparing.trace_alike()
-    if pipeline.decision is None and traced.reader.trace.has_called_model:
-        preparing.decide(traced)
+    with pipeline.telling():
+        preparing = Preparing(pipeline, name, body, call)
         traced = preparing.trace_alike()
-    return preparing.cut(traced)
+        if pipeline.decision is None and traced.reader.trace.has_called_model:
+            preparing.decide(traced)
+            traced = preparing.trace_alike()
+        return preparing.cut(traced)
 
 
 class _Term(NamedTuple):
@@ -184,12 +185,12 @@ class Preparing:
 
     def trace_alike(self) -> Traced:
         """Traces the body, and makes sure that all ranks have traced the same."""
-        traced: Traced = self._on_this_rank(self.traced)
+        traced = self.traced()
         everyone = self._agree("traces", (traced.common.digest, self.foreign(traced)))
         if len({digest for digest, _ in everyone}) > 1 and not self.divides_losses:
             # Losses may have terms over the variables that each rank's model lists.
             self.divides_losses = True
-            traced = self._on_this_rank(self.traced)
+            traced = self.traced()
             everyone = self._agree("traces", (traced.common.digest, self.foreign(traced)))
             self._require_alike(traced, [digest for digest, _ in everyone])
             self._require_terms_of_the_whole(traced)
@@ -277,32 +278,27 @@ class Preparing:
     def decide(self, traced: Traced) -> None:
         """Where the parts of the model are; then variables get their values, and hooks run."""
         config = self._pipeline.job.config
-        decision = self._on_this_rank(
-            lambda: decide(traced.reader, config, self._model._smp_variable_of)
-        )
+        decision = decide(traced.reader, config, self._model._smp_variable_of)
         self._pipeline.decision = decision
         self._model._smp_take_up(decision)
-        self._on_this_rank(run_post_partition_hooks)
+        run_post_partition_hooks()
 
     def cut(self, traced: Traced) -> Prepared:
         """The program."""
         reader, common = traced.reader, traced.common
-        homes, own, returned = self._on_this_rank(lambda: self.looked_at(traced))
+        homes, own, returned = self.looked_at(traced)
         unique = list(dict.fromkeys(returned))
         to_common = common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
         everyone = self._agree("cuts", (mine, self._recomputes))
         self._require_one_way([recomputes for _, recomputes in everyone])
         wanted = [[Port(*each) for each in theirs] for theirs, _ in everyone]
-        number = self._pipeline.next_number()
+        number = self._pipeline.driver.number  # of that agreement: the same on all ranks
 
-        def built() -> tuple[Program, list[State]]:
-            asked = {port for theirs in wanted for port in theirs}
-            local = [Port(common.numbers[port.node], port.output) for port in sorted(asked)]
-            nodes = own_everywhere(reader.nodes(homes, local), common)
-            return self.built(traced, nodes, wanted, own, unique, number)
-
-        program, touched = self._on_this_rank(built)
+        asked = {port for theirs in wanted for port in theirs}
+        local = [Port(common.numbers[port.node], port.output) for port in sorted(asked)]
+        nodes = own_everywhere(reader.nodes(homes, local), common)
+        program, touched = self.built(traced, nodes, wanted, own, unique, number)
         self._agree("is ready for", None)
         places = {port: place for place, port in enumerate(unique)}
         call = self._call.without_tensors()
@@ -506,14 +502,6 @@ class Preparing:
                 " microbatches overlap. Change the variable outside of the step, from what it"
                 " returns."
             ) from None
-
-    def _on_this_rank(self, do: Callable[[], Any]) -> Any:
-        """Does something that may fail here; then the others are told."""
-        try:
-            return do()
-        except BaseException as error:
-            self._pipeline.refuse(error)
-            raise
 
     @property
     def _recomputes(self) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
-from smdistributed.modelparallel.tensorflow.step.replicas import tell_replicas
 
 __all__ = ["end_of_data", "together"]
 
@@ -37,15 +36,9 @@ def together(
         Exception: what is raised while it is open; the other ranks end with it, too.
     """
     driver = pipeline.driver
-    before = driver.num_failures
-    try:
+    with pipeline.telling():
         yield driver.agree(f"begins {method}({facts})", brings)
         driver.agree(f"ends {method}()", None)
-    except BaseException as error:
-        if driver.num_failures == before:  # else the others have heard of it
-            pipeline.refuse(error)
-        tell_replicas(pipeline.job, error)
-        raise
 
 
 def end_of_data(pipeline: Pipeline) -> None:
