@@ -46,7 +46,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.saving import (
     surveys_of,
 )
 from smdistributed.modelparallel.tensorflow.checkpoints.served_model import write_served_model
-from smdistributed.modelparallel.tensorflow.checkpoints.together import meet, together
+from smdistributed.modelparallel.tensorflow.checkpoints.together import meet, together, within
 from smdistributed.modelparallel.tensorflow.checkpoints.values import (
     receive_value,
     send_value,
@@ -74,8 +74,16 @@ def answer_for_whole_models() -> None:
         "export": _export,
     }
     for name, method in methods.items():
-        answer(name, announced(name, method))
-    answer("save_model", _save_model)
+        answer(name, _named(name, announced(name, method)))
+    answer("save_model", _named("save_model", _save_model))
+
+
+def _named(name: str, method: Original) -> Original:
+    def named(*args: Any, **kwargs: Any) -> Any:
+        with within(f"model.{name}()"):
+            return method(*args, **kwargs)
+
+    return named
 
 
 def _get_weights(model: Any, original: Original) -> list[Any]:

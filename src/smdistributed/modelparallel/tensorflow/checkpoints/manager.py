@@ -23,6 +23,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.together import (
     CheckpointError,
     meet,
     together,
+    within,
 )
 from smdistributed.modelparallel.tensorflow.job.state import state
 
@@ -117,7 +118,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         counter = self._checkpoint.save_counter
         counter.assign_add(1)
         try:
-            return self._save(number if checkpoint_number is not None else int(counter))
+            with within("manager.save()"):
+                return self._save(number if checkpoint_number is not None else int(counter))
         except BaseException:
             counter.assign_sub(1)
             raise
@@ -156,12 +158,12 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             return None
         contents = Contents(self._checkpoint)
         if contents.has_model and not contents.is_decided:
-            restore(self._checkpoint, prefix, Part.BEFORE_THE_DECISION)
+            self._restore(prefix, Part.BEFORE_THE_DECISION)
             contents.model._smp_when_decided(
-                self, lambda: restore(self._checkpoint, prefix, Part.AT_THE_DECISION)
+                self, lambda: self._restore(prefix, Part.AT_THE_DECISION)
             )
         else:
-            restore(self._checkpoint, prefix, Part.ALL)
+            self._restore(prefix, Part.ALL)
         if given is None:
             self._latest_checkpoint = prefix
         if self._checkpoint_interval is not None:
@@ -195,6 +197,10 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             known = tf.train.get_checkpoint_state(self.directory)
             found = known.model_checkpoint_path if known else None
         return found
+
+    def _restore(self, prefix: str, part: tuple[type, ...]) -> None:
+        with within("manager.restore()"):
+            restore(self._checkpoint, prefix, part)
 
     def _save(self, number: int) -> str:
         prefix = f"{self._prefix}-{number}"

@@ -7,18 +7,24 @@ Source: our choice.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from smdistributed.dataparallel.exceptions import SMDDPPeerLost, SMDDPTimeoutError
+from smdistributed.dataparallel.exceptions import (
+    SMDDPMismatch,
+    SMDDPPeerLost,
+    SMDDPTimeoutError,
+)
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.run.errors import with_line
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
-__all__ = ["CheckpointError", "meet", "raise_as_on", "that_pickles", "together"]
+__all__ = ["CheckpointError", "meet", "raise_as_on", "that_pickles", "together", "within"]
 
 
 class CheckpointError(SMPError, ValueError):
@@ -49,6 +55,21 @@ def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
         except (SMDDPPeerLost, SMDDPTimeoutError) as error:
             raise type(error)(f"This rank {does}: {error}") from error
     return brought
+
+
+@contextlib.contextmanager
+def within(call: str) -> Iterator[None]:
+    """While it is open, errors about other ranks say what this one was doing.
+
+    Args:
+        call: the method, as a script calls it.
+    """
+    try:
+        yield
+    except (SMDDPMismatch, SMDDPPeerLost, SMDDPTimeoutError) as error:
+        if call in str(error):
+            raise
+        raise with_line(error, call) from None
 
 
 def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
