@@ -10,6 +10,7 @@
 
 #include "bindings/communicator_methods.h"
 #include "bindings/diagnosis_py.h"
+#include "engine/diagnostics/flight_record.h"
 #include "engine/group/registry.h"
 
 namespace smd::bindings {
@@ -80,6 +81,9 @@ void registerDiagnosis(nb::module_& module) {
              nb::call_guard<nb::gil_scoped_release>(),
              "Whether an operation of this process that is not complete reads or writes there.\n\n"
              "Sends and receives in which another thread blocks are not counted.");
+  module.def("set_uneven_batches_advice", &engine::setUnevenBatchesAdvice, nb::arg("advice"),
+             "What reports say to do about uneven batches, in words of the framework in use: the "
+             "end of\na sentence. The last call counts.");
 }
 
 }  // namespace smd::bindings

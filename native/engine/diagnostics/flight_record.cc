@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 
 namespace smd::engine {
@@ -13,6 +14,9 @@ namespace {
 constexpr std::size_t kEntriesOnWire = 6;
 constexpr std::size_t kRowsInTable = 8;
 constexpr std::size_t kShownBefore = 3;  // earlier operations in one line
+
+std::mutex adviceMutex;
+std::string unevenBatchesAdvice = "give all ranks equally many";
 
 // As it crosses the network, between hosts of one byte order (checked at bootstrap).
 struct WirePosition {
@@ -231,6 +235,11 @@ std::string positionTable(const std::vector<RankView>& ranks) {
   return text;
 }
 
+void setUnevenBatchesAdvice(const std::string& advice) {
+  const std::lock_guard lock(adviceMutex);
+  unevenBatchesAdvice = advice;
+}
+
 std::string likelyCause(const Signature& waiting, const std::vector<RankView>& missing) {
   // The surest first: one stopped rank explains why others are late as well.
   std::vector<const RankView*> stopped, silent, elsewhere, behind;
@@ -271,13 +280,15 @@ std::string likelyCause(const Signature& waiting, const std::vector<RankView>& m
            "order. Look for a branch that depends on the rank, and for groups that are used in "
            "different orders.";
   }
+  const std::lock_guard lock(adviceMutex);
   return rankNames(behind) + (behind.size() == 1 ? " is" : " are") +
          " inside no operation: either slow between two calls (data loading, a checkpoint, "
          "validation on one rank only), or through with " +
          (behind.size() == 1 ? "its" : "their") +
          " batches, if the ranks have uneven numbers of them. See what the process does (py-spy "
          "dump "
-         "--pid); for uneven batches use torch's Join context, or drop_last.";
+         "--pid); for uneven batches " +
+         unevenBatchesAdvice + ".";
 }
 
 std::string recordText(const GroupRecord& record) {

@@ -61,6 +61,10 @@ std::string positionTable(const std::vector<RankView>& ranks);
 // and what to do about it. One or two sentences.
 std::string likelyCause(const Signature& waiting, const std::vector<RankView>& missing);
 
+// What it says to do about uneven batches, in words of the framework in use: the end of a sentence.
+// Any thread; the last call counts.
+void setUnevenBatchesAdvice(const std::string& advice);
+
 // A flight record: the last operations of a group in this process, oldest first.
 struct GroupRecord {
   std::string group;

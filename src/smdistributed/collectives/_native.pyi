@@ -356,6 +356,12 @@ def is_in_use(address: int, nbytes: int) -> bool:
     Sends and receives in which another thread blocks are not counted.
     """
 
+def set_uneven_batches_advice(advice: str) -> None:
+    """
+    What reports say to do about uneven batches, in words of the framework in use: the end of
+    a sentence. The last call counts.
+    """
+
 def start_trace(capacity: int = 65536) -> None:
     """
     Records what the operations of this process do, up to ``capacity`` of them.

@@ -24,6 +24,7 @@ import numpy as np
 
 from smdistributed import collectives
 from smdistributed._common.log import get_logger
+from smdistributed.collectives import _native
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS, documented_errors
 from smdistributed.dataparallel.exceptions import (
     SMDDPAlreadyInitialized,
@@ -35,6 +36,7 @@ from smdistributed.dataparallel.tensorflow.groups import WORLD, Group, shown_ran
 from smdistributed.dataparallel.trace.session import session as trace_session
 
 __all__ = [
+    "UNEVEN_BATCHES",
     "close_group",
     "init",
     "is_initialized",
@@ -49,6 +51,9 @@ __all__ = [
 ]
 
 _GROUP_NAME = "default"
+
+UNEVEN_BATCHES = "give all ranks equally many: the same number of files, and drop_remainder=True"
+"""What reports of the engine say to do about these, in scripts of TensorFlow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +94,7 @@ def init() -> None:
                 "init() called more than once. smdistributed.dataparallel is already initialized."
             )
         trace_session.start_from_environment()
+        _native.set_uneven_batches_advice(UNEVEN_BATCHES)
         with documented_errors():
             communicator = collectives.init(name=_GROUP_NAME, errors=ENGINE_ERRORS)
         world = Group(tuple(range(communicator.world_size)), WORLD, communicator)

@@ -24,6 +24,7 @@ import threading
 import torch.distributed as dist
 
 from smdistributed._common.discovery import export_membership
+from smdistributed.collectives import _native
 from smdistributed.dataparallel.torch import (
     background,
     casts,  # noqa: F401 -- for its effect: Compression takes torch tensors
@@ -58,6 +59,7 @@ def register() -> None:
         shims.install()
         if dist.is_backend_available(BACKEND_NAME):
             return
+        _native.set_uneven_batches_advice("use torch's Join context, or drop_last")
         dist.Backend.register_backend(
             BACKEND_NAME, create_process_group, extended_api=True, devices=_DEVICES
         )

@@ -181,7 +181,7 @@ class Cause : public ::testing::Test {
 TEST_F(Cause, IsToldWithWhatToDo) {
   const Signature waiting = reduceOf(7);
   EXPECT_TRUE(contains(likelyCause(waiting, {view(1, idleAfter(6))}), "uneven numbers"));
-  EXPECT_TRUE(contains(likelyCause(waiting, {view(1, idleAfter(6))}), "Join"));
+  EXPECT_TRUE(contains(likelyCause(waiting, {view(1, idleAfter(6))}), "all ranks equally many."));
   EXPECT_TRUE(contains(likelyCause(waiting, {view(1, inside(5))}), "branch that depends on"));
   EXPECT_TRUE(contains(likelyCause(waiting, {view(1, inside(7))}), "in the same operation"));
   EXPECT_TRUE(contains(likelyCause(waiting, {view(1, idleAfter(6)), view(2, idleAfter(6), true)}),

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from smdistributed import collectives
-from smdistributed.collectives import Communicator
+from smdistributed.collectives import Communicator, _native
 from smdistributed.dataparallel.engine_errors import ENGINE_ERRORS, documented_errors
 from smdistributed.dataparallel.tensorflow.groups import Group
+from smdistributed.dataparallel.tensorflow.job import UNEVEN_BATCHES
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.job.agreement import (
@@ -72,6 +73,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         )
         return
     parameters = Config.parse(config, os.environ, "tensorflow")
+    _native.set_uneven_batches_advice(UNEVEN_BATCHES)
     with contextlib.ExitStack() as leaving:
         with documented_errors():
             world = collectives.init(name="smp", errors=ENGINE_ERRORS)
