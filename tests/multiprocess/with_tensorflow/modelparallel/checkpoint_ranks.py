@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -244,29 +245,39 @@ def check_killed_anywhere_it_leaves_the_one_before(rank: int, size: int) -> None
         kept.steps(1)
         one, two = kept.manager.save(), kept.manager.save()
         if rank == 0:
-            whole = {str(path): content(path) for path in (one, two)}
+            whole = {os.path.basename(each): content(each) for each in (one, two)}
             saved = folder.with_name("saved")
             shutil.copytree(folder, saved)
+            left = None
             for listed in ([one], [one, two]):
-                places = 0
-                while _killed_at(places, kept.manager, saved, listed, two):
-                    latest = tf.train.latest_checkpoint(str(folder))
-                    assert latest in (one, two), (places, latest)
-                    assert_same(content(latest), whole[latest])
-                    places += 4  # lines of the library
-                assert places > 80, places
+                seen = folder.with_name(f"seen-{len(listed)}")
+                _begin_with(kept.manager, saved, listed)
+                last = 0
+                for last in _states_while_saving(kept.manager, saved, two, seen):
+                    _require_whole(seen / str(last), whole)
+                    if list((seen / str(last)).glob(".*/*.index")):
+                        left = seen / str(last)
+                assert last > 6, last
                 assert tf.train.latest_checkpoint(str(folder)) == two
+                if "ALL_PLACES" in os.environ:
+                    _kill_at_places(kept.manager, saved, listed, two, whole)
+            assert left is not None
+            shutil.rmtree(folder)
+            shutil.copytree(left, folder)  # the next save removes what it has left
         smp.barrier()
         kept.manager.save()
+        smp.barrier()
         assert not list(folder.glob(".*"))
 
 
-def _killed_at(place: int, manager: Any, saved: Path, listed: list[str], path: str) -> bool:
-    """Saves in a process that is killed at a line of the library; whether it was.
+def _require_whole(folder: Path, whole: dict[str, Any]) -> None:
+    latest = tf.train.latest_checkpoint(str(folder))
+    assert latest is not None, folder
+    assert_same(content(latest), whole[os.path.basename(latest)])
 
-    The process is a copy of this one, where TensorFlow has no threads: what it would write is
-    there, and is copied.
-    """
+
+def _begin_with(manager: Any, saved: Path, listed: list[str]) -> None:
+    """Lets the folder of a manager have these checkpoints, and no more."""
     folder = Path(manager.directory)
     shutil.rmtree(folder)
     folder.mkdir()
@@ -275,26 +286,74 @@ def _killed_at(place: int, manager: Any, saved: Path, listed: list[str], path: s
             shutil.copy(each, folder)
     manager._maybe_delete = collections.OrderedDict.fromkeys(listed, 1.0)
     manager._tell(manager._maybe_delete)
+
+
+def _states_while_saving(manager: Any, saved: Path, path: str, seen: Path) -> Iterator[int]:
+    """Saves; gives numbers of copies of the folder as it was at each line of the library.
+
+    There a process that was killed would have left it so. What would be written is copied.
+    """
+    folder = Path(manager.directory)
+    known: list[Any] = []
+
+    def look() -> None:
+        state = sorted(
+            (str(each), each.stat().st_ino, each.stat().st_size) for each in folder.rglob("*")
+        )
+        if not known or state != known[-1]:
+            shutil.copytree(folder, seen / str(len(known)))
+            known.append(state)
+
+    sys.settrace(lambda frame, event, argument: _lines(frame, look))
+    try:
+        with mock.patch.object(files.tf.raw_ops, "SaveV2", _copying(saved / Path(path).name)):
+            manager._write(path, {})
+    finally:
+        sys.settrace(None)
+    yield from range(len(known))
+
+
+def _kill_at_places(
+    manager: Any, saved: Path, listed: list[str], path: str, whole: dict[str, Any]
+) -> None:
+    """The same by real kills, at every fourth line."""
+    places = 0
+    while _killed_at(places, manager, saved, listed, path):
+        _require_whole(Path(manager.directory), whole)
+        places += 4
+    assert places > 80, places
+
+
+def _killed_at(place: int, manager: Any, saved: Path, listed: list[str], path: str) -> bool:
+    """Saves in a process that is killed at a line of the library; whether it was.
+
+    The process is a copy of this one, where TensorFlow has no threads.
+    """
+    _begin_with(manager, saved, listed)
     child = os.fork()
     if child == 0:
         left = [place]
-        sys.settrace(lambda frame, event, argument: _lines(frame, left))
+
+        def count() -> None:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+
+        sys.settrace(lambda frame, event, argument: _lines(frame, count))
         with mock.patch.object(files.tf.raw_ops, "SaveV2", _copying(saved / Path(path).name)):
             manager._write(path, {})
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def _lines(frame: Any, left: list[int]) -> Any:
-    """Follows the lines of the modules that write."""
+def _lines(frame: Any, look: Callable[[], None]) -> Any:
+    """Calls something at each line of the modules that write."""
     if Path(frame.f_code.co_filename).name not in ("files.py", "atomic_files.py", "manager.py"):
         return None
 
     def line(frame: Any, event: str, argument: Any) -> Any:
         if event == "line":
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
+            look()
         return line
 
     return line

@@ -40,3 +40,11 @@ def test_all_optimizers_and_more_partitions(legacy_keras: str, folder: str) -> N
     CHECKS.require(plain, 2, [plain], **env)
     for ranks in (3, 4):
         CHECKS.require(other, ranks, [other], **env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def test_killed_at_many_places(legacy_keras: str, folder: str) -> None:
+    name = "check_killed_anywhere_it_leaves_the_one_before"
+    env = {"TF_USE_LEGACY_KERAS": legacy_keras, "TEST_FOLDER": folder + "/places"}
+    CHECKS.require(name, 2, [name], ALL_PLACES="1", **env)
