@@ -33,7 +33,7 @@ if LEGACY:
     OPTIMIZERS["legacy"] = lambda: tf.keras.optimizers.legacy.Adam(0.01)
 
 
-def model_of(base: type, width: int = 8, more: bool = False) -> Any:
+def model_of(base: type, width: int = 8, more: bool = False, listed: bool = False) -> Any:
     """A model with statistics that are no gradient's, and without a batch size of its own."""
 
     class Model(base):  # type: ignore[misc]
@@ -44,9 +44,13 @@ def model_of(base: type, width: int = 8, more: bool = False) -> Any:
             self.second = tf.keras.layers.Dense(8)
             self.more = tf.keras.layers.Dense(8) if more else None
             self.last = tf.keras.layers.Dense(3)
+            self.listed = [tf.keras.layers.Dense(8) for _ in range(2)] if listed else []
+            self.dropout = tf.keras.layers.Dropout(0.5) if listed else None  # has a state
 
         def call(self, x: Any, training: bool = False) -> Any:
             x = self.second(self.norm(self.first(x), training=training))
+            for each in self.listed:
+                x = self.dropout(each(x), training=training)
             return self.last(x if self.more is None else self.more(x))
 
     return Model()

@@ -235,16 +235,33 @@ class Contents:
             return self._local_slots.get(item)
         return None
 
-    def unwritten(self, whole: Whole) -> list[str]:
-        """Names of the model's variables that the object graph does not reach."""
+    def require_all_weights(self, whole: Whole) -> None:
+        """Fails if the model has weights that the object graph does not reach.
+
+        States of random generators, which Keras 3 does not reach anywhere, are no weights.
+
+        Raises:
+            CheckpointError: it has; names the first.
+        """
         if not self.has_model:
-            return []
+            return
         reached = {each.item.place for each in whole.entries if isinstance(each.item, OfModel)}
-        return [
+        with self.model._smp_private.showing_all():
+            weights = {id(raw(each)) for each in self.model.weights}
+        lost = [
             str(getattr(each, "path", each.name))
             for place, each in enumerate(self.variables)
-            if place not in reached
+            if place not in reached and id(raw(each)) in weights
         ]
+        if lost:
+            raise CheckpointError(
+                f"tf.train.Checkpoint does not reach {len(lost)} variables of the model, {lost[0]}"
+                " first, so a checkpoint would lack them; expected all of them. Keras 3 has names"
+                " there for layers that are attributes, and none for those in lists and"
+                " dictionaries. Give each of these an attribute, too: for i, layer in"
+                ' enumerate(self.blocks): setattr(self, f"block{i}", layer). Or call'
+                ' model.save_weights("name.weights.h5").'
+            )
 
     def _spans_ranks(self) -> bool:
         if self._is_cut or state.job.config.partitions > 1:

@@ -151,6 +151,8 @@ class _Restoring:
     def _compare(self, survey: Survey) -> _Found:
         reader = self._open()
         whole = self._contents.whole(survey)
+        if self._is_strict:
+            self._contents.require_all_weights(whole)
         matched = match(whole.graph, reader.graph)
         begun: dict[str, list[int] | None] = {}
         idle = [path for path, places in survey.items() if places is None]

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.tensorflow.checkpoints.contents import (
@@ -72,7 +71,7 @@ def gather(checkpoint: Any, call: str) -> Tensors | None:
 
     def ask() -> tuple[Whole, Requests]:
         whole = contents.whole(survey)
-        _warn_of(contents.unwritten(whole))
+        contents.require_all_weights(whole)
         return whole, requests_for([each.item for each in whole.entries], contents, surveys)
 
     whole, came = fetch(contents, ask)
@@ -207,15 +206,3 @@ def _collected(
                 tensors[key] = tensor_in(value)
     tensors[GRAPH_KEY] = {"": tf.constant(whole.graph.SerializeToString())}
     return tensors
-
-
-def _warn_of(unwritten: Sequence[str]) -> None:
-    if unwritten:
-        get_logger().warning(
-            "tf.train.Checkpoint does not reach %d variables of the model, %s first, so they are"
-            " not saved: Keras 3 tracks layers that are attributes, and none in lists and"
-            " dictionaries. Give each layer an attribute of its own (setattr(self, f'block{i}',"
-            " layer)), or save with model.save_weights().",
-            len(unwritten),
-            unwritten[0],
-        )
