@@ -223,22 +223,19 @@ class Preparing:
         everyone = self._agree("looks at the whole loss of", whole)
         is_known = whole is not None and all(theirs == whole for theirs in everyone)
 
-        def require() -> None:
-            mine = self._mine(self._terms(traced))
-            if is_known:
-                is_right = mine == self._mine(whole or [])
-            else:
-                is_right = all(len(term.owners) == 1 for terms in mine for term in terms)
-            if not is_right:
-                raise ValueError(
-                    f"step {self._name}: its loss has terms over model.trainable_variables, which"
-                    " are not those that it has in one process, where the list has the variables of"
-                    " all ranks; expected a term for each variable that depends on no other, nor on"
-                    " the length of the list, nor on places in it, and the terms added up, and"
-                    " scaled by numbers. Use regularizers of layers, and sum(model.losses)."
-                )
-
-        self._on_this_rank(require)
+        mine = self._mine(self._terms(traced))
+        if is_known:
+            is_right = mine == self._mine(whole or [])
+        else:
+            is_right = all(len(term.owners) == 1 for terms in mine for term in terms)
+        if not is_right:
+            raise ValueError(
+                f"step {self._name}: its loss has terms over model.trainable_variables, which"
+                " are not those that it has in one process, where the list has the variables of"
+                " all ranks; expected a term for each variable that depends on no other, nor on"
+                " the length of the list, nor on places in it, and the terms added up, and"
+                " scaled by numbers. Use regularizers of layers, and sum(model.losses)."
+            )
 
     def _mine(self, terms: Sequence[Sequence[_Term]]) -> list[list[_Term]]:
         """Those with variables of this rank."""
