@@ -19,6 +19,7 @@ TABLE = ROOM / "remedies/requirements.py"
 ATTRIBUTES = {
     "_add_control_dependencies": "of a FuncGraph: branches and loops run what has effects",
     "_attached_dependencies": "a tf.train.Checkpoint's, on which nothing else may depend",
+    "_built": "an optimizer's, and a random generator's, of tf-keras",
     "_call_has_training_arg": "a layer's",
     "_checkpoint": "a tf.train.CheckpointManager's; of BackupAndRestore",
     "_checkpoint_interval": "a tf.train.CheckpointManager's",
