@@ -259,6 +259,16 @@ def check_a_disk_that_takes_nothing_is_named(rank: int, size: int) -> None:
         blocked = smp.CheckpointManager(kept.checkpoint, folder / "checkpoint" / "below")
         text = raised(OSError, blocked.save)
         assert "checkpoint/below cannot be made" in text, text
+        assert "smddprun --paths" in text, text
+        # Where not even root may make a file, or a directory.
+        read_only = smp.CheckpointManager(kept.checkpoint, "/sys")
+        text = raised(OSError, read_only.save)
+        assert "/sys/ckpt-3 could not be written: " in text, text
+        assert "Check its permissions and its disk" in text, text
+        below = smp.CheckpointManager(kept.checkpoint, "/sys/checkpoints")
+        text = raised(OSError, below.save)
+        assert "/sys/checkpoints cannot be made: " in text, text
+        assert kept.manager.latest_checkpoint == str(folder / "ckpt-2")
 
 
 def check_killed_anywhere_it_leaves_the_one_before(rank: int, size: int) -> None:
