@@ -22,6 +22,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 30
 FAULTS_ARGS ?=
+# E.g. `make failures-tf N=5 FAILURES_ARGS='--minutes 60'`.
+FAILURES_ARGS ?=
 # E.g. `make architectures ARCHITECTURES_ARGS='--only mixtral t5'`.
 ARCHITECTURES_ARGS ?=
 # E.g. `make keras-models KERAS_MODELS_ARGS='--only unet --partitions 2'`.
@@ -134,6 +136,10 @@ test-processors: env deepspeed-helper  ## run the Python tests as on each lesser
 .PHONY: stress
 stress: env deepspeed-helper  ## run TEST=path::name N=100 times beside BUSY=4 busy processes, to find what fails seldom
 	@$(BIN)/python -m pytest --no-second-run --timeout 0 --repeat $(N) --busy $(BUSY) $(PYTEST_ARGS) "$(TEST)"
+
+.PHONY: failures-tf
+failures-tf: env  ## run the tests of what fails in TensorFlow's model parallelism N=20 times: is anything left?
+	@$(BIN)/python -m tests.soak.failures --rounds $(if $(filter file,$(origin N)),20,$(N)) $(FAILURES_ARGS)
 
 .PHONY: test-native
 test-native: env  ## run the C++ tests only
