@@ -17,8 +17,10 @@ from smdistributed.modelparallel.report.expectation import (
     Expected,
     expect,
     expect_again,
+    expect_of_graph,
     visits,
 )
+from smdistributed.modelparallel.report.segments import lists_of
 from smdistributed.modelparallel.report.words import Words, seconds_text, words_of
 
 __all__ = ["Measured", "Move", "advise", "better_moves", "enough_microbatches"]
@@ -69,7 +71,11 @@ def advise(
         expected: of these.
         measured: None where nothing was.
     """
-    others = [*_about_bubble(settings, expected), *_about_overhead(expected, measured)]
+    others = [
+        *_about_bubble(settings, expected),
+        *_about_order(settings, expected),
+        *_about_overhead(expected, measured),
+    ]
     others.sort(key=lambda pair: -pair[0])
     found = [*_about_balance(settings, rows, expected), *(text for _, text in others)]
     if found:
@@ -285,6 +291,27 @@ def _enough_active(settings: Settings, expected: Expected) -> tuple[int, float] 
         if step_s <= best * 1.01:
             return bound, 1 - step_s / expected.step_s
     return None
+
+
+# --- the order of segments ---
+
+
+def _about_order(settings: Settings, expected: Expected) -> list[tuple[float, str]]:
+    """What the lists cost, as they follow from guesses."""
+    if not expected.graph:
+        return []
+    lists = lists_of(expected.graph, settings)
+    after = expect_of_graph(expected.graph, expected.guesses, lists, settings)
+    gain = 1 - after.step_s / expected.step_s if expected.step_s else 0.0
+    if gain < _LEAST_GAIN:
+        return []
+    text = (
+        f"The order in which ranks run segments costs {gain:.0%} of a step: it is decided from"
+        " guesses of their times before the first step, and with the measured ones a step would"
+        f" take {seconds_text(after.step_s)}. Other numbers of microbatches, and of"
+        " active_microbatches, lead to other orders."
+    )
+    return [(gain, text)]
 
 
 # --- what computing does not explain ---

@@ -180,6 +180,27 @@ def test_the_lists_that_ran_count_and_not_the_best_ones() -> None:
         play(_graph(SECONDS), ((("B2@0", 0), ("F0@0", 0)), programs[1].turns), 2)
 
 
+def test_what_a_bad_order_costs_is_said() -> None:
+    settings = _settings(2)
+    records = [
+        dataclasses.replace(
+            record, programs=(dataclasses.replace(record.programs[0], turns=turns),)
+        )
+        for record, turns in zip(
+            _records(settings),
+            (
+                (("F0@0", 0), ("B2@0", 0), ("F0@0", 1), ("B2@0", 1)),
+                (("F1@1", 0), ("B1@1", 0), ("F1@1", 1), ("B1@1", 1)),
+            ),
+            strict=True,
+        )
+    ]
+    said = report_of_records(records).advice
+    assert any("The order in which ranks run segments costs" in text for text in said), said
+    said = report_of_records(_records(settings)).advice
+    assert not any("The order in which" in text for text in said), said
+
+
 def test_a_rank_waits_for_room_where_nothing_comes_back() -> None:
     graph = (
         Segment("F0@0", 0, Phase.FORWARD, (), 1.0),
