@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +25,10 @@ from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.report.cli import main as smpreport
 from smdistributed.modelparallel.report.document import Report, read_report
+from smdistributed.modelparallel.report.records import read_rank_record
 from smdistributed.modelparallel.report.timeline import timelines
+from smdistributed.modelparallel.tensorflow.reporting import report as reporting
+from smdistributed.modelparallel.tensorflow.step import pipeline as pipelines
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
@@ -264,6 +268,36 @@ def check_recording_on_one_rank_alone(rank: int, size: int) -> None:
     text = raised(RuntimeError, smp.report)
     assert "recorded on every rank" in text, text
     smp.reset()
+
+
+def check_the_environment_asks(rank: int, size: int) -> None:
+    folder = Path(os.environ["TEST_FOLDER"]) / "runs"
+    with (
+        mock.patch.dict(os.environ, {"SMP_REPORT": str(folder / "report.json")}),
+        mock.patch.object(reporting.atexit, "register") as register,
+        mock.patch.object(pipelines, "_when_made", []),
+    ):
+        reporting.start_from_environment()
+        write, pid = register.call_args.args
+        _, train = _job([0, 0, 1, 1], size)
+        for _ in range(3):
+            train(BATCH)
+        with smp.recording():  # which the variable does not forbid
+            train(BATCH)
+        assert len(smp.report().records[0].steps) == 1
+        train(BATCH)
+        smp.reset()
+        write(pid)
+        smp.init({"partitions": size, "microbatches": MICROBATCHES})
+        smp.barrier()
+        files = [str(folder / f"report.{each}.json") for each in range(size)]
+        if rank == 0:
+            assert smpreport(files) == 0
+        own = read_rank_record(files[rank])
+        assert [step.number for step in own.steps] == [2, 3, 5]
+        assert own.memory is not None
+        assert own.memory.parameters > 0
+        smp.reset()
 
 
 def check_a_plan_needs_one_process(rank: int, size: int) -> None:

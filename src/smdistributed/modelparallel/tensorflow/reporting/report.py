@@ -54,11 +54,12 @@ class _Recording:
 
     Attributes:
         job: whose steps are recorded.
-        record: what was known when the job ended; None before.
+        keeping: what ends the recording when nobody has it any longer.
     """
 
-    def __init__(self, job: Job, steps: deque[StepRecord]) -> None:
+    def __init__(self, job: Job, steps: deque[StepRecord], keeping: Any = None) -> None:
         self.job = job
+        self.keeping = keeping
         self._steps = steps
         self._kept: RankRecord | None = None
 
@@ -184,12 +185,11 @@ def start_from_environment() -> None:
         global _recording
         if not pipeline.job.has_pipeline:
             return
-        records = contextlib.ExitStack()  # never closed: a recording of the script's interrupts it
-        steps = records.enter_context(pipeline.driver.recording(MOST_STEPS))
-        found = _Recording(pipeline.job, steps)
-        begun[:] = [found]
-        _recording = _recording or found
-        state.call_at_reset(found.keep)
+        keeping = contextlib.ExitStack()  # open to the end; one of the script's interrupts it
+        steps = keeping.enter_context(pipeline.driver.recording(MOST_STEPS))
+        _recording = _Recording(pipeline.job, steps, keeping)
+        begun[:] = [_recording]
+        state.call_at_reset(_recording.keep)
 
     call_with_each_pipeline(begin)
     atexit.register(lambda pid: write_at_exit(path, pid, _record_of(begun)), os.getpid())
