@@ -20,7 +20,7 @@ from models import Block, loss_of
 
 __all__ = ["train"]
 
-WIDTH, LENGTH, SEQUENCES, VOCABULARY, BLOCKS = 256, 128, 2, 16384, 8
+WIDTH, LENGTH, SEQUENCES, VOCABULARY, BLOCKS = 256, 64, 2, 16384, 8
 MICROBATCHES = 8
 _layers = tf.keras.layers
 
@@ -68,9 +68,9 @@ def train(places: Mapping[str, int]) -> Report:
             found = [each.accumulate() for each in gradients]
             optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
 
-    steps(2)
+    steps(1)
     with smp.recording():
-        steps(8)
+        steps(6)
     report = smp.report()
     smp.reset()
     return report
