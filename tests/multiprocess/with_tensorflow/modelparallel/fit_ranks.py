@@ -177,6 +177,8 @@ def check_fit_is_as_plain_keras(rank: int, size: int) -> None:
         require_as(model, reference, found.history, expected.history)
 
         arguments = {"batch_size": BATCH, "verbose": 0, "class_weight": {0: 2.0, 1: 0.5, 2: 1.0}}
+        # Batches of 5, 5 and 1, whose sizes fit does not know before it has them.
+        arguments["validation_data"] = tf.data.Dataset.from_tensor_slices((X[:11], Y[:11])).batch(5)
         expected = reference.fit(X, Y, shuffle=False, **arguments)
         found = model.fit(X, Y, shuffle=False, **arguments)
         require_as(model, reference, found.history, expected.history)
@@ -239,6 +241,12 @@ def check_what_fit_refuses(rank: int, size: int) -> None:
         model.compile("sgd", tf.keras.losses.MeanSquaredError(reduction="sum"))
         text = refused(ValueError, X, X[:, :3], batch_size=BATCH)
         assert "is not averaged over a batch" in text, text
+        if hasattr(model, "_loss_tracker"):  # Keras 3 alone has it
+            loss = tf.keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+            model.compile("sgd", loss)
+            weights = WEIGHTS[:BATCH]
+            text = refused(ValueError, X[:BATCH], X[:BATCH, :3], sample_weight=weights)
+            assert "divided by the sum of a batch's sample weights" in text, text
         compiled(model, jit_compile=True, experimental_run_tf_function=False)  # the old argument
         assert not model.jit_compile
         text = str(refused(Exception, X[: 8 if rank == 0 else 16], Y[: 8 if rank == 0 else 16]))

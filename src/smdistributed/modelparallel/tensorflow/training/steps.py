@@ -128,7 +128,7 @@ def _training_step(model: Any) -> Any:
         outputs = model(x, **training)
         _require_metrics_outside(model)
         loss = model.compute_loss(x, y, outputs, sample_weight)
-        gradients = _gradients_of(model, y, loss)
+        gradients = _gradients_of(model, y, loss, sample_weight)
         return loss, outputs, _masks_of(outputs), gradients
 
     train_step.__qualname__ = f"{type(model).__name__}.train_step"
@@ -136,11 +136,11 @@ def _training_step(model: Any) -> Any:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _gradients_of(model: Any, y: Any, loss: Any) -> list[Any]:
+def _gradients_of(model: Any, y: Any, loss: Any, sample_weight: Any) -> list[Any]:
     """Of this rank's variables; of the scaled loss, if the optimizer scales."""
     if IS_LEGACY:
         model._validate_target_and_loss(y, loss)
-    _require_mean(model, loss)
+    _require_mean(model, loss, sample_weight)
     optimizer = model.optimizer
     if hasattr(optimizer, "get_scaled_loss"):
         loss = optimizer.get_scaled_loss(loss)
@@ -150,12 +150,21 @@ def _gradients_of(model: Any, y: Any, loss: Any) -> list[Any]:
     return gradients_in_step(loss, variables) if variables else []
 
 
-def _require_mean(model: Any, loss: Any) -> None:
+def _require_mean(model: Any, loss: Any, sample_weight: Any) -> None:
     """A sum over a microbatch, averaged over microbatches, would be a part of that of the batch."""
     count = state.job.config.microbatches
     if count == 1:
         return
-    sums = [name for name, reduction in _reductions(model) if reduction in ("sum", "none", None)]
+    reductions = _reductions(model)
+    weighted = [name for name, reduction in reductions if reduction == "mean_with_sample_weight"]
+    if weighted and sample_weight is not None:
+        raise ValueError(
+            f"fit(): the loss {weighted[0]} is divided by the sum of a batch's sample weights"
+            f" (mean_with_sample_weight), and {count} microbatches, whose sums differ, make one;"
+            " expected a mean over rows. Use reduction='sum_over_batch_size', with sample_weight or"
+            " class_weight scaled so that its mean is 1."
+        )
+    sums = [name for name, reduction in reductions if reduction in ("sum", "none", None)]
     if not sums and loss.shape.rank in (0, None):
         return
     what = f"the loss {sums[0]} is not averaged over a batch" if sums else (
