@@ -116,8 +116,10 @@ class Reader:
         ]
         # Also by a call of `tf.gradients` that nobody has told of.
         self.is_gradient = [
-            told or original is not None
-            for told, original in zip(trace.gradients, self.originals, strict=True)
+            told or (original is not None and not own)
+            for told, original, own in zip(
+                trace.gradients, self.originals, trace.own_gradients, strict=True
+            )
         ]
 
         reading_only: set[str] | None = None

@@ -32,8 +32,10 @@ class Trace:
         result: what the body returned; tensors in it are of the graph.
         labels: by operation, where it was made; None: outside of the model.
         gradients: by operation, whether it was made by taking gradients.
+        own_gradients: by operation, whether it was made by taking those that are this rank's alone.
         collector: knows the layers of the labels.
         gradient_ranges: of operations, while it is traced.
+        own_ranges: of those that take this rank's own gradients, likewise.
         losses: tensors of the graph whose gradients were taken.
         elsewhere: gradients with respect to variables of other ranks, which the body asked for.
         has_called_model: whether the body did.
@@ -47,8 +49,10 @@ class Trace:
     result: Any = None
     labels: list[Label | None] = dataclasses.field(default_factory=list)
     gradients: list[bool] = dataclasses.field(default_factory=list)
+    own_gradients: list[bool] = dataclasses.field(default_factory=list)
     collector: Labels | None = None
     gradient_ranges: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    own_ranges: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     losses: list[Any] = dataclasses.field(default_factory=list)
     elsewhere: list[Any] = dataclasses.field(default_factory=list)
     has_called_model: bool = False
@@ -108,16 +112,29 @@ def trace_step(
                 _tracing.trace = None
     count = graph.version
     trace.labels = collector.of_operations(count)
-    trace.gradients = [False] * count
-    for begin, end in trace.gradient_ranges:
-        trace.gradients[begin:end] = [True] * (end - begin)
+    trace.gradients = _in_ranges(trace.gradient_ranges, count)
+    trace.own_gradients = _in_ranges(trace.own_ranges, count)
     return trace
 
 
-def taking_gradients(trace: Trace, take: Callable[[], Any]) -> Any:
-    """Calls a function that takes gradients; what it adds to the graph counts as such."""
+def taking_gradients(trace: Trace, take: Callable[[], Any], *, is_own: bool = False) -> Any:
+    """Calls a function that takes gradients; what it adds to the graph counts as such.
+
+    Args:
+        trace: the step that is traced now.
+        take: the function.
+        is_own: what it adds is this rank's alone, and does not count.
+    """
     begin = trace.graph.version
     try:
         return take()
     finally:
-        trace.gradient_ranges.append((begin, trace.graph.version))
+        ranges = trace.own_ranges if is_own else trace.gradient_ranges
+        ranges.append((begin, trace.graph.version))
+
+
+def _in_ranges(ranges: list[tuple[int, int]], count: int) -> list[bool]:
+    found = [False] * count
+    for begin, end in ranges:
+        found[begin:end] = [True] * (end - begin)
+    return found

@@ -89,7 +89,7 @@ def gradients_of_all(
         return gradients
     own = divided.own()
     trace.own_terms.append(own)
-    return _with_own(gradients, divided, own, wanted, options)
+    return _with_own(trace, gradients, divided, own, wanted, options)
 
 
 def _divided(trace: Trace, losses: Sequence[tf.Tensor], options: dict[str, Any]) -> Terms | None:
@@ -103,6 +103,7 @@ def _divided(trace: Trace, losses: Sequence[tf.Tensor], options: dict[str, Any])
 
 
 def _with_own(
+    trace: Trace,
     gradients: Sequence[Any],
     terms: Terms,
     own: Sequence[tf.Tensor],
@@ -117,7 +118,7 @@ def _with_own(
     if not own:
         return list(gradients)
     options = {key: option for key, option in options.items() if key != "grad_ys"}
-    found = tf.gradients(own, list(wanted), **options)
+    found = taking_gradients(trace, lambda: tf.gradients(own, list(wanted), **options), is_own=True)
     for each, gradient in zip(wanted, found, strict=True):
         if gradient is not None and terms.is_shared(each):
             raise ValueError(
