@@ -12,11 +12,13 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.graph import reading
 from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 K = tf.keras
@@ -424,6 +426,21 @@ def check_losses_with_terms_over_variables(cut: Cut, whole: Whole) -> None:
     text = raised(Exception, refused, IDS, LABELS)
     assert "ranks of one replica have traced different steps" in text
     assert "as model.trainable_variables does: terms over these may be added" in text
+
+
+def check_the_penalty_of_the_guide(cut: Cut, whole: Whole) -> None:
+    """Over the model's variables alone, where these are too large to be made again unasked."""
+    optimizer = K.optimizers.SGD(0.1)
+
+    @smp.step
+    def gradients(x: Any, y: Any) -> Any:
+        variables = cut.model.trainable_variables
+        loss = loss_of(cut.model(x), y, 1.0) + 1e-4 * sum(tf.nn.l2_loss(v) for v in variables)
+        return optimizer.get_gradients(loss, variables), loss
+
+    with mock.patch.object(reading, "_SMALL", 1):
+        found, _ = gradients(IDS, LABELS)
+    assert len(found) == len(cut.model.trainable_variables)
 
 
 def check_mixed_precision(cut: Cut, whole: Whole) -> None:
