@@ -48,6 +48,25 @@ def steps_table(records: list[dict[str, Any]], cores: int) -> str:
     return page_parts.table(header, lines)
 
 
+def hybrid_table(records: list[dict[str, Any]]) -> str:
+    """Two replicas of two partitions, the pipeline alone, and what the exchange takes."""
+    lines = []
+    for record in records:
+        times = record["median_ms"]
+        lines.append(
+            [
+                SHAPES[record["shape"]],
+                str(record["microbatches"]),
+                *(f"{times[name]:.1f}" for name in ("replicas", "pipeline", "without")),
+                f"{times['exchange']:.2f}",
+                *(_ratio(record[f"time_against_{name}"]) for name in ("pipeline", "without")),
+            ]
+        )
+    header = ["Model", "Microbatches of a replica", "2 x 2, ms", "Pipeline alone, ms"]
+    header += ["Without exchange, ms", "Exchange alone, ms", "2 x 2 / pipeline", "2 x 2 / without"]
+    return page_parts.table(header, lines)
+
+
 def _ratio(figures: dict[str, float]) -> str:
     return f"{figures['median']:.2f} ({figures['p10']:.2f} – {figures['p90']:.2f})"
 
@@ -93,6 +112,16 @@ there is no ideal.
 ## A step, taken apart
 
 {parts_table(content["results"])}"""
+    if content.get("hybrid"):
+        text += f"""
+## Replicas
+
+Two replicas of two partitions beside one pipeline of two ranks, which has the same two processors,
+the same global batch, and microbatches of the same size. The replicas end a step with the mean of
+their gradients (`hvd.allreduce`). Beside that the step without this exchange, and the exchange
+without a step.
+
+{hybrid_table(content["hybrid"])}"""
     if content["memory"]:
         lines = [
             [

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures pipelines of TensorFlow: overlap, steps beside one process, memory. See README.md."""
+"""Measures pipelines of TensorFlow: overlap, steps, replicas, memory. See README.md."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))  # for `common`
 from common.child_processes import figures_of_ranks
 from common.command_line import add_names, rank_counts
 from common.result_files import ResultFile
+from hybrid import HYBRID_CASES, hybrid_of, print_hybrid
 from steps import ACTIVE, CASES, memory_of, print_steps, steps_of
 
 HERE = Path(__file__).resolve().parent
 ALONE = ("overlap", "empty", "first-call")
-PARTS = (*ALONE, "steps", "memory")
+PARTS = (*ALONE, "steps", "hybrid", "memory")
 
 
 def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -38,6 +39,15 @@ def _all_steps(options: argparse.Namespace) -> list[dict[str, Any]]:
             for microbatches in options.steps_microbatches or microbatch_counts:
                 found.append(steps_of(shape, ranks, microbatches, options))
                 print_steps(found[-1])
+    return found
+
+
+def _all_hybrid(options: argparse.Namespace) -> list[dict[str, Any]]:
+    found = []
+    for shape in (each for each in options.shapes if each in HYBRID_CASES):
+        for microbatches in HYBRID_CASES[shape]:
+            found.append(hybrid_of(shape, microbatches, options))
+            print_hybrid(found[-1])
     return found
 
 
@@ -87,6 +97,7 @@ def main() -> int:
         print(_shown(results[-1]), flush=True)
     content: dict[str, Any] = {"rounds": options.rounds, "results": results}
     content["steps"] = _all_steps(options) if "steps" in options.parts else []
+    content["hybrid"] = _all_hybrid(options) if "hybrid" in options.parts else []
     content["memory"] = [memory_of(each) for each in ACTIVE if "memory" in options.parts]
     file.write(**content)
     print(f"results: {file.name}")

@@ -3,6 +3,7 @@
 """One rank of a job that trains a GPT when it is asked to; see `steps.py`.
 
 With several ranks: over a pipeline, and the stages alone. With one: plain Keras, the whole batch.
+With replicas (see `hybrid.py`): over pipelines that average their gradients, or do not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tensorflow as tf
 from common.on_request import answer_requests
 from models import SHAPES, Gpt, Stage, WholeGpt, batch_of, loss_of
 
+import smdistributed.compat.horovod.tensorflow as hvd
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
@@ -32,9 +34,15 @@ def main() -> None:
     """Answers requests, or prints how much memory steps take."""
     options = _parse()
     ranks = int(os.environ["WORLD_SIZE"])
+    if options.cores:  # before there are threads, which inherit it
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
-    parameters = {"partitions": ranks, "microbatches": options.microbatches}
+    parameters: dict[str, Any] = {
+        "partitions": ranks // options.replicas,
+        "microbatches": options.microbatches,
+        "horovod": options.replicas > 1,
+    }
     if options.active:
         parameters["active_microbatches"] = options.active
     smp.init({**parameters, "auto_partition": False, "default_partition": 0})
@@ -45,25 +53,29 @@ def main() -> None:
 
 
 def _answer(options: argparse.Namespace, ranks: int) -> None:
-    shape = SHAPES[options.shape]
     begin = time.perf_counter()
-    step = _pipeline_step(options) if ranks > 1 else _whole_step(options)
-    loss = step()
+    measures = _pipeline_measures(options) if ranks > 1 else {"step": _whole_step(options)}
+    loss = measures["step"]()
     first_s = time.perf_counter() - begin
-    measures = {"step": step}
-    if ranks > 1:
-        measures["stage"] = Stage(shape, smp.mp_rank(), ranks).work
+    if ranks > 1 and options.replicas == 1:
+        measures["stage"] = Stage(SHAPES[options.shape], smp.mp_rank(), ranks).work
     for work in measures.values():
         for _ in range(WARM_UP):
             work()
-    answers = {name: _seconds(work, slowest=name == "step") for name, work in measures.items()}
-    answers["ideal"] = lambda count: _ideal(answers["stage"], count, options.microbatches)
+    answers = {name: _seconds(work, slowest=name != "stage") for name, work in measures.items()}
+    if "stage" in answers:
+        answers["ideal"] = lambda count: _ideal(answers["stage"], count, options.microbatches)
     greeting = json.dumps({"loss": loss, "first_s": first_s})
     is_first = smp.rank() == 0
     answer_requests(options.socket, is_first, _tell, answers, greeting)
 
 
-def _pipeline_step(options: argparse.Namespace) -> Callable[[], float]:
+def _pipeline_measures(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """A step, forward and backward, which replicas do on their parts of the batch.
+
+    With replicas it ends with the mean of their gradients; beside it the step without that
+    (`without`), and that without a step (`exchange`).
+    """
     shape = SHAPES[options.shape]
     tf.keras.utils.set_random_seed(1)
     model = Gpt(shape)
@@ -75,12 +87,30 @@ def _pipeline_step(options: argparse.Namespace) -> Callable[[], float]:
         return loss, optimizer.get_gradients(loss, model.trainable_variables)
 
     @tf.function
-    def step(tokens: Any, targets: Any) -> Any:
+    def without(tokens: Any, targets: Any) -> Any:
         loss, gradients = train(tokens, targets)
         return loss.reduce_mean(), [each.accumulate() for each in gradients]
 
-    batch = batch_of(shape, options.microbatches)
-    return lambda: float(step(*batch)[0])
+    whole = batch_of(shape, options.microbatches * options.replicas)
+    batch = [tf.split(each, options.replicas)[smp.dp_rank()] for each in whole]
+    if options.replicas == 1:
+        return {"step": lambda: float(without(*batch)[0])}
+
+    @tf.function
+    def step(tokens: Any, targets: Any) -> Any:
+        loss, gradients = train(tokens, targets)
+        return hvd.allreduce(loss.reduce_mean()), [hvd.allreduce(g.accumulate()) for g in gradients]
+
+    @tf.function
+    def exchange(loss: Any, gradients: Any) -> Any:
+        return hvd.allreduce(loss), [hvd.allreduce(each) for each in gradients]
+
+    results = without(*batch)
+    return {
+        "step": lambda: float(step(*batch)[0]),
+        "without": lambda: float(without(*batch)[0]),
+        "exchange": lambda: float(exchange(*results)[0]),
+    }
 
 
 def _whole_step(options: argparse.Namespace) -> Callable[[], float]:
@@ -127,7 +157,7 @@ def _tell(request: list[int]) -> list[int]:
 
 def _print_memory(options: argparse.Namespace) -> None:
     """What each rank holds for backward passes at the peak of a step, as counted."""
-    step = _pipeline_step(options)
+    step = _pipeline_measures(options)["step"]
     step()
     with current_pipeline("a benchmark").driver.recording() as records:
         step()
@@ -143,6 +173,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--shape", required=True)
     parser.add_argument("--microbatches", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--cores", type=int, help="all ranks share the first so many")
     parser.add_argument("--active", type=int)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--socket")
