@@ -221,6 +221,23 @@ def _check_that_rows_are_shuffled_alike(model: Any) -> None:
     assert len({round(each, 5) for one in losses for each in one}) > 4, losses
 
 
+def check_that_a_rank_may_have_nothing_to_train(rank: int, size: int) -> None:
+    """All layers that rank 0 has are frozen between two compiles."""
+    with models(size) as (model, reference):
+        arguments = {"batch_size": BATCH, "verbose": 0, "shuffle": False}
+        for each in (model, reference):
+            each.fit(X[:BATCH], Y[:BATCH], **arguments)
+        here = [not is_elsewhere(layer.weights[0]) for layer in model.layers]
+        frozen = smp.allgather(here, smp.MP_GROUP)[0]
+        for each in (model, reference):
+            for layer, is_frozen in zip(each.layers, frozen, strict=True):
+                layer.trainable = not is_frozen
+            compiled(each)
+        assert bool(model.trainable_variables) == (rank != 0)
+        found, expected = (each.fit(X, Y, **arguments) for each in (model, reference))
+        require_as(model, reference, found.history, expected.history)
+
+
 def check_what_fit_refuses(rank: int, size: int) -> None:
     with models(size) as (model, _):
 

@@ -146,8 +146,9 @@ def _gradients_of(model: Any, y: Any, loss: Any, sample_weight: Any) -> list[Any
         loss = optimizer.get_scaled_loss(loss)
     elif hasattr(optimizer, "scale_loss"):
         loss = optimizer.scale_loss(loss)
-    variables = list(model.trainable_variables)
-    return gradients_in_step(loss, variables) if variables else []
+    # Also on a rank without variables (those of its layers may be frozen): all trace the same.
+    gradients: list[Any] = gradients_in_step(loss, list(model.trainable_variables))
+    return gradients
 
 
 def _require_mean(model: Any, loss: Any, sample_weight: Any) -> None:
