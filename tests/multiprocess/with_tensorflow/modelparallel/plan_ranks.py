@@ -117,7 +117,7 @@ def check_replicas_have_reports_of_their_own(rank: int, size: int) -> None:
     assert report.settings.partitions == 2
     assert report.measured is not None
     assert report.measured.num_steps == 2
-    everyone = smp.allgather((report.ranks, str(report)))
+    everyone = smp.allgather((report.ranks, str(report)), smp.WORLD)
     assert len(set(everyone)) == 2, everyone
     path = Path(os.environ["TEST_FOLDER"]) / f"report.{rank}.json"
     write_rank_record(path, report.records[smp.pp_rank()])
