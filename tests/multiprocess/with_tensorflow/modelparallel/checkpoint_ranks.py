@@ -165,6 +165,18 @@ def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:
         assert_same(kept.values(), before)
 
 
+def check_an_iterator_goes_on(rank: int, size: int) -> None:
+    smp.init({"partitions": size})
+    batches = iter(tf.data.Dataset.range(9))
+    folder = shared_folder("iterator")
+    manager = smp.CheckpointManager(tf.train.Checkpoint(batches=batches), folder)
+    assert int(next(batches)) == 0
+    path = manager.save()
+    assert [int(next(batches)) for _ in range(3)] == [1, 2, 3]
+    manager.restore(path)
+    assert int(next(batches)) == 1
+
+
 def check_what_does_not_fit_is_named_and_nothing_changes(rank: int, size: int) -> None:
     folder, prefix = shared_folder("adam"), _kept()
     damaged = shared_folder("damaged")

@@ -39,6 +39,15 @@ class Matched:
     missing: list[str]
     surplus: list[str]
 
+    def key_in_file(self, key: str) -> str | None:
+        """The key in the file of a tensor here; None if there is none.
+
+        Iterators keep their tensors under longer keys than the graph has: `ITERATOR_STATE`.
+        """
+        known = key if key in self.key_of else key.removesuffix("_STATE")
+        found = self.key_of.get(known)
+        return None if found is None else found + key.removeprefix(known)
+
 
 def match(here: Any, file: Any) -> Matched:
     """Matches two graphs, each a `TrackableObjectGraph`."""

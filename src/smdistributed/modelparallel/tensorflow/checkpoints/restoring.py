@@ -182,9 +182,9 @@ class _Restoring:
 
     def _rows(self, entry: Entry, matched: Matched, reader: Reader) -> list[_Row]:
         keys = {
-            key.rpartition("/")[2]: matched.key_of[key]
+            key.rpartition("/")[2]: found
             for key in entry.tensors
-            if key in matched.key_of
+            if (found := matched.key_in_file(key)) is not None
         }
         if not keys or not isinstance(entry.item, self._part):
             return []
