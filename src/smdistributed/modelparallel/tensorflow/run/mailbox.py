@@ -21,7 +21,7 @@ from typing import Any
 from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.exceptions import SMDDPTimeoutError
 from smdistributed.modelparallel.exceptions import StepAborted
-from smdistributed.modelparallel.messages.channel import Channel, Incoming, Source
+from smdistributed.modelparallel.messages.channel import Channel, Incoming
 from smdistributed.modelparallel.messages.waiting import Wait
 from smdistributed.modelparallel.tensorflow.run.wire import (
     Header,
@@ -66,24 +66,6 @@ class _Stall:
     asked_at: float = 0.0
 
 
-class _Inbox:
-    """What has come and has not been dealt with.
-
-    Attributes:
-        unread: those messages, the oldest first; None stands for nothing.
-    """
-
-    def __init__(self, channel: Source) -> None:
-        self._channel = channel
-        self.unread: list[Incoming | None] = []
-
-    def next_message(self, timeout_s: float) -> Incoming | None:
-        """As of the channel, and it is among the unread."""
-        # In one call, between whose parts Python handles no signal: Ctrl-C loses no message.
-        self.unread.extend(map(self._channel.next_message, (timeout_s,)))
-        return self.unread[-1]
-
-
 class Mailbox:
     """Of one rank of a group.
 
@@ -116,7 +98,7 @@ class Mailbox:
         self._timeout_s = timeout_s
         self._stall_s = stall_s
         self._stall = _Stall()
-        self._inbox = _Inbox(channel)
+        self._unread: list[Incoming | None] = []  # None stands for nothing
         self._present: set[int] = set()
         self._receive: Receive = _nothing
         self._interruption = ""
@@ -139,9 +121,15 @@ class Mailbox:
         self._receive = _nothing
         self._thread = threading.main_thread()
 
+    def next_message(self, timeout_s: float) -> Incoming | None:
+        """As of the channel; it is kept until it has been dealt with."""
+        # In one call, between whose parts Python handles no signal: Ctrl-C loses no message.
+        self._unread.extend(map(self.channel.next_message, (timeout_s,)))
+        return self._unread[-1]
+
     def take_early(self) -> None:
         """Deals with what has come and is not of something that this rank has not begun."""
-        unread = self._inbox.unread
+        unread = self._unread
         position = 0
         while position < len(unread):
             message = unread[position]
@@ -182,7 +170,7 @@ class Mailbox:
         try:
             self.take_early()
             while not is_there():
-                wait.next_message(self._inbox)
+                wait.next_message(self)
                 self.take_early()
         except SMDDPTimeoutError as error:
             silent = self._silent()
@@ -226,7 +214,7 @@ class Mailbox:
         self._probe()
         end = time.monotonic() + _ANSWER_S
         while len(self._present) < self.size and (left_s := end - time.monotonic()) > 0:
-            self._inbox.next_message(left_s)
+            self.next_message(left_s)
             self.take_early()
         return [rank for rank in self.others if rank not in self._present]
 
@@ -243,7 +231,7 @@ class Mailbox:
             StepAborted: as of `wait_for`.
             Exception: what the channel raises where nothing is left.
         """
-        while self._inbox.next_message(0.0) is not None:
+        while self.next_message(0.0) is not None:
             self.take_early()
 
     def interrupt(self, reason: str) -> bool:
