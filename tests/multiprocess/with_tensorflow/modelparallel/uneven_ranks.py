@@ -24,7 +24,7 @@ def run_late(rank: int, world_size: int, away_s: float) -> tuple[list[list[str]]
     tf.config.threading.set_inter_op_parallelism_threads(1)
     found = []
     with a_job():
-        _, train_step = documented(dense, tf.keras.optimizers.SGD(0.1))
+        _, train_step = documented(dense, tf.keras.optimizers.SGD(0.1), list)
         batch = batch_of(dense, 0, smp.dp_rank())
         for step in range(STEPS):
             train_step(*batch, tf.constant(step == 0))
