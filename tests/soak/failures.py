@@ -44,7 +44,9 @@ TESTS = (
 )
 _MARK = "SMD_FAILURES_ROUND"  # in the environment of all that a round starts
 _PATIENCE_S = 5.0  # for what is just ending
-_OF_PYTEST = "pytest-of-"  # what it keeps of a run, for people to read
+# What pytest keeps of a run, for people to read; the tests' list of ports that are taken, which
+# all runs share; and what TensorFlow's AutoGraph writes, which a killed process cannot remove.
+_NOT_OURS = ("pytest-of-", "smdistributed-test-ports", "__autograph_generated_file")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,7 +131,7 @@ def _marked(mark: str) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir() if not each.name.startswith(_OF_PYTEST))
+    return sorted(each.name for each in folder.iterdir() if not each.name.startswith(_NOT_OURS))
 
 
 def _memory_left(before: set[str]) -> list[str]:
