@@ -23,6 +23,7 @@ import tensorflow as tf
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.tensorflow.checkpoints import files, restoring
+from smdistributed.modelparallel.tensorflow.checkpoints.values import receive_value, send_value
 from tests.multiprocess.with_tensorflow.modelparallel.kept import (
     LEGACY,
     OPTIMIZERS,
@@ -132,6 +133,43 @@ def check_a_host_that_sees_no_files_is_sent_its_part(rank: int, size: int) -> No
         with unseen:
             text = raised(FileNotFoundError, functools.partial(blind.manager.restore, _kept()))
         assert "is on no rank" in text, text
+
+
+def check_values_travel_as_they_are(rank: int, size: int) -> None:
+    """Of all types; and where the receiver has them takes their memory once."""
+    numbers = [tf.constant([[1.5, -2.0, 0.0]], each) for each in (tf.float32, tf.bfloat16)]
+    numbers += [tf.constant([True, False]), tf.constant([["a", ""]]), tf.constant(3, tf.int64)]
+    numbers += [tf.zeros([2, 0]), tf.cast([1.0, 2.0], tf.dtypes.experimental.float8_e5m2)]
+    large = 64 << 20
+    smp.init({"partitions": size})
+    for value in [*numbers, tf.fill([large // 4], 2.5)]:
+        if rank == 0:
+            send_value(value, 1)
+            continue
+        came = receive_value(0)
+        assert came.dtype == value.dtype
+        assert came.shape == value.shape
+        assert np.array_equal(came.numpy(), value.numpy())
+        variable = tf.Variable(came)
+        if value.dtype == tf.float32:
+            variable.assign_add(tf.ones_like(came))
+            assert np.array_equal(came.numpy(), value.numpy()), "it was changed in place"
+    if rank == 0:
+        send_value(value, 1)
+    else:
+        del came, variable
+        Path("/proc/self/clear_refs").write_text("5")
+        before = memory_of("VmRSS")
+        came = receive_value(0)
+        assert memory_of("VmHWM") - before < 1.2 * large
+        assert float(came[-1]) == 2.5
+    smp.reset()
+
+
+def memory_of(name: str) -> int:
+    """Of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:

@@ -18,11 +18,13 @@ import tensorflow as tf
 from smdistributed.collectives import Communicator
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.run.wire import tensor_in
 
 __all__ = ["receive_value", "send_value", "value_of"]
 
 _TAG = 0x534D_0002  # beside that of `job.communication`
 _PIECE = 16 << 20  # bytes
+_ALIGNMENT = 64
 _HEAD = 3  # numbers: dtype, bytes, dimensions
 
 
@@ -62,14 +64,24 @@ def receive_value(source: int) -> Any:
     shape = np.empty(dimensions, np.int64)
     if dimensions:
         wire.recv(shape, source, _TAG)
-    array = np.empty(nbytes, np.uint8)
+    array = _aligned(nbytes)
     for begin in range(0, nbytes, _PIECE):
         wire.recv(array[begin : begin + _PIECE], source, _TAG)
     dtype = tf.dtypes.as_dtype(code)
     with tf.init_scope(), tf.device("/CPU:0"):
         if dtype == tf.string:
             return tf.io.parse_tensor(array.tobytes(), tf.string)
-        return tf.constant(array.view(dtype.as_numpy_dtype).reshape(shape), dtype)
+        value = tensor_in(array, dtype, shape.tolist())
+        if value is None:
+            value = tf.constant(array.view(dtype.as_numpy_dtype).reshape(shape), dtype)
+        return value
+
+
+def _aligned(nbytes: int) -> Any:
+    """Memory that TensorFlow takes as it is."""
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + nbytes]
 
 
 def _wire() -> Communicator:

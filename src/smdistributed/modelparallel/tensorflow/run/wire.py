@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "post_object",
     "room_header",
     "tensor_header",
+    "tensor_in",
     "tensor_of",
 ]
 
@@ -139,12 +141,25 @@ def tensor_of(message: Incoming, header: bytes) -> Any:
     code, dimensions = header[1], header[2]
     if code == _ENCODED:
         return _decoded(message)
-    shape = _SIZES[dimensions].unpack_from(header, _FIXED.size)
+    return _lying_in(message, code, _SIZES[dimensions].unpack_from(header, _FIXED.size))
+
+
+def tensor_in(memory: Any, dtype: Any, shape: Sequence[int]) -> Any | None:
+    """The tensor whose bytes lie in a writable buffer, which it keeps; None if that cannot be.
+
+    Args:
+        memory: of as many bytes; where it does not begin at a multiple of 64, TensorFlow copies.
+    """
+    code = _CODES.get(dtype.as_datatype_enum)
+    return None if code is None else _lying_in(memory, code, shape)
+
+
+def _lying_in(memory: Any, code: int, shape: Sequence[int]) -> Any:
     dtype = _NUMPY[code]
-    if message.nbytes == 0:
+    if memory.nbytes == 0:
         tensor = tf.zeros(shape, dtype)
     else:
-        array = np.frombuffer(cast("Any", message), dtype).reshape(shape)
+        array = np.frombuffer(memory, dtype).reshape(shape)
         tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     if code >= _FIRST_AS_BITS:
         tensor = tf.bitcast(tensor, _AS_BITS[code - _FIRST_AS_BITS])
