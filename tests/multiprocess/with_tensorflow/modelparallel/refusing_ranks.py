@@ -490,6 +490,24 @@ def check_models_that_cannot_be_made(rank: int, size: int) -> None:
         training(two_layers())(batch(0))
 
 
+def check_strategies_with_several_replicas(rank: int, size: int) -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    with a_job(**BY_HAND), pytest.MonkeyPatch.context() as patch:
+        with strategy.scope():
+            model = two_layers()
+        train = training(model)
+        with strategy.scope():
+            train(batch(0))
+        patch.setattr(type(strategy), "num_replicas_in_sync", 2)
+        with strategy.scope():
+            text = raised(RuntimeError, train, batch(0))
+        has(text, "was called under OneDeviceStrategy with 2 replicas", '"horovod": True')
+        train(batch(0))
+    with a_job(**BY_HAND), pytest.MonkeyPatch.context() as patch, strategy.scope():
+        patch.setattr(type(strategy), "num_replicas_in_sync", 2)
+        has(raised(RuntimeError, two_layers), "Model was made under OneDeviceStrategy with 2")
+
+
 def check_two_kerases(rank: int, size: int) -> None:
     is_legacy = "tf_keras" in keras.layers.Layer.__module__
     other = importlib.import_module("keras" if is_legacy else "tf_keras")

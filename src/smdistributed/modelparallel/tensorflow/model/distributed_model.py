@@ -28,6 +28,7 @@ from smdistributed.modelparallel.tensorflow.graph.deciding import Decision, Mode
 from smdistributed.modelparallel.tensorflow.graph.labels import current_labels
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.job.state import state
+from smdistributed.modelparallel.tensorflow.job.strategies import refuse_strategy
 from smdistributed.modelparallel.tensorflow.model.whole_model import WholeModel, answer_of
 from smdistributed.modelparallel.tensorflow.variables import (
     Book,
@@ -109,8 +110,10 @@ class DistributedModel(WholeModel, metaclass=_Meta):
 
         Raises:
             TypeError: for a functional model; `activation_checkpointing` is no bool.
+            RuntimeError: under a `tf.distribute` strategy with several replicas.
         """
         _refuse_functional(type(self), args, kwargs)
+        refuse_strategy(f"{type(self).__name__} was made")
         if not isinstance(activation_checkpointing, bool):
             raise TypeError(
                 f"{type(self).__name__} got activation_checkpointing={activation_checkpointing!r};"

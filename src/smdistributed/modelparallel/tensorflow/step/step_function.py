@@ -23,6 +23,7 @@ from smdistributed._common.log import get_logger
 from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter, BoundCall
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
+from smdistributed.modelparallel.tensorflow.job.strategies import refuse_strategy
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
 from smdistributed.modelparallel.tensorflow.step.tapes import refuse_tape_around, without_gradients
@@ -131,7 +132,8 @@ class StepFunction:
         Raises:
             SMPNotInitialized: before `smp.init()`.
             ValueError: a batch does not divide.
-            RuntimeError: inside of another step, or of a `tf.GradientTape` that records.
+            RuntimeError: inside of another step, of a `tf.GradientTape` that records, or of a
+                `tf.distribute` strategy with several replicas.
             SMDDPMismatch: ranks of the pipeline have traced different steps.
             StepAborted: another rank has failed; says which, and how.
             Exception: what the function, or an operation on this rank, raised.
@@ -151,6 +153,7 @@ class StepFunction:
             self._pipeline = pipeline
         try:
             refuse_tape_around(self._name)
+            refuse_strategy(f"{self._name} was called")
             call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
         except BaseException as error:
             pipeline.refuse(error)
