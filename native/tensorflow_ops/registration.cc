@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each operation but one is stateful: it must run once, whether its outputs are used or not.
-// SmddpAddUp only computes. Collectives take the order token first: a resource that they do not look at, by which TensorFlow keeps
-// operations in the order of the program. There are kernels for CPUs; TensorFlow copies what lies
-// elsewhere.
+// SmddpAddUp only computes. Collectives take the order token first: a resource that they do not
+// look at, by which TensorFlow keeps operations in the order of the program. There are kernels for
+// CPUs; TensorFlow copies what lies elsewhere.
 #include "tensorflow_ops/registration.h"
 
 #include <memory>

@@ -140,9 +140,8 @@ std::string GroupPositions::whereRanksAre(const std::vector<int>& first) const {
   const std::vector<RankView> views = viewsOf(order);
   // Of a group that carries nothing but messages (messages.h) it would say nothing.
   const bool isOfMessages = std::all_of(views.begin(), views.end(), [](const RankView& view) {
-    return view.position && view.position->collectives.empty() &&
-           view.position->messages.empty() && !view.position->elsewhere && view.oldNs == 0 &&
-           !view.isStopped;
+    return view.position && view.position->collectives.empty() && view.position->messages.empty() &&
+           !view.position->elsewhere && view.oldNs == 0 && !view.isStopped;
   });
   const std::string table = isOfMessages ? "" : positionTable(views);
   return table.empty() ? "" : "\nWhere the ranks of this group are:" + table;
