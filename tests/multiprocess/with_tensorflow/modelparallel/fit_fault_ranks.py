@@ -27,20 +27,21 @@ def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: in
     with real.models(world_size, joined=world_size // partitions) as (model, _):
         for fault in faults:
             what = globals()[f"_{fault}"]
-            told.append(_told_by(lambda what=what: _fit(real, model, lambda: what(rank))))
+            told.append(told_by(lambda what=what: _fit(real, model, lambda: what(rank))))
             time.sleep(0.6)  # a second interrupt must not hit what follows
             if world_size == partitions and fault != "killed":  # a replica's group has ended
                 _fit(real, model, lambda: None)
     return told
 
 
-def _told_by(call: Callable[[], Any]) -> tuple[str, str, float]:
+def told_by(call: Callable[[], Any]) -> tuple[str, str, float]:
+    """Class and text of the error that ends a call, and after how many seconds it came."""
     begin = time.monotonic()
     try:
         call()
     except BaseException as error:
         return type(error).__name__, str(error), time.monotonic() - begin
-    raise AssertionError("fit has ended well")
+    raise AssertionError("it has ended well")
 
 
 def _fit(real: Any, model: Any, happen: Callable[[], None]) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from with_tensorflow.modelparallel.fit_fault_ranks import told_by
 
 VICTIM_OF_A_SAVE = 1
 """An owner of values; the last rank is another one."""
@@ -46,15 +47,6 @@ def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _told_by(call: Callable[[], Any]) -> tuple[str, str, float]:
-    begin = time.monotonic()
-    try:
-        call()
-    except BaseException as error:
-        return type(error).__name__, str(error), time.monotonic() - begin
-    raise AssertionError("it has ended well")
-
-
 def _evaluate(rank: int, last: int, one: Any, folder: Path) -> Any:
     """After the second batch of Keras' `evaluate`."""
     import tensorflow as tf
@@ -67,7 +59,7 @@ def _evaluate(rank: int, last: int, one: Any, folder: Path) -> Any:
 
     one.model.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     arguments = {"batch_size": 2, "verbose": 0, "callbacks": [Dying()]}
-    return _told_by(lambda: one.model.evaluate(kept.X, kept.Y, **arguments))
+    return told_by(lambda: one.model.evaluate(kept.X, kept.Y, **arguments))
 
 
 def _evaluation_step(rank: int, last: int, one: Any, folder: Path) -> Any:
@@ -80,7 +72,7 @@ def _evaluation_step(rank: int, last: int, one: Any, folder: Path) -> Any:
     if rank == last:
         with mock.patch.object(Driver, "_run_turns", _die):
             one.predict(kept.X)
-    return _told_by(lambda: one.predict(kept.X))
+    return told_by(lambda: one.predict(kept.X))
 
 
 def _sender_of_a_save(rank: int, last: int, one: Any, folder: Path) -> Any:
@@ -103,7 +95,7 @@ def _in_a_save(is_victim: bool, where: str, one: Any, folder: Path) -> Any:
         room = "smdistributed.modelparallel.tensorflow.checkpoints"
         with mock.patch(f"{room}.{where}", _die):
             one.manager.save()
-    told = _told_by(one.manager.save)
+    told = told_by(one.manager.save)
     assert tf.train.latest_checkpoint(str(folder)) == one.manager.latest_checkpoint == first
     kept.assert_same(kept.content(first), before)
     return told
