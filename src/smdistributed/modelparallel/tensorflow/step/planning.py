@@ -34,22 +34,12 @@ class _Job:
 
 
 @dataclasses.dataclass
-class _Driver:
-    def refuse(self, error: BaseException) -> None:
-        """There is nobody to tell."""
-
-
-@dataclasses.dataclass
 class _Absent:
     """A rank of a pipeline that is not there, as far as `Preparing` asks for it."""
 
     rank: int
     decision: Decision | None
     job: _Job
-    driver: _Driver = dataclasses.field(default_factory=_Driver)
-
-    def refuse(self, error: BaseException) -> None:
-        """There is nobody to tell."""
 
 
 def planned_programs(
