@@ -154,6 +154,26 @@ def check_steps_of_ranks_without_variables_keep_their_order(job: Rank) -> None:
             _require_right(job, results)
 
 
+def check_a_step_that_threads_call_at_once(job: Rank) -> None:
+    chain = Chain(0, 1, number=26)  # nothing travels, so ranks need not agree on an order
+    step = _step_in_a_function(job, chain)
+    step(tf.constant(1.0))
+    found: dict[int, list[Any]] = {scale: [] for scale in range(1, 5)}
+
+    def call(scale: int) -> None:
+        for _ in range(10):
+            found[scale].append(numbers_of(step(tf.constant(float(scale)))))
+
+    threads = [threading.Thread(target=call, args=(scale,), daemon=True) for scale in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON_S)
+        assert not thread.is_alive()
+    for scale, results in found.items():
+        assert results == [expected_of(0, 1, MICROBATCHES, scale)] * 10, (scale, results)
+
+
 # --- tensors that travel -----------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ thread is enough. The driver's calls are made on a thread of this library, one f
 a graph has called. The results lie ready, under the number of the call, before the graph hears of
 its end: so it takes them at once, however many there are.
 
+Calls wait for each other: threads of the user's may run one graph at once, and `tf.data` does.
+
 In a `tf.function` TensorFlow keeps the order of what touches a resource. So the queues' operations
 are in a function of their own that takes all variables that the step reads or writes, and a
 variable of the driver's, in which it counts calls: steps keep their order also where they share no
@@ -97,6 +99,9 @@ class Bridges(Generic[CalledT]):
         interrupts.also_end(runner.interrupt)
         with outside_of_functions():
             self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
+            # One for the process: it has a thread. It is let go of also where a call is cancelled.
+            with tf.device(_CPU):
+                self._turn = tf.raw_ops.MutexV2(shared_name="smp_calls")
         self._bridges: weakref.WeakValueDictionary[CalledT, _Bridge[CalledT]] = (
             weakref.WeakValueDictionary()
         )
@@ -122,7 +127,9 @@ class Bridges(Generic[CalledT]):
         """
         bridge = self._bridges.get(program)
         if bridge is None:
-            bridge = self._bridges[program] = _Bridge(self._runner, program, touched, self._count)
+            bridge = self._bridges[program] = _Bridge(
+                self._runner, program, touched, self._count, self._turn
+            )
         for graph in _graphs():
             _keep(graph, bridge)
         return bridge.call(pieces)
@@ -152,7 +159,12 @@ class _Bridge(Generic[CalledT]):
     """Of one program."""
 
     def __init__(
-        self, runner: Runner[CalledT], program: CalledT, touched: Sequence[Any], count: Any
+        self,
+        runner: Runner[CalledT],
+        program: CalledT,
+        touched: Sequence[Any],
+        count: Any,
+        turn: Any,
     ) -> None:
         self.program = program
         self._runner = runner
@@ -162,7 +174,7 @@ class _Bridge(Generic[CalledT]):
             self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string])
             self._results = _Results(program)
             self._crossing = _crossing(
-                program, self._requests, self._answers, self._results, touched, count
+                program, self._requests, self._answers, self._results, touched, count, turn
             )
         name = f"smp-driver-{program.name}"
         thread = threading.Thread(
@@ -284,17 +296,24 @@ def _crossing(
     results: _Results,
     touched: Sequence[Any],
     count: Any,
+    turn: Any,
 ) -> Any:
     """The function that a graph calls; its call takes all resources."""
 
     def crossing(*tensors: Any) -> list[Any]:
         handles = [tf.raw_ops.VarIsInitializedOp(resource=each.handle) for each in touched]
-        with tf.control_dependencies(handles):
+        with tf.control_dependencies(handles), tf.device(_CPU):
+            mine = tf.raw_ops.MutexLock(mutex=turn)
+        with tf.control_dependencies([mine]):
             number = count.assign_add(1, read_value=True)
             with tf.control_dependencies([requests.enqueue([number, *tensors])]):
                 failure = _end_of(number, answers)
-        with tf.control_dependencies([raised_if_any(failure)]):
-            return results.take(number)
+        ended = raised_if_any(failure)
+        with tf.control_dependencies([ended]):
+            found = results.take(number)
+        with tf.control_dependencies([ended, *found]):
+            tf.raw_ops.ConsumeMutexLock(mutex_lock=mine)
+        return found
 
     signature = list(program.arguments) * program.microbatches
     return tf.function(crossing, input_signature=signature, autograph=False)
