@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 
-__all__ = ["UNSUPPORTED_TEXT", "require_no_xla"]
+__all__ = ["UNSUPPORTED_TEXT", "is_for_xla", "require_no_xla"]
 
 UNSUPPORTED_TEXT = (
     "communication inside jit_compile=True is not available on this platform; call the collective"
@@ -19,15 +19,22 @@ UNSUPPORTED_TEXT = (
 )
 
 
+def is_for_xla() -> bool:
+    """Whether a function is being traced that XLA will compile, with all of its callees."""
+    try:
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError:  # it is not public; without it, XLA's own error has to do
+        return False
+    return not tf.executing_eagerly() and bool(
+        GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    )
+
+
 def require_no_xla() -> None:
     """Does nothing where operations can be made.
 
     Raises:
-        SMDDPUnsupported: a function is being traced that XLA will compile, with all of its callees.
+        SMDDPUnsupported: as `is_for_xla`.
     """
-    try:
-        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    except ImportError:  # it is not public; without it, XLA's own error has to do
-        return
-    if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if is_for_xla():
         raise SMDDPUnsupported(UNSUPPORTED_TEXT)

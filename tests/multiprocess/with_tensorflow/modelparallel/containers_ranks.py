@@ -402,13 +402,25 @@ def check_sums_are_in_order(rank: int, size: int) -> None:
                 output = StepOutput(tensors)
                 return [output.reduce_mean(), output.accumulate(), output.reduce_sum(), tensors[0]]
 
+            def mean_of_sum(*tensors: Any) -> list[Any]:
+                ready = StepOutput(tensors).reduce_sum()
+                output = StepOutput.summed(tensors, ready, lambda: None, lambda: None)
+                return [output.reduce_mean(), output.accumulate(), output.reduce_sum(), tensors[0]]
+
             tensors = [tf.constant(value) for value in values]
-            for function in (mean_and_sum, tf.function(mean_and_sum)):
+            functions = mean_and_sum, tf.function(mean_and_sum), tf.function(mean_of_sum)
+            for function in functions:
                 mean, accumulated, summed, first = function(*tensors)
                 np.testing.assert_array_equal(summed, total)
                 np.testing.assert_array_equal(mean, total / dtype(count))
                 np.testing.assert_array_equal(accumulated, mean)
                 np.testing.assert_array_equal(first, values[0])  # nothing is added in its place
+
+
+def check_sums_that_xla_compiles(rank: int, size: int) -> None:
+    output = StepOutput([tf.constant([1.0, number]) for number in range(4)])
+    found = tf.function(lambda: output.reduce_mean(), jit_compile=True)()
+    np.testing.assert_array_equal(found, [1.0, 1.5])
 
 
 def check_sums_have_gradients(rank: int, size: int) -> None:

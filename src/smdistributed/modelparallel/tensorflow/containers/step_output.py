@@ -360,7 +360,7 @@ class _Summed(StepOutput):
     def _mean(self, operation: str, add: Callable[[Sequence[Any]], Any] | None = None) -> Any:
         if add is not None:  # which has bits of its own
             return super()._mean(operation, add)
-        return self.reduce_sum() / tf.cast(len(self), self._total.dtype)
+        return add_up([self.reduce_sum()], len(self))
 
     def __len__(self) -> builtins.int:
         return len(self._each)

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from smdistributed.dataparallel.tensorflow.operations import kernels
+from smdistributed.dataparallel.tensorflow.xla import is_for_xla
 
 __all__ = ["add_up"]
 
@@ -27,7 +28,10 @@ def add_up(tensors: Sequence[Any], divisor: int = 1) -> Any:
     Raises:
         tf.errors.InvalidArgumentError: shapes differ.
     """
-    if len(tensors) >= _LEAST and _has_kernel(tensors[0]):
+    # Of a sum that is there, too: in a graph TensorFlow makes of a division by a number another
+    # operation, with other bits.
+    is_of_sum = divisor > len(tensors)
+    if (len(tensors) >= _LEAST or is_of_sum) and _has_kernel(tensors[0]):
         return kernels.added_up(tensors, divisor)
     total = tensors[0]
     for tensor in tensors[1:]:
@@ -37,8 +41,9 @@ def add_up(tensors: Sequence[Any], divisor: int = 1) -> Any:
 
 def _has_kernel(tensor: Any) -> bool:
     """It passes over memory once. It is for processors: elsewhere tensors would be copied there."""
-    is_of_its_dtypes = tensor.dtype in (tf.float32, tf.float64)
-    return is_of_its_dtypes and kernels.are_plain_ones_there() and not _has_accelerators()
+    if tensor.dtype not in (tf.float32, tf.float64) or is_for_xla():
+        return False
+    return kernels.are_plain_ones_there() and not _has_accelerators()
 
 
 @functools.cache
