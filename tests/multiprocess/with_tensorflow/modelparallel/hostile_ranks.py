@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,6 +142,38 @@ def check_batches_that_differ_later(rank: int, size: int) -> None:
             is_behind = number == 5 and rank == 1
             step(X * (number - 1 if is_behind else number))
             assert len(found) == (number == 5 and rank == 0), number
+
+
+def check_threads_that_trace_at_once(rank: int, size: int) -> None:
+    with pipeline(size) as model:
+        has_begun, is_asked = threading.Event(), threading.Event()
+
+        @smp.step
+        def one(x: Any) -> Any:
+            has_begun.set()
+            is_asked.wait(60)
+            return model(x)
+
+        two = smp.step(lambda x: model(x) * 2.0)
+
+        def in_graph(step: Any) -> Any:
+            return tf.function(lambda x: step(x).concat())
+
+        functions = [in_graph(each) for each in (one, two, one)]
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            first = threads.submit(functions[0].get_concrete_function, tf.constant(X))
+            assert has_begun.wait(60)
+            others = [
+                threads.submit(each.get_concrete_function, tf.constant(X)) for each in functions[1:]
+            ]
+            concurrent.futures.wait(others, 0.2)
+            is_asked.set()
+            for each in (first, *others):
+                each.result()
+        found = [each(tf.constant(X)).numpy() for each in functions]
+        expected = one(X).concat().numpy()
+        for each, factor in zip(found, (1, 2, 1), strict=True):
+            np.testing.assert_allclose(each, expected * factor, 1e-6)
 
 
 def check_a_number_that_changes_with_each_call(rank: int, size: int) -> None:

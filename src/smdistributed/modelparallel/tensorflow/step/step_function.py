@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,8 @@ _WITHOUT_EFFECT = (
 )
 _RELAXING = ("experimental_relax_shapes", "reduce_retracing")
 _MANY_TRACES = 8
+# Threads trace one after the other. A hook that runs then may call a step.
+_tracing = threading.RLock()
 
 
 class StepFunction:
@@ -158,19 +161,7 @@ class StepFunction:
         except BaseException as error:
             pipeline.refuse(error)
             raise
-        prepared = self._prepared.get(call.signature)
-        if prepared is None:
-            with outside_of_functions():
-                prepared = prepare(pipeline, self._name, self._body(), call)
-            self._prepared[call.signature] = prepared
-            if len(self._prepared) == _MANY_TRACES:
-                get_logger().warning(
-                    "The step function %s has been traced for %d signatures, which takes time and"
-                    " memory for each; expected a few. Pass tensors where Python numbers or objects"
-                    " change from call to call, and batches of one shape.",
-                    self._name,
-                    _MANY_TRACES,
-                )
+        prepared = self._prepared.get(call.signature) or self._prepare(pipeline, call)
         if tf.executing_eagerly():
             (results,) = pipeline.run(prepared.whole, [call.tensors])
             return prepared.gather(results)
@@ -181,6 +172,25 @@ class StepFunction:
             self._name, results, functools.partial(_tell, weakref.ref(pipeline))
         )
         return prepared.gather_in_graph(results)
+
+    def _prepare(self, pipeline: Pipeline, call: BoundCall) -> Prepared:
+        """Of a new signature."""
+        with _tracing:
+            prepared = self._prepared.get(call.signature)
+            if prepared is not None:  # of another thread
+                return prepared
+            with outside_of_functions():
+                prepared = prepare(pipeline, self._name, self._body(), call)
+            self._prepared[call.signature] = prepared
+        if len(self._prepared) == _MANY_TRACES:
+            get_logger().warning(
+                "The step function %s has been traced for %d signatures, which takes time and"
+                " memory for each; expected a few. Pass tensors where Python numbers or objects"
+                " change from call to call, and batches of one shape.",
+                self._name,
+                _MANY_TRACES,
+            )
+        return prepared
 
     def bound(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], microbatches: int
