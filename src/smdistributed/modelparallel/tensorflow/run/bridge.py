@@ -45,6 +45,9 @@ _log = get_logger()
 _CAPACITY = 16
 _JOIN_S = 2.0
 _CPU = "/CPU:0"
+# Of TensorFlow's generators of random numbers: the name of one, and how large its state is.
+_PHILOX = 1
+_COUNTER = 3
 # The attribute of a graph with the bridges that it uses.
 _KEPT = "_smp_bridges"
 
@@ -98,8 +101,10 @@ class Bridges(Generic[CalledT]):
         self._runner = runner
         interrupts.also_end(runner.interrupt)
         with outside_of_functions():
-            self._count = tf.Variable(0, trainable=False, dtype=tf.int64, name="smp_calls")
-            # One for the process: it has a thread. It is let go of also where a call is cancelled.
+            self._count = tf.Variable(
+                tf.zeros([_COUNTER], tf.int64), trainable=False, name="smp_calls"
+            )
+            # One for the process: it has a thread. A call that is cancelled lets go of it, too.
             with tf.device(_CPU):
                 self._turn = tf.raw_ops.MutexV2(shared_name="smp_calls")
         self._bridges: weakref.WeakValueDictionary[CalledT, _Bridge[CalledT]] = (
@@ -305,7 +310,7 @@ def _crossing(
         with tf.control_dependencies(handles), tf.device(_CPU):
             mine = tf.raw_ops.MutexLock(mutex=turn)
         with tf.control_dependencies([mine]):
-            number = count.assign_add(1, read_value=True)
+            number = _next_of(count)
             with tf.control_dependencies([requests.enqueue([number, *tensors])]):
                 failure = _end_of(number, answers)
         ended = raised_if_any(failure)
@@ -317,6 +322,17 @@ def _crossing(
 
     signature = list(program.arguments) * program.microbatches
     return tf.function(crossing, input_signature=signature, autograph=False)
+
+
+def _next_of(count: Any) -> Any:
+    """A number that no other call has: the one operation of TensorFlow's that reads and adds.
+
+    The mutex is not enough: TensorFlow lets a second one in if one that waits for it is cancelled.
+    """
+    counter = tf.raw_ops.RngReadAndSkip(
+        resource=count.handle, alg=_PHILOX, delta=tf.constant(1, tf.uint64)
+    )
+    return counter[0]
 
 
 def _end_of(number: Any, answers: Any) -> Any:
