@@ -45,6 +45,8 @@ _log = get_logger()
 _CAPACITY = 16
 _JOIN_S = 2.0
 _CPU = "/CPU:0"
+# How often an answer goes back, for whom it is to take it, before it counts as of a cancelled call.
+_PASSES = 4
 # Of TensorFlow's generators of random numbers: the name of one, and how large its state is.
 _PHILOX = 1
 _COUNTER = 3
@@ -176,7 +178,7 @@ class _Bridge(Generic[CalledT]):
         with tf.init_scope():
             arguments = [spec.dtype for spec in program.arguments] * program.microbatches
             self._requests = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, *arguments])
-            self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string])
+            self._answers = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.string, tf.int64])
             self._results = _Results(program)
             self._crossing = _crossing(
                 program, self._requests, self._answers, self._results, touched, count, turn
@@ -215,7 +217,7 @@ class _Bridge(Generic[CalledT]):
             _log.debug("step %s failed in a graph", program.name, exc_info=True)
             failure = _failure(error, self._runner.failure)
         try:
-            self._answers.enqueue([number, failure])
+            self._answers.enqueue([number, failure, _PASSES])
         except tf.errors.CancelledError:
             _log.debug("nobody waits for step %s any more", program.name)
 
@@ -339,8 +341,15 @@ def _end_of(number: Any, answers: Any) -> Any:
     """Takes answers until it is that of this call: gives how it failed, in words."""
 
     def take(*_: Any) -> list[Any]:
-        answered, failure = answers.dequeue()
-        return [tf.reshape(answered, []), tf.reshape(failure, [])]
+        answered, failure, passes = answers.dequeue()
+        is_for_other = tf.logical_and(tf.not_equal(answered, number), passes > 0)
+
+        def pass_on() -> Any:
+            with tf.control_dependencies([answers.enqueue([answered, failure, passes - 1])]):
+                return tf.constant(True)
+
+        with tf.control_dependencies([tf.cond(is_for_other, pass_on, lambda: tf.constant(False))]):
+            return [tf.reshape(answered, []), tf.reshape(failure, [])]
 
     _, failure = tf.while_loop(
         lambda answered, _: tf.not_equal(answered, number),
