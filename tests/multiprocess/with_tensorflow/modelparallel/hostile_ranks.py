@@ -86,6 +86,7 @@ def check_a_state_of_nobody_in_two_partitions(rank: int, size: int) -> None:
 
 
 def check_what_is_drawn_outside_of_the_model(rank: int, size: int) -> None:
+    generator = tf.random.Generator.from_non_deterministic_state()
     with pipeline(size) as model:
 
         @tf.function
@@ -100,13 +101,17 @@ def check_what_is_drawn_outside_of_the_model(rank: int, size: int) -> None:
             sampled = tf.random.log_uniform_candidate_sampler(labels, 1, 9, True, 10**6)[0]
             box = tf.image.sample_distorted_bounding_box([999, 999, 3], tf.ones([1, 1, 4]) / 2)[0]
             now = tf.timestamp()
-            extras = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in (sampled, box, now)]
+            picture = tf.reshape(tf.range(900.0), [1, 30, 30, 1])
+            pooled = tf.nn.fractional_max_pool(picture, [1.0, 1.44, 1.73, 1.0])[0]
+            counts = generator.binomial([9], 1e6, 0.5)
+            extras = sampled, box, now, pooled, counts
+            extras = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in extras]
             target = noisy(tf.gather(y, order)) + jitter + tf.add_n(extras) * 0.0
             logits = model(tf.gather(x, order) * part)
             loss = tf.reduce_mean((logits - target * part) ** 2)
             (by_logits,) = tf.gradients(loss, [logits])
             gradients = gradients_in_step(loss, model.trainable_variables)
-            drawn = part, order, sampled, box, now
+            drawn = part, order, sampled, box, now, pooled, counts
             return loss, drawn, target, logits, by_logits, gradients
 
         loss, drawn, target, logits, by_logits, _ = step(X, Y)

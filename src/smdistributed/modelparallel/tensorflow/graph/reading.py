@@ -40,6 +40,8 @@ _RANDOM = frozenset(
         "UniformCandidateSampler",
         "SampleDistortedBoundingBox",
         "SampleDistortedBoundingBoxV2",
+        "FractionalAvgPool",
+        "FractionalMaxPool",
         "NonDeterministicInts",
         "RandomCrop",
         "RandomUniform",
@@ -58,7 +60,15 @@ _RANDOM = frozenset(
 )
 # Where each rank ran its own, it would have a result of its own.
 _DRAWING = _RANDOM | frozenset(
-    ("PyFunc", "PyFuncStateless", "EagerPyFunc", "RngReadAndSkip", "RngSkip", "Timestamp")
+    (
+        "PyFunc",
+        "PyFuncStateless",
+        "EagerPyFunc",
+        "RngReadAndSkip",
+        "RngSkip",
+        "StatefulRandomBinomial",
+        "Timestamp",
+    )
 )
 _DRAWER = 0
 _SMALL = 64  # elements of what is made again rather than kept
@@ -168,7 +178,8 @@ class Reader:
         stateful = [
             number
             for number, op in enumerate(self.operations)
-            if op.op_def.is_stateful
+            # Pools that draw their boxes do not say so.
+            if (op.op_def.is_stateful or op.type in _RANDOM)
             and op.outputs
             and not any(each.dtype in (tf.resource, tf.variant) for each in op.outputs)
         ]
@@ -214,7 +225,7 @@ class Reader:
             reading_only: names of functions that do nothing else to states.
         """
         op, touch = self.operations[number], self.touches[number]
-        if touch.changes or touch.reads & self.changed or op.type in _SHAPES:
+        if touch.changes or touch.reads & self.changed or op.type in _SHAPES | _RANDOM:
             return False
         if all(_is_small(each) for each in op.outputs):
             return False
