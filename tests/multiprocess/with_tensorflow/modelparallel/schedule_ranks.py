@@ -30,6 +30,7 @@ __all__ = ["around_checks"]
 
 MICROBATCHES = 16
 WIDTH = 32
+BY_HAND = {"auto_partition": False, "default_partition": 0}
 BATCH = np.random.default_rng(0).standard_normal((4 * MICROBATCHES, WIDTH)).astype(np.float32)
 
 
@@ -49,6 +50,31 @@ class Deep(smp.DistributedModel):  # type: ignore[misc] # Keras has no types
         for part in self.parts[2:]:
             x = part(x)
         return x
+
+
+class Attentive(smp.DistributedModel):  # type: ignore[misc] # Keras has no types
+    """Its last partition has two forward segments: before attention, and what follows it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.embedding = tf.keras.layers.Embedding(9, 8)
+        self.positions = tf.keras.layers.Embedding(6, 8)
+        self.attention = tf.keras.layers.MultiHeadAttention(2, 4)
+        self.norm = tf.keras.layers.LayerNormalization()
+        self.wide = tf.keras.layers.Dense(8, activation="gelu")
+        self.head = tf.keras.layers.Dense(3)
+
+    def call(self, tokens: Any) -> Any:
+        with smp.partition(0):
+            x = self.embedding(tokens)
+        with smp.partition(smp.pp_size() - 1):
+            x = x + self.positions(tf.range(tf.shape(tokens)[1]))
+        with smp.partition(0):
+            mask = tf.not_equal(tokens, 0)[:, None, :]
+            y = self.attention(x, x, attention_mask=mask, use_causal_mask=True)
+        with smp.partition(smp.pp_size() - 1):
+            x = self.norm(x + y)
+            return self.head(tf.reduce_mean(x + self.wide(x), axis=1))
 
 
 @contextlib.contextmanager
@@ -201,6 +227,31 @@ def check_recomputation_keeps_less_and_has_the_same_bits(rank: int, size: int) -
             assert len(values) > 2 * MICROBATCHES + 4
     assert found[True, "values"] == found[False, "values"]
     assert found[True] <= 0.5 * found[False], (found[True], found[False])
+
+
+def check_recomputation_fuses_as_before(rank: int, size: int) -> None:
+    found = [_bits_of_attentive(size, again) for again in (False, True)]
+    assert found[0] == found[1]
+    assert len(found[0]) > 4 or rank not in (0, size - 1), "no gradient is here"
+
+
+def _bits_of_attentive(size: int, again: bool) -> list[bytes]:
+    """Losses and gradients of a step."""
+    tokens = np.random.default_rng(0).integers(0, 9, (8, 6))
+    smp.init({"partitions": size, "microbatches": 4, **BY_HAND})
+    tf.keras.utils.set_random_seed(3)
+    model = Attentive(activation_checkpointing=again)
+
+    @smp.step
+    def train(tokens: Any) -> Any:
+        loss = tf.reduce_mean(tf.square(model(tokens)))
+        return loss, gradients_in_step(loss, model.trainable_variables)
+
+    loss, gradients = train(tokens)
+    values = [tf.convert_to_tensor(each.accumulate()) for each in gradients if each is not None]
+    bits = [each.numpy().tobytes() for each in (*loss.outputs, *values)]
+    smp.reset()
+    return bits
 
 
 def check_ranks_recompute_alike(rank: int, size: int) -> None:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from smdistributed.modelparallel.tensorflow.graph.nodes import Node, Port, Role, chain_of
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader
 
-__all__ = ["SegmentFunctions"]
+__all__ = ["Call", "SegmentFunctions"]
 
 Call = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 

@@ -105,8 +105,8 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         Args:
             activation_checkpointing: between the forward and the backward pass of a microbatch keep
                 what came from other ranks, and what is drawn, alone; the backward pass makes the
-                rest once more, with the same bits unless TensorFlow fuses operations otherwise
-                there. Less memory, more computation (ours). The same on all ranks.
+                rest once more, with the same bits. Less memory, more computation (ours). The same
+                on all ranks.
 
         Raises:
             TypeError: for a functional model; `activation_checkpointing` is no bool.

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from smdistributed.modelparallel.decide.config import Config
 from smdistributed.modelparallel.decide.schedules import ordering, schedule_named
-from smdistributed.modelparallel.decide.schedules.schedule import Schedule
+from smdistributed.modelparallel.decide.schedules.schedule import Phase, Schedule
 from smdistributed.modelparallel.report.costs import Row
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
 from smdistributed.modelparallel.tensorflow.graph.cutting import Again, Segment, SegmentKey, cut
@@ -43,6 +43,7 @@ from smdistributed.modelparallel.tensorflow.run.program import (
     Send,
     Source,
 )
+from smdistributed.modelparallel.tensorflow.step.recomputing import Forward, recomputing
 
 __all__ = ["Own", "State", "build", "own_everywhere", "own_part"]
 
@@ -364,26 +365,22 @@ class _Builder:
 
     def _call(self, functions: SegmentFunctions, part: _Part) -> tuple[Any, list[Port]]:
         """Of a segment; it takes what the segment gets, and then arguments of the step, these."""
-        name = f"smp_{part.key.phase.name.lower()}_{part.key.level}"
-        call, arguments = functions.make(name, part.numbers, part.inputs, part.outputs)
-        again = part.again
-        if again is None:
+        call, arguments = functions.make(_name(part.key), part.numbers, part.inputs, part.outputs)
+        if part.again is None:
             return call, arguments
-        # A function of its own: so the other one is the same as without recomputation, and
-        # TensorFlow, which rewrites functions, makes no other bits of it.
-        make, needed = functions.make(f"{name}_again", again.nodes, again.inputs, again.outputs)
-        arguments_of_call, arguments = arguments, list(dict.fromkeys([*needed, *arguments]))
-        ports = [*part.taken(), *arguments]
-        place = {port: number for number, port in enumerate([*ports, *again.outputs])}
-        for_make = [place[port] for port in [*again.inputs, *needed]]
-        for_call = [place[port] for port in [*part.inputs, *arguments_of_call]]
-
-        def both(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            there = [*tensors, *make([tensors[number] for number in for_make])]
-            results: list[tf.Tensor] = call([there[number] for number in for_call])
-            return results
-
-        return both, arguments
+        forwards = [
+            Forward(_name(key), each.numbers, each.outputs)
+            for key, each in sorted(self._parts.items())
+            if key.phase is Phase.FORWARD
+        ]
+        return recomputing(
+            functions,
+            self._nodes,
+            forwards,
+            set(part.again.nodes),
+            part.taken(),
+            (call, part.inputs, arguments),
+        )
 
     def _edges(self) -> dict[int, Any]:
         return dict(enumerate(self.plan.edges))
@@ -479,6 +476,11 @@ class _Builder:
             for output in self._reader.operations[self._common.numbers[number]].outputs:
                 elements += output.shape.num_elements() or 1
         return 1e-4 + 1e-5 * len(numbers) + 1e-9 * elements
+
+
+def _name(key: SegmentKey) -> str:
+    """Of a segment's function, in messages of TensorFlow."""
+    return f"smp_{key.phase.name.lower()}_{key.level}"
 
 
 def build(
