@@ -64,7 +64,7 @@ test_ds = tf.data.Dataset.from_tensor_slices((images_of(test), test.labels.astyp
 class MyModel(smp.DistributedModel):
     def __init__(self):
         super(MyModel, self).__init__()  # noqa: UP008 (as published)
-        self.conv = Conv2D(16, 5, strides=2, activation="relu")
+        self.conv = Conv2D(32, 5, strides=2, activation="relu")
         self.flatten = Flatten()
         self.d1 = Dense(64, activation="relu")
         self.d2 = Dense(10)
