@@ -182,7 +182,8 @@ def check_the_unbalanced_one_and_the_advice(rank: int, size: int) -> None:
     # What it says is so.
     _, train = _job([0, 0, 1, 1], size)
     after = _reported(train)
-    assert after.step_s < 0.9 * report.step_s, (report.step_s, after.step_s)
+    fullest = [max(each.expected.busy_s) for each in (report, after)]
+    assert fullest[1] < 0.9 * fullest[0], fullest  # and not the step's: the machine may be busy
     assert "overloaded" not in str(after)
     smp.reset()
 
