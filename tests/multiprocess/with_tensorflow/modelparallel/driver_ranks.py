@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import mmap
 import os
@@ -24,6 +25,7 @@ from tf_ranks import raised
 
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
+from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
 from smdistributed.modelparallel.tensorflow.run.plan import Plan
 from smdistributed.modelparallel.tensorflow.run.program import (
     Argument,
@@ -581,6 +583,22 @@ def check_an_interrupt_ends_a_step_on_another_thread(job: Rank) -> None:
     assert "KeyboardInterrupt: interrupted by its user" in text, text
     time.sleep(0.5)
     _require_right(job, step(tf.constant(1.0)))
+
+
+def check_what_ctrl_c_left_of_a_program_that_is_gone_ends_with_the_job(job: Rank) -> None:
+    name = "smp-driver-interrupted"
+    bridges = Bridges(job.driver)
+    chain = Chain(job.rank, job.size, number=81, name="interrupted")
+    step = _step_in_a_function(dataclasses.replace(job, bridges=bridges), chain)
+    _require_right(job, step(tf.constant(1.0)))
+    with mock.patch.object(tf.queue.QueueBase, "close", side_effect=KeyboardInterrupt) as close:
+        del step, chain
+        for _ in range(3):
+            gc.collect()
+    assert close.called
+    assert name in [each.name for each in threading.enumerate()]
+    bridges.close()
+    assert name not in [each.name for each in threading.enumerate()]
 
 
 def check_a_program_that_is_gone_takes_its_thread_and_queues_along(job: Rank) -> None:

@@ -20,6 +20,7 @@ Source: our choice.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import weakref
@@ -112,6 +113,7 @@ class Bridges(Generic[CalledT]):
         self._bridges: weakref.WeakValueDictionary[CalledT, _Bridge[CalledT]] = (
             weakref.WeakValueDictionary()
         )
+        self._ends: list[_Ends] = []  # of all bridges, until they are closed
 
     @not_converted
     def call_in_graph(
@@ -134,8 +136,9 @@ class Bridges(Generic[CalledT]):
         """
         bridge = self._bridges.get(program)
         if bridge is None:
+            self._ends = [each for each in self._ends if not each.is_closed]
             bridge = self._bridges[program] = _Bridge(
-                self._runner, program, touched, self._count, self._turn
+                self._runner, program, touched, self._count, self._turn, self._ends
             )
         for graph in _graphs():
             _keep(graph, bridge)
@@ -143,8 +146,8 @@ class Bridges(Generic[CalledT]):
 
     def close(self) -> None:
         """Ends the threads; graphs that call a step from now on fail."""
-        for bridge in list(self._bridges.values()):
-            bridge.close()
+        for ends in list(self._ends):
+            ends.close()
 
 
 def _graphs() -> Iterator[Any]:
@@ -172,6 +175,7 @@ class _Bridge(Generic[CalledT]):
         touched: Sequence[Any],
         count: Any,
         turn: Any,
+        all_ends: list[_Ends],
     ) -> None:
         self.program = program
         self._runner = runner
@@ -187,10 +191,10 @@ class _Bridge(Generic[CalledT]):
         thread = threading.Thread(
             target=_serve, args=(self._requests, weakref.ref(self)), name=name, daemon=True
         )
+        ends = _Ends(self._requests, self._answers, self._results, thread)
+        all_ends.append(ends)
+        weakref.finalize(self, ends.close)
         thread.start()
-        self.close = weakref.finalize(
-            self, _close, self._requests, self._answers, self._results, thread
-        )
 
     def call(self, pieces: Sequence[Sequence[Any]]) -> list[list[Any]]:
         program = self.program
@@ -287,13 +291,36 @@ def _serve(requests: Any, reference: weakref.ref[_Bridge[Any]]) -> None:
         del bridge, request, number, tensors
 
 
-def _close(requests: Any, answers: Any, results: _Results, thread: threading.Thread) -> None:
-    with tf.init_scope():
-        requests.close(cancel_pending_enqueues=True)
-        answers.close(cancel_pending_enqueues=True)
-        if thread is not threading.current_thread():
-            thread.join(_JOIN_S)
-        results.clear()
+class _Ends:
+    """What of a bridge is to be closed when it goes, and when the job ends.
+
+    Both are needed: where a Ctrl-C ends the former, the latter does it.
+
+    Attributes:
+        is_closed: all of it.
+    """
+
+    def __init__(
+        self, requests: Any, answers: Any, results: _Results, thread: threading.Thread
+    ) -> None:
+        self._queues: tuple[Any, ...] = (requests, answers)
+        self._results = results
+        self._thread = thread
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Closes what is open yet."""
+        if self.is_closed:
+            return
+        with tf.init_scope():
+            for queue in self._queues:
+                with contextlib.suppress(tf.errors.CancelledError):  # closed before
+                    queue.close(cancel_pending_enqueues=True)
+            if self._thread.is_alive() and self._thread is not threading.current_thread():
+                self._thread.join(_JOIN_S)
+            self._results.clear()
+        self._queues = ()  # which go with it
+        self.is_closed = True
 
 
 def _crossing(
