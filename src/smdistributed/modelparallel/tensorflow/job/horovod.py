@@ -1,6 +1,8 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `hvd.*` means in a job of model parallelism: the DP group, or an error. Never all ranks.
+"""What `hvd.*` means in a job of model parallelism: the DP group. Never all ranks.
+
+Without replicas that is a group of one: what scripts do with several then changes nothing.
 
 Source: TensorFlow modelparallel specification, section 7.
 """
@@ -27,14 +29,8 @@ def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
     """
     require_stand_in()
 
-    def ask(caller: str) -> Group:
-        if job.replica_group is None:
-            raise ConfigError(
-                f"{caller} was called in a job of model parallelism without replicas, where it has"
-                ' nobody to talk to; expected "horovod": True among the parameters of smp.init()'
-                " or in SM_HP_MP_PARAMETERS. Add it, or leave out the calls of hvd."
-            )
-        return job.replica_group
+    def ask(_: str) -> Group:
+        return job.horovod_group
 
     replicas.tell(ask, hooks.is_elsewhere)
     leaving.callback(replicas.forget)

@@ -33,14 +33,16 @@ class Job(BaseJob):
         pipeline_channel: the MP group once more, for the messages of steps alone; there for a group
             of one rank too.
         pipeline_group: the MP group for operations of `dataparallel.tensorflow`; None for one rank.
-        replica_group: the DP group for operations of `dataparallel.tensorflow`, which may be in
-            graphs; None without `horovod: True`.
+        horovod_group: the DP group for operations of `dataparallel.tensorflow`, which may be in
+            graphs; without replicas this rank alone.
+        replica_group: the same; None without `horovod: True`.
     """
 
     seed: int
     communicators: Mapping[GroupKind, Communicator]
     pipeline_channel: Communicator
     pipeline_group: Group | None
+    horovod_group: Group
     replica_group: Group | None
 
 
