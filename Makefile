@@ -22,7 +22,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 SOAK_MINUTES ?= 30
 FAULTS_ARGS ?=
-# E.g. `make failures-tf N=5 FAILURES_ARGS='--minutes 60'`.
+# E.g. `make failures-tf N=5 FAILURES_ARGS='--minutes 60'`. On an idle machine SMD_TEST_SOON_S=2 before it asks that
+# all ranks know within 2 seconds.
 FAILURES_ARGS ?=
 # E.g. `make architectures ARCHITECTURES_ARGS='--only mixtral t5'`.
 ARCHITECTURES_ARGS ?=

@@ -34,6 +34,15 @@ def scaled(seconds: float) -> float:
     return seconds * slowness()
 
 
+def soon_s() -> float:
+    """Within which all ranks are to know of a failure.
+
+    That is 2 s on an idle machine, for which `SMD_TEST_SOON_S=2` asks; a run of all tests loads
+    the machine itself.
+    """
+    return float(os.environ.get("SMD_TEST_SOON_S") or scaled(10.0))
+
+
 def _measure() -> float:
     """Seconds until as many processes as there are processors have all done the same work."""
     start = time.monotonic()

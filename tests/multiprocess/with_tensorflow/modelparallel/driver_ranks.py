@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from hand_made_programs import Chain, Rank, a_job, expected_of, numbers_of, pieces_of
-from machine_speed import scaled
+from machine_speed import soon_s
 from tf_ranks import raised
 
 from smdistributed.dataparallel.exceptions import SMDDPMismatch
@@ -38,7 +38,7 @@ from smdistributed.modelparallel.tensorflow.run.program import (
 from smdistributed.modelparallel.tensorflow.run.wire import tensor_header, tensor_of
 
 MICROBATCHES = 4
-SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+SOON_S = soon_s()
 
 
 @contextlib.contextmanager

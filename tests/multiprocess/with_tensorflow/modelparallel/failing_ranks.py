@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from machine_speed import scaled
+from machine_speed import soon_s
 
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.exceptions import StepAborted
@@ -27,7 +27,7 @@ from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
-SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+SOON_S = soon_s()
 MICROBATCHES = 4
 BATCH = 8
 STEPS = 3

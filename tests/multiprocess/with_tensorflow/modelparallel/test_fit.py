@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_speed import scaled
+from machine_speed import scaled, soon_s
 from tensorflow_harness import run_tensorflow_ranks
 
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
@@ -21,7 +21,7 @@ FAULTS = Path(__file__).with_name("fit_fault_ranks.py")
 REPLICAS = "check_replicas_train_as_one"
 OF_PIPELINES = [name for name in CHECKS.names if name != REPLICAS]
 AS_PLAIN = "check_fit_is_as_plain_keras"
-SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+SOON_S = soon_s()
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from harness import free_port
-from machine_speed import scaled
+from machine_speed import soon_s
 from tensorflow_harness import run_tensorflow_ranks
 
 RANKS = Path(__file__).with_name("lost_rank_ranks.py")
-SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+SOON_S = soon_s()
 DEADLINE_S = 120.0
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)

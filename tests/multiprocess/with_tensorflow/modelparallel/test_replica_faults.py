@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_speed import scaled
+from machine_speed import scaled, soon_s
 from tensorflow_harness import run_tensorflow_ranks
 
 RANKS = Path(__file__).with_name("replica_fault_ranks.py")
 NUM_RANKS = 4
 VICTIM = 1
-SOON_S = scaled(10.0)  # for machines with other things to do, too: 2 s where idle
+SOON_S = soon_s()
 DEADLINE_S = 90.0
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
