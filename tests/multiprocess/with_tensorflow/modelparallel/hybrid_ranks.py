@@ -8,11 +8,13 @@ Beside it, in each rank, one process trains a plain model on the batches of all 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from heard import listen
 from update_ranks import mean_of, scale_of, scaled_loss, unscaled
 from with_tensorflow.tf_ranks import no_job as around_checks
 from with_tensorflow.tf_ranks import raised
@@ -451,7 +453,7 @@ def check_a_list_from_before_the_first_step(rank: int, size: int) -> None:
     """Its variables of other partitions are left out where gradients are exchanged and applied."""
     with a_job():
         model = dense(smp.DistributedModel)
-        optimizer = tf.keras.optimizers.SGD(0.1)
+        optimizer = tf.keras.optimizers.Adam(0.1)
         model.build((None, 6))
         if not model.variables:  # Keras 3 builds such models when they are called
             model(tf.keras.Input((6,)))
@@ -464,7 +466,22 @@ def check_a_list_from_before_the_first_step(rank: int, size: int) -> None:
         gradients = forward_backward(*batch_of(dense, 0, smp.dp_rank()))
         gradients = [hvd.allreduce(each.accumulate()) for each in gradients]
         assert sum(each is not None for each in gradients) == len(model.trainable_variables)
+        gradients, norm = smp.clip_by_global_norm(gradients, 1e-3)
+        assert float(norm) > 1e-3
+        logger, heard = logging.getLogger("smdistributed"), listen()
+        level = logger.level
+        logger.setLevel(logging.DEBUG)
         optimizer.apply_gradients(zip(gradients, everything, strict=True))
+        logger.setLevel(level)
+        logger.removeHandler(heard)
+        mine = model.trainable_variables
+        num_elsewhere = len(everything) - len(mine)
+        assert num_elsewhere > 0
+        said = f"{num_elsewhere} of {len(everything)} variables are on other ranks"
+        assert any(said in text for text in heard.texts), heard.texts
+        slots = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        of_model = sum(int(np.prod(each.shape)) for each in mine)
+        assert sum(int(np.prod(each.shape)) for each in slots if each.shape.rank) == 2 * of_model
         hvd.broadcast_variables(model.variables, root_rank=0)
         hvd.broadcast_variables(everything, root_rank=0)
         require_equal_replicas([np.asarray(each) for each in model.variables])

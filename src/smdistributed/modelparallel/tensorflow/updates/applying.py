@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from smdistributed._common.log import get_logger
 from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.tensorflow.job.communication import sum_over_pipeline
 from smdistributed.modelparallel.tensorflow.job.state import state
@@ -32,6 +33,8 @@ __all__ = [
     "note_trained_in_steps",
     "require_no_step",
 ]
+
+_log = get_logger()
 
 _CLIPNORM = "global_clipnorm of an optimizer"
 
@@ -68,9 +71,15 @@ def local_pairs(grads_and_vars: Iterable[Any]) -> list[Any]:
         RuntimeError: in a step.
     """
     require_no_step()
-    return [
-        pair for pair in grads_and_vars if pair[0] is not None or not hooks.is_elsewhere(pair[1])
-    ]
+    pairs = list(grads_and_vars)
+    here = [pair for pair in pairs if pair[0] is not None or not hooks.is_elsewhere(pair[1])]
+    if len(here) < len(pairs):
+        _log.debug(
+            "apply_gradients(): %d of %d variables are on other ranks, which update them",
+            len(pairs) - len(here),
+            len(pairs),
+        )
+    return here
 
 
 def note_trained_in_steps(variables: Iterable[Any]) -> None:
