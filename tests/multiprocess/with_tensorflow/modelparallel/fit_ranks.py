@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ STEPS_PER_EXECUTION = int(os.environ.get("SMP_TEST_STEPS_PER_EXECUTION", "1"))
 
 
 def network(base: type, *, norm: bool = True) -> Any:
-    """A model of either kind. The statistics of a normalization are each replica's own."""
+    """A model of either kind."""
 
     class Network(base):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -60,26 +61,58 @@ def network(base: type, *, norm: bool = True) -> Any:
     return Network()
 
 
-class Microbatched(tf.keras.Model):  # type: ignore[misc] # Keras has no types
-    """Plain Keras that trains as a pipeline of `pieces` microbatches does."""
+class Statistics:
+    """Those of each replica, which has its own; in one model, which has them by turns."""
 
-    pieces = MICROBATCHES
+    def __init__(self, variables: Sequence[Any], replicas: int) -> None:
+        self.replicas = replicas
+        self._shown = variables
+        self.kept = [[tf.Variable(np.asarray(v)) for v in variables] for _ in range(replicas)]
+
+    @contextlib.contextmanager
+    def of(self, replica: int) -> Iterator[None]:
+        """The model reads and updates those of a replica."""
+        for mine, shown in zip(self.kept[replica], self._shown, strict=True):
+            shown.assign(tf.identity(mine))
+        yield
+        for mine, shown in zip(self.kept[replica], self._shown, strict=True):
+            mine.assign(tf.convert_to_tensor(shown))
+
+
+class Microbatched(tf.keras.Model):  # type: ignore[misc] # Keras has no types
+    """Plain Keras that trains as pipelines do: their batches joined, microbatch by microbatch."""
+
+    statistics: Statistics
 
     def train_step(self, data: Any) -> Any:
         """The mean of losses and gradients of the microbatches; metrics of the whole batch."""
         x, y, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
-        columns = [[None] * self.pieces if a is None else tf.split(a, self.pieces) for a in data]
-        columns += [[None] * self.pieces] * (3 - len(columns))
+        pieces = MICROBATCHES * self.statistics.replicas
+        columns = [[None] * pieces if a is None else tf.split(a, pieces) for a in data]
+        columns += [[None] * pieces] * (3 - len(columns))
         losses, outputs, gradients = [], [], []
-        for x_i, y_i, weights_i in zip(*columns, strict=True):
-            with tf.GradientTape() as tape:
+        for piece, (x_i, y_i, weights_i) in enumerate(zip(*columns, strict=True)):
+            with self.statistics.of(piece // MICROBATCHES), tf.GradientTape() as tape:
                 outputs.append(self(x_i, training=True))
                 losses.append(self.compute_loss(x_i, y_i, outputs[-1], weights_i))
             gradients.append(tape.gradient(losses[-1], self.trainable_variables))
-        means = [tf.add_n(each) / self.pieces for each in zip(*gradients, strict=True)]
+        means = [tf.add_n(each) / pieces for each in zip(*gradients, strict=True)]
         self.optimizer.apply_gradients(zip(means, self.trainable_variables, strict=True))
+        return self._told(x, y, outputs, weights, tf.add_n(losses) / pieces)
+
+    def test_step(self, data: Any) -> Any:
+        """Each replica's rows by its statistics."""
+        x, y, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+        outputs = []
+        for replica, x_i in enumerate(tf.split(x, self.statistics.replicas)):
+            with self.statistics.of(replica):
+                outputs.append(self(x_i, training=False))
+        loss = self.compute_loss(x, y, tf.concat(outputs, 0), weights)
+        return self._told(x, y, outputs, weights, loss)
+
+    def _told(self, x: Any, y: Any, outputs: Any, weights: Any, loss: Any) -> Any:
         if hasattr(self, "_loss_tracker"):  # Keras 3; in tf-keras the loss does this
-            self._loss_tracker.update_state(tf.add_n(losses) / self.pieces, tf.shape(x)[0])
+            self._loss_tracker.update_state(loss, tf.shape(x)[0])
         return self.compute_metrics(x, y, tf.concat(outputs, 0), sample_weight=weights)
 
 
@@ -97,20 +130,21 @@ def compiled(model: Any, **arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def models(size: int, *, joined: int = 1) -> Iterator[tuple[Any, Any]]:
+def models(size: int, *, joined: int = 1, norm: bool = True) -> Iterator[tuple[Any, Any]]:
     """A cut model, and the reference, which begins with the same values; compiled.
 
     Args:
         joined: the reference trains on the batches of so many replicas at once.
+        norm: with statistics, which are each replica's own.
     """
     partitions = size // joined
     smp.init({"microbatches": MICROBATCHES, "partitions": partitions, "horovod": joined > 1})
     try:
         tf.keras.utils.set_random_seed(1)
-        reference = network(Microbatched, norm=joined == 1)
-        reference.pieces = MICROBATCHES * joined
+        reference = network(Microbatched, norm=norm)
         reference(X[:BATCH])
-        model = network(smp.DistributedModel, norm=joined == 1)
+        reference.statistics = Statistics(reference.norm.non_trainable_weights, joined)
+        model = network(smp.DistributedModel, norm=norm)
         model.build((None, 6))
         if not model.variables:  # Keras 3 builds such models when they are called
             model(tf.keras.Input((6,)))
@@ -147,6 +181,11 @@ class RequireOwn(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 def require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
     """The same history, and the same values of the variables that are here."""
+    with reference.statistics.of(smp.dp_rank()):
+        _require_as(model, reference, found, expected)
+
+
+def _require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
     assert found.keys() == expected.keys()
     for name, values in found.items():
         np.testing.assert_allclose(values, expected[name], 1e-5, 1e-6, err_msg=name)
@@ -279,21 +318,57 @@ def check_what_fit_refuses(rank: int, size: int) -> None:
 
 def check_replicas_train_as_one(rank: int, size: int) -> None:
     joined = size // PARTITIONS
+    random = np.random.default_rng(1)
+    x = random.standard_normal((joined * ROWS, 6)).astype(np.float32)
+    y = random.integers(0, 3, joined * ROWS)
+    weights = random.random(joined * ROWS).astype(np.float32)
+    few = slice(2 * joined * BATCH)
+
+    def mine(data: Any) -> Any:
+        """What this replica has of batches that are joined."""
+        rows = data.reshape(-1, joined, BATCH, *data.shape[1:])[:, smp.dp_rank()]
+        return rows.reshape(-1, *data.shape[1:])
+
     with models(size, joined=joined) as (model, reference):
-        of_each = BATCH // joined
+        arguments = {"epochs": EPOCHS, "verbose": 0, "shuffle": False}
 
-        def mine(data: Any) -> Any:
-            rows = data.reshape(-1, joined, of_each, *data.shape[1:])[:, smp.dp_rank()]
-            return rows.reshape(-1, *data.shape[1:])
+        def fit_alone() -> Any:
+            return reference.fit(
+                x, y, sample_weight=weights, batch_size=joined * BATCH, callbacks=callbacks()[:1],
+                validation_data=(x[few], y[few]), **arguments,
+            )  # fmt: skip
 
-        arguments = {"epochs": 2, "verbose": 0, "shuffle": False}
-        expected = reference.fit(
-            X, Y, sample_weight=WEIGHTS, batch_size=BATCH, callbacks=callbacks()[:1],
-            validation_data=(X[:16], Y[:16]), validation_batch_size=16, **arguments,
-        )  # fmt: skip
+        expected = _on_rank_0(reference, fit_alone)
+        looking = RequireOwn()
         found = model.fit(
-            *map(mine, (X, Y)), sample_weight=mine(WEIGHTS), batch_size=of_each,
-            callbacks=callbacks()[:1], validation_data=(mine(X[:16]), mine(Y[:16])),
-            validation_batch_size=16, **arguments,
+            mine(x), mine(y), sample_weight=mine(weights), batch_size=BATCH,
+            callbacks=[*callbacks()[:1], looking],
+            validation_data=(mine(x[few]), mine(y[few])), **arguments,
         )  # fmt: skip
-        require_as(model, reference, found.history, expected.history)
+        assert looking.times == ROWS // BATCH * EPOCHS
+        require_as(model, reference, found.history, expected)
+        _check_statistics_are_averaged(model, reference)
+
+
+def _on_rank_0(reference: Any, fit: Callable[[], Any]) -> Any:
+    """The history of one process, whose values all ranks have then."""
+    variables = [*reference.variables, *itertools.chain(*reference.statistics.kept)]
+    history = fit().history if smp.rank() == 0 else None
+    values = [np.asarray(each) for each in variables]
+    history, values = smp.allgather((history, values), smp.WORLD)[0]
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return history
+
+
+def _check_statistics_are_averaged(model: Any, reference: Any) -> None:
+    """Until then they are each replica's."""
+    kept = [[each.numpy() for each in of_one] for of_one in reference.statistics.kept]
+    assert all((one != other).any() for one, other in zip(*kept, strict=True))
+    smp.average_statistics(model)
+    here = 0
+    for mine, *theirs in zip(model.norm.non_trainable_weights, *kept, strict=True):
+        if not is_elsewhere(mine):
+            here += 1
+            np.testing.assert_allclose(np.asarray(mine), np.mean(theirs, 0), 1e-5, 1e-6)
+    assert sum(smp.allgather(here, smp.MP_GROUP)) == 2, "a mean and a variance"

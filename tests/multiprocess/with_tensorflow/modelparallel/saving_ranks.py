@@ -244,7 +244,7 @@ def check_replicas_keep_one_copy(rank: int, size: int) -> None:
     joined = size // partitions
     folder = FOLDER / f"{partitions}x{joined}-of-{rank}"
     backup = str(FOLDER / f"{partitions}x{joined}")
-    with fits.models(size, joined=joined) as (model, _):
+    with fits.models(size, joined=joined, norm=False) as (model, _):
         saver = _saver(
             folder / "{epoch}-{batch}.weights.h5", save_freq=3, save_best_only=True, monitor="loss"
         )
@@ -273,13 +273,13 @@ def check_replicas_go_on(rank: int, size: int) -> None:
     backup = str(FOLDER / f"{fits.PARTITIONS}x{joined}")
     histories, weights = [], []
     for stops in (False, True):
-        with fits.models(size, joined=joined) as (model, _):
+        with fits.models(size, joined=joined, norm=False) as (model, _):
             if stops:
                 raised(InterruptedError, _fit, model, 4, *_backups(backup), _Stopping())
             else:
                 histories.append(_fit(model, 4).history)
                 weights.append([np.array(each) for each in model.variables])
-    with fits.models(size, joined=joined) as (model, _):
+    with fits.models(size, joined=joined, norm=False) as (model, _):
         found = _fit(model, 4, *_backups(backup)).history
         for name, values in found.items():
             np.testing.assert_allclose(values, histories[0][name][2:], 1e-5, 1e-6, err_msg=name)

@@ -51,8 +51,7 @@ def test_fit_in_all_ways(is_legacy: int, ranks: int, optimizer: str, steps: int)
     CHECKS.require(AS_PLAIN, ranks, [AS_PLAIN], **env)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_legacy", [0, 1])
+@pytest.mark.parametrize("is_legacy", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_replicas_of_two_partitions(is_legacy: int) -> None:
     CHECKS.require(REPLICAS, 4, [REPLICAS], TF_USE_LEGACY_KERAS=str(is_legacy))
 
