@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
+import io
 import os
 import resource
 import shutil
@@ -290,12 +292,8 @@ def check_a_disk_that_takes_nothing_is_named(rank: int, size: int) -> None:
     with training(folder, size) as kept:
         kept.steps(1)
         first = kept.manager.save()
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
-        try:
+        with _disk_that_takes_nothing():
             text = raised(OSError, kept.manager.save)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         assert "ckpt-2 could not be written: File too large" in text, text
         assert "bytes are free" in text, text
         assert tf.train.latest_checkpoint(str(folder)) == first
@@ -535,3 +533,41 @@ def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
             exported = tf.saved_model.load(str(folder / "exported"))
             np.testing.assert_allclose(exported.serve(X[:4]), plain(X[:4]), rtol=1e-5)
         smp.barrier()
+        _check_what_is_exported_is_there_whole_or_not_at_all(one, folder)
+
+
+def _check_what_is_exported_is_there_whole_or_not_at_all(one: Any, folder: Path) -> None:
+    exported = folder / "exported"
+    before = _bytes_below(exported)
+    one.steps(1)
+    with _disk_that_takes_nothing():
+        text = raised(OSError, one.model.export, str(exported))
+    assert "exported could not be written: File too large" in text, text
+    assert "bytes are free" in text, text
+    assert _bytes_below(exported) == before
+    smp.barrier()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        one.model.export(str(exported))
+        one.model.export(filepath=folder / "made" / "exported")
+    if smp.rank() == 0:
+        assert f"Saved artifact at '{exported}'" in printed.getvalue()
+        assert _bytes_below(exported) != before
+        assert [each for each in os.listdir(folder) if each.startswith(".")] == []
+        assert (folder / "made" / "exported" / "saved_model.pb").exists()
+    smp.barrier()
+
+
+def _bytes_below(folder: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+@contextlib.contextmanager
+def _disk_that_takes_nothing() -> Iterator[None]:
+    """More than some bytes, on any rank."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)

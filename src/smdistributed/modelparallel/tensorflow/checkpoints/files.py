@@ -84,8 +84,8 @@ def make_directory(directory: str) -> None:
     except OSError as error:
         text = (
             f"the directory {directory} cannot be made: {error.strerror}; expected to be able to"
-            " write checkpoints there. Pass another directory to smp.CheckpointManager, or start"
-            " the script with smddprun --paths, which maps /opt/ml to a directory of yours"
+            " save there. Pass another one, or start the script with smddprun --paths, which maps"
+            " /opt/ml to a directory of yours"
         )
         raise OSError(error.errno or errno.EIO, text) from error
 

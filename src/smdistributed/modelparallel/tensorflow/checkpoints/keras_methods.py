@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,8 +147,31 @@ def _save(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: A
     _written_by_rank_0(model, "model.save()", write)
 
 
-def _export(model: Any, original: Original, *args: Any, **kwargs: Any) -> Any:
-    return _written_by_rank_0(model, "model.export()", lambda: original(*args, **kwargs))
+def _export(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    path = os.fspath(filepath)
+
+    def write_hidden(hidden: str) -> Any:
+        with _printing_instead(hidden, path):
+            return original(hidden, *args, **kwargs)
+
+    def write() -> Any:
+        if "://" in path:
+            return original(path, *args, **kwargs)
+        files.make_directory(os.path.dirname(os.path.abspath(path)))
+        return files.write_whole(path, write_hidden)
+
+    return _written_by_rank_0(model, "model.export()", write)
+
+
+@contextlib.contextmanager
+def _printing_instead(hidden: str, path: str) -> Iterator[None]:
+    """While it is open, what is printed (Keras says where it has written) names another path."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        sys.stdout.write(printed.getvalue().replace(hidden, path))
 
 
 def _save_model(model: Any, path: str) -> None:
