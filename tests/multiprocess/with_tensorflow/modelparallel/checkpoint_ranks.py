@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import functools
 import io
 import os
@@ -25,6 +26,7 @@ import tensorflow as tf
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.tensorflow.checkpoints import files, restoring
+from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
 from smdistributed.modelparallel.tensorflow.checkpoints.values import receive_value, send_value
 from tests.multiprocess.with_tensorflow.modelparallel.kept import (
     LEGACY,
@@ -316,6 +318,56 @@ def check_a_disk_that_takes_nothing_is_named(rank: int, size: int) -> None:
         text = raised(OSError, below.save)
         assert "/sys/checkpoints cannot be made: " in text, text
         assert kept.manager.latest_checkpoint == str(folder / "ckpt-2")
+
+
+def check_two_jobs_in_one_directory_are_named(rank: int, size: int) -> None:
+    folder = shared_folder("two-jobs")
+    state = folder / "checkpoint"
+    with training(folder, size) as kept:
+        kept.steps(1)
+        first = kept.manager.save()
+        second = smp.CheckpointManager(kept.checkpoint, folder, checkpoint_name="best")
+        second.save()  # two of one job: as TensorFlow has it
+        kept.manager.save()
+        if rank == 0:
+            ours = state.read_text()
+            # Plain TensorFlow, which is no part of this job.
+            another = tf.train.CheckpointManager(tf.train.Checkpoint(), folder, max_to_keep=9)
+            another.save(checkpoint_number=9)
+        smp.barrier()
+        before = sorted(os.listdir(folder))
+        text = raised(CheckpointError, kept.manager.save)
+        assert f"another process saves to {folder}, too: it has written {folder}/ckpt-9" in text
+        assert "Give each job a directory of its own" in text, text
+        assert sorted(os.listdir(folder)) == before
+        smp.barrier()
+        if rank == 0:
+            state.write_text(ours)
+        smp.barrier()
+        weights = str(folder / "w.weights.h5")
+        for save, path, hidden in (
+            (kept.manager.save, first.replace("-1", "-4"), ".ckpt.smp-tmp"),
+            (lambda: kept.model.save_weights(weights), weights, ".w.weights.h5.smp-tmp"),
+        ):
+            with _locked(folder / hidden) if rank == 0 else contextlib.nullcontext():
+                text = raised(OSError, save)
+            assert f"{path} is being written by another process" in text, text
+            save()
+        smp.barrier()
+        assert not list(folder.glob(".*"))
+
+
+@contextlib.contextmanager
+def _locked(hidden: Path) -> Iterator[None]:
+    """As where another process has not written all yet."""
+    hidden.mkdir()
+    descriptor = os.open(hidden, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+        assert hidden.exists()
+    finally:
+        os.close(descriptor)
 
 
 def check_killed_anywhere_it_leaves_the_one_before(rank: int, size: int) -> None:

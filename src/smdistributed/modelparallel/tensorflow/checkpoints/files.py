@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import os
@@ -47,6 +48,7 @@ __all__ = [
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
 # Words of TensorFlow's errors, and what they mean.
 _CAUSES = {
@@ -54,6 +56,7 @@ _CAUSES = {
     "quota": errno.EDQUOT,
     "Permission denied": errno.EACCES,
     "Read-only": errno.EROFS,
+    "Too many open files": errno.EMFILE,
     "File too large": errno.EFBIG,
 }
 
@@ -98,35 +101,33 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
         tensors: eager ones, by key and slice ("" for a whole one).
 
     Raises:
-        OSError: the disk is full, or cannot be written; names the path and the free bytes.
+        OSError: the disk is full, or cannot be written; names the path and the free bytes. Or
+            another process is writing the path.
     """
     directory, name = os.path.split(prefix)
     hidden = os.path.join(directory, f".{_stem(name)}.smp-tmp")
     written = os.path.join(hidden, "written")
     rows = [(key, piece, each) for key, of in tensors.items() for piece, each in of.items()]
     rows.sort(key=lambda row: row[:2])  # as TensorFlow has them
+    _require_no_other_writer(hidden, prefix)
     try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        os.mkdir(hidden)
-        with _as_os_errors(), tf.device("/CPU:0"):
-            tf.raw_ops.SaveV2(
-                prefix=written,
-                tensor_names=[key for key, _, _ in rows],
-                shape_and_slices=[piece for _, piece, _ in rows],
-                tensors=[each for _, _, each in rows],
-            )
-        files = sorted(os.listdir(hidden))  # the data first
-        for each in files:
-            _synchronise(os.path.join(hidden, each))
-        for each in files:
-            os.replace(
-                os.path.join(hidden, each), prefix + each.removeprefix(os.path.basename(written))
-            )
-        synchronise_directory(directory)
+        with _made(hidden):
+            with _as_os_errors(), tf.device("/CPU:0"):
+                tf.raw_ops.SaveV2(
+                    prefix=written,
+                    tensor_names=[key for key, _, _ in rows],
+                    shape_and_slices=[piece for _, piece, _ in rows],
+                    tensors=[each for _, _, each in rows],
+                )
+            files = sorted(os.listdir(hidden))  # the data first
+            for each in files:
+                _synchronise(os.path.join(hidden, each))
+            for each in files:
+                ending = each.removeprefix(os.path.basename(written))
+                os.replace(os.path.join(hidden, each), prefix + ending)
+            synchronise_directory(directory)
     except OSError as error:
         raise could_not_write(prefix, prefix, error) from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def write_whole(path: str, write: Callable[[str], Any]) -> Any:
@@ -143,33 +144,33 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
         What `write` returns.
 
     Raises:
-        OSError: it cannot be written; names the path and the free bytes.
+        OSError: it cannot be written; names the path and the free bytes. Or another process is
+            writing the path.
         Exception: what `write` raises. What was there is there.
     """
     target = os.path.realpath(path)
     directory, name = os.path.dirname(target), os.path.basename(os.path.normpath(path))
     hidden = os.path.join(directory, f".{_short(name)}.smp-tmp")
     replaced = hidden + ".old"
+    _require_no_other_writer(hidden, path)
     try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        os.mkdir(hidden)
-        with _as_os_errors(), raising_what_is_full(hidden):
-            result = write(os.path.join(hidden, name))
-        written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
-        for each in written:
-            _synchronise_all(os.path.join(hidden, each))
-        for each in written:
-            place = target if each == name else os.path.join(directory, each)
-            if os.path.isdir(os.path.join(hidden, each)):
-                shutil.rmtree(replaced, ignore_errors=True)
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(place, replaced)
-            os.replace(os.path.join(hidden, each), place)
-        synchronise_directory(directory)
+        with _made(hidden):
+            with _as_os_errors(), raising_what_is_full(hidden):
+                result = write(os.path.join(hidden, name))
+            written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
+            for each in written:
+                _synchronise_all(os.path.join(hidden, each))
+            for each in written:
+                place = target if each == name else os.path.join(directory, each)
+                if os.path.isdir(os.path.join(hidden, each)):
+                    shutil.rmtree(replaced, ignore_errors=True)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.replace(place, replaced)
+                os.replace(os.path.join(hidden, each), place)
+            synchronise_directory(directory)
     except OSError as error:
         raise could_not_write(path, target, error) from error
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
     return result
 
@@ -277,6 +278,45 @@ class Reader:
             " Nothing was changed."
         )
         return failure
+
+
+@contextlib.contextmanager
+def _made(hidden: str) -> Iterator[None]:
+    """An empty directory, which is locked as long as it is there."""
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.mkdir(hidden)
+    descriptor = os.open(hidden, _DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system that has no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _require_no_other_writer(hidden: str, path: str) -> None:
+    """Fails if another process writes the same path at this moment.
+
+    Raises:
+        OSError: it does.
+    """
+    try:
+        descriptor = os.open(hidden, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(
+            errno.EBUSY,
+            f"{path} is being written by another process at this moment; expected one writer of a"
+            " path. Give each job a path of its own. What was there before is untouched",
+        ) from error
+    except OSError:
+        pass  # a file system that has no locks
+    finally:
+        os.close(descriptor)
 
 
 def _stem(name: str) -> str:

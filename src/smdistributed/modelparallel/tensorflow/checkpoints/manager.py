@@ -30,6 +30,8 @@ from smdistributed.modelparallel.tensorflow.job.state import state
 __all__ = ["CheckpointManager"]
 
 _DIRECTORY = "/opt/ml/checkpoints"
+# By directory, the times of all checkpoints that this process has listed there.
+_listed: dict[str, set[float]] = {}
 
 
 class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no types
@@ -94,7 +96,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
 
         Raises:
             ModelNotPartitionedError: before the first step.
-            CheckpointError: (a ValueError) something cannot be gathered; names it.
+            CheckpointError: (a ValueError) something cannot be gathered, which it names; or another
+                job saves to the directory, too.
             OSError: rank 0 cannot write; names the path and the free bytes.
             SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
         """
@@ -214,11 +217,25 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         if tensors is None:
             return
         files.make_directory(os.path.dirname(prefix))
+        self._require_no_other_job()
         before = dict(self._maybe_delete)
         if before.pop(prefix, None) is not None:  # it is about to be no whole checkpoint
             self._tell(before)
         files.write_checkpoint(os.path.abspath(prefix), tensors)
         self._tell({**before, prefix: time.time()})
+
+    def _require_no_other_job(self) -> None:
+        """Fails if another process has saved to the directory since this one did."""
+        mine = _listed.get(os.path.realpath(self.directory))
+        known = tf.train.get_checkpoint_state(self.directory)
+        times = known.all_model_checkpoint_timestamps if known else []
+        if mine and times and times[-1] not in mine:
+            raise CheckpointError(
+                f"another process saves to {self.directory}, too: it has written"
+                f" {known.model_checkpoint_path} since this job has saved there; expected one job"
+                " in a directory, as jobs replace and remove each other's checkpoints. Give each"
+                " job a directory of its own. Nothing was written."
+            )
 
     def _note(self, prefix: str) -> None:
         """On every rank, so that all know which checkpoints there are."""
@@ -259,6 +276,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             last_preserved_timestamp=self._last_preserved_timestamp,
         )
         files.write_state(self.directory, told)
+        _listed.setdefault(os.path.realpath(self.directory), set()).update(timestamps.values())
 
 
 def _by_rank(brought: list[Any]) -> str:
