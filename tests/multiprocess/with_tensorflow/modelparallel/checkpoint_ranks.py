@@ -355,6 +355,12 @@ def check_two_jobs_in_one_directory_are_named(rank: int, size: int) -> None:
             save()
         smp.barrier()
         assert not list(folder.glob(".*"))
+        if rank == 0:
+            another.save(checkpoint_number=10)
+        smp.barrier()
+    with training(folder, size) as next_one:
+        next_one.steps(1)
+        next_one.manager.save()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from smdistributed.modelparallel.tensorflow.job.state import state
 __all__ = ["CheckpointManager"]
 
 _DIRECTORY = "/opt/ml/checkpoints"
-# By directory, the times of all checkpoints that this process has listed there.
+# By directory, the times of all checkpoints that this process has listed there in this job.
 _listed: dict[str, set[float]] = {}
 
 
@@ -276,6 +276,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             last_preserved_timestamp=self._last_preserved_timestamp,
         )
         files.write_state(self.directory, told)
+        if not _listed:
+            state.call_at_reset(_listed.clear)
         _listed.setdefault(os.path.realpath(self.directory), set()).update(timestamps.values())
 
 
