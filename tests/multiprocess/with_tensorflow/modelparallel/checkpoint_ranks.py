@@ -32,6 +32,7 @@ from tests.multiprocess.with_tensorflow.modelparallel.kept import (
     LEGACY,
     OPTIMIZERS,
     X,
+    Y,
     assert_same,
     content,
     plain_model,
@@ -205,6 +206,61 @@ def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:
         kept.steps(1)
         assert plain.restore_or_initialize() == plain.latest_checkpoint == latest
         assert_same(kept.values(), before)
+
+
+def check_two_optimizers_take_their_own_slots(rank: int, size: int) -> None:
+    """Each over some of the variables, in each partition; restored before the first step."""
+    make = tf.keras.optimizers
+    kinds = [(make.Adam, make.Adam), (tf.keras.mixed_precision.LossScaleOptimizer, make.SGD)]
+    if LEGACY:
+        kinds = [(make.Adam, make.Adam), (make.legacy.Adam, make.legacy.Adam)]
+    for number, (one, other) in enumerate(kinds if "ALL_OPTIMIZERS" in os.environ else kinds[:1]):
+        folder = shared_folder(f"two optimizers {number}")
+        with training(folder, size) as whole:
+            steps = _two_optimizers(whole, _made(one), _made(other))
+            steps(2)
+            whole.manager.save()
+            losses = steps(2)
+        with training(folder, size) as again:
+            steps = _two_optimizers(again, _made(one), _made(other))
+            again.manager.restore()
+            assert steps(2) == losses
+
+
+def _made(kind: Any) -> Any:
+    if kind.__name__ == "SGD":
+        return kind(0.1, momentum=0.9)
+    return kind(tf.keras.optimizers.Adam(0.02)) if "LossScale" in kind.__name__ else kind(0.02)
+
+
+def _two_optimizers(kept: Any, one: Any, other: Any) -> Callable[[int], list[float]]:
+    model = kept.model
+    kept.checkpoint = tf.train.Checkpoint(model=model, optimizers=[one, other])
+    kept.manager = smp.CheckpointManager(kept.checkpoint, kept.manager.directory)
+
+    def divided() -> tuple[list[Any], list[Any]]:
+        layers = (model.norm, model.second)
+        inner = {id(each) for layer in layers for each in layer.trainable_variables}
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for each in model.trainable_variables:
+            parts[id(each) in inner].append(each)
+        return parts
+
+    @smp.step
+    def gradients(x: Any, y: Any) -> Any:
+        logits = model(x, training=True)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits)
+        return loss, [kept.optimizer.get_gradients(loss, part) for part in divided()]
+
+    def step() -> float:
+        loss, found = gradients(X, Y)
+        for optimizer, of_part, part in zip((one, other), found, divided(), strict=True):
+            optimizer.apply_gradients(
+                zip([each.accumulate() for each in of_part], part, strict=True)
+            )
+        return float(loss.reduce_mean())
+
+    return lambda count: [step() for _ in range(count)]
 
 
 def check_an_iterator_goes_on(rank: int, size: int) -> None:

@@ -33,11 +33,13 @@ def test_checkpoints(name: str, legacy_keras: str, folder: str) -> None:
 @pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
 def test_all_optimizers_and_more_partitions(legacy_keras: str, folder: str) -> None:
     env = {"TF_USE_LEGACY_KERAS": legacy_keras, "TEST_FOLDER": folder, "ALL_OPTIMIZERS": "1"}
-    plain, other = (
+    plain, other, two = (
         "check_plain_tensorflow_reads_and_writes_the_same",
         "check_other_partitions_take_it_up",
+        "check_two_optimizers_take_their_own_slots",
     )
     CHECKS.require(plain, 2, [plain], **env)
+    CHECKS.require(two, 2, [two], **{**env, "TEST_FOLDER": folder + "/all"})
     for ranks in (3, 4):
         CHECKS.require(other, ranks, [other], **env)
 

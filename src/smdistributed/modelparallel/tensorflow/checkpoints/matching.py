@@ -15,12 +15,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Matched", "keras_of", "match"]
+__all__ = ["Matched", "keras_of", "match", "variables_of_optimizer"]
 
 # A model that is compiled holds its optimizer: a file may have it where the model here has none.
 _OPTIONAL_EDGES = frozenset(("optimizer",))
 # Optimizers list what the model has under names, which tell more than positions.
 _LISTS_OF_OTHERS = frozenset(("_trainable_variables",))
+# Optimizers that wrap another one have it as one of these.
+_WRAPPED = frozenset(("inner_optimizer", "base_optimizer", "_optimizer"))
 # What `tf.train.Checkpoint.write` leaves out.
 _OPTIONAL_KEYS = frozenset(("save_counter",))
 
@@ -84,6 +86,74 @@ def keras_of(graph: Any) -> str | None:
     return None
 
 
+def variables_of_optimizer(file: Any, path: str) -> list[str] | None:
+    """What an optimizer in a file has slots for.
+
+    Args:
+        file: a `TrackableObjectGraph`.
+        path: of the optimizer, from the root.
+
+    Returns:
+        Keys of variables, in the file's order; None if the file does not tell.
+    """
+    number = 0
+    for name in path.split("/"):
+        children = dict(_children(file, number))
+        if name not in children:
+            return None
+        number = children[name]
+    while inner := [child for name, child in _children(file, number) if name in _WRAPPED]:
+        number = inner[0]
+    children = dict(_children(file, number))
+    numbers: list[int] | None
+    if "_trainable_variables" in children:  # Keras 3
+        numbers = _in_order(file, children["_trainable_variables"])
+    elif file.nodes[number].slot_variables:  # tf-keras' legacy optimizers
+        slots = file.nodes[number].slot_variables
+        numbers = list(dict.fromkeys(each.original_variable_node_id for each in slots))
+    else:
+        numbers = _by_names(file, children)
+    if numbers is None:
+        return None
+    keys = [[each.checkpoint_key for each in file.nodes[number].attributes] for number in numbers]
+    return [of[0] for of in keys] if all(len(of) == 1 for of in keys) else None
+
+
+def _by_names(file: Any, children: dict[str, int]) -> list[int] | None:
+    """Of an optimizer of tf-keras, whose slots have names that end in those of their variables."""
+    lists = [_in_order(file, child) for name, child in children.items() if name != "_variables"]
+    slots = max(lists, key=len, default=[])
+    own = {number for child in children.values() for number in _in_order(file, child)}
+    own |= set(children.values())
+    by_name: dict[str, list[int]] = collections.defaultdict(list)
+    for number, node in enumerate(file.nodes):
+        if number not in own:
+            for each in node.attributes:
+                by_name[each.full_name].append(number)
+    found = []
+    for slot in slots:
+        full_name = "".join(each.full_name for each in file.nodes[slot].attributes)
+        parts = full_name.split("/")
+        # "Adam/m/net/dense/kernel" is of "net/dense/kernel": the longest that there is.
+        names = ["/".join(parts[i:]) for i in range(1, len(parts))]
+        of_name = next((by_name[name] for name in names if name in by_name), [])
+        if len(of_name) != 1:
+            return None
+        found += of_name
+    return found or None
+
+
+def _in_order(file: Any, number: int) -> list[int]:
+    """Elements of a list."""
+    elements = [(int(name), child) for name, child in _children(file, number) if name.isdigit()]
+    return [child for _, child in sorted(elements)]
+
+
+def _children(file: Any, number: int) -> Iterator[tuple[str, int]]:
+    for child in file.nodes[number].children:
+        yield child.local_name, child.node_id
+
+
 def _pairs(here: Any, file: Any) -> dict[int, int]:
     """By number of a node here, the number of the one in the file; no two have the same."""
     pairs, taken = {0: 0}, {0}
@@ -136,7 +206,6 @@ def _claimed(here: Any, file: Any, pairs: dict[int, int]) -> set[int]:
 
 
 def _edges(graph: Any, number: int) -> Iterator[tuple[str, int]]:
-    for child in graph.nodes[number].children:
-        yield child.local_name, child.node_id
+    yield from _children(graph, number)
     for slot in graph.nodes[number].slot_variables:
         yield f".OPTIMIZER_SLOT/{slot.slot_name}", slot.slot_variable_node_id

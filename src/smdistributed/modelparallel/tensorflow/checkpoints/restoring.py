@@ -29,7 +29,12 @@ from smdistributed.modelparallel.tensorflow.checkpoints.contents import (
     Whole,
 )
 from smdistributed.modelparallel.tensorflow.checkpoints.files import Reader, digest_of
-from smdistributed.modelparallel.tensorflow.checkpoints.matching import Matched, keras_of, match
+from smdistributed.modelparallel.tensorflow.checkpoints.matching import (
+    Matched,
+    keras_of,
+    match,
+    variables_of_optimizer,
+)
 from smdistributed.modelparallel.tensorflow.checkpoints.optimizers import build
 from smdistributed.modelparallel.tensorflow.checkpoints.saving import merge_surveys
 from smdistributed.modelparallel.tensorflow.checkpoints.together import (
@@ -157,7 +162,7 @@ class _Restoring:
         begun: dict[str, list[int] | None] = {}
         idle = [path for path, places in survey.items() if places is None]
         if self._is_strict and matched.surplus and idle:
-            begun = dict.fromkeys(idle, self._contents.trainable_places())
+            begun = {path: self._places_in_file(path, whole, matched, reader) for path in idle}
             with_slots = self._contents.whole({**survey, **begun})
             again = match(with_slots.graph, reader.graph)
             if len(again.surplus) < len(matched.surplus):
@@ -175,6 +180,21 @@ class _Restoring:
             self._require_all(dataclasses.replace(matched, missing=missing), reader)
         rows = [row for entry in whole.entries for row in self._rows(entry, matched, reader)]
         return _Found(rows, begun)
+
+    def _places_in_file(
+        self, path: str, whole: Whole, matched: Matched, reader: Reader
+    ) -> list[int]:
+        """Of the variables that an optimizer has slots for; all that train, if it is not told."""
+        keys = variables_of_optimizer(reader.graph, path)
+        places = {
+            matched.key_in_file(key): entry.item.place
+            for entry in whole.entries
+            if isinstance(entry.item, OfModel)
+            for key in entry.tensors
+        }
+        if keys is None or not all(key in places for key in keys):
+            return self._contents.trainable_places()
+        return [places[key] for key in keys]
 
     @property
     def _is_strict(self) -> bool:
