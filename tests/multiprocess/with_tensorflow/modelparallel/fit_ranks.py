@@ -61,6 +61,58 @@ def network(base: type, *, norm: bool = True) -> Any:
     return Network()
 
 
+def network_of_words(base: type, **_: Any) -> Any:
+    """A model with few words, which are in each batch several times."""
+
+    class Words(tf.keras.Model if base is Microbatched else base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = LAYERS.Embedding(11, 8)
+            self.middle = LAYERS.Dense(5, activation="tanh")
+            self.last = LAYERS.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            words = tf.clip_by_value(tf.cast(tf.abs(x) * 5, tf.int32), 0, 10)
+            return self.last(tf.reduce_mean(self.middle(self.words(words)), axis=1))
+
+    return Words()
+
+
+def network_that_trains_itself(base: type, **_: Any) -> Any:
+    """A model with a `train_step` of its own, in which `mode` says how it calls the model."""
+
+    class Own(base):  # type: ignore[misc]
+        mode = "in a step"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = LAYERS.Dense(7, activation="tanh"), LAYERS.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+        @smp.step
+        def gradients_of(self, x: Any, y: Any) -> Any:
+            outputs = self(x, training=True)
+            loss = self.compute_loss(x, y, outputs)
+            gradients = self.optimizer.get_gradients(loss, self.trainable_variables)
+            return loss, outputs, gradients
+
+        def train_step(self, data: Any) -> Any:
+            if base is Microbatched:
+                return super().train_step(data)
+            if self.mode == "outside of steps":
+                self(data[0])
+            loss, outputs, gradients = self.gradients_of(*data)
+            gradients = [each.accumulate() for each in gradients]
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            if hasattr(self, "_loss_tracker"):  # Keras 3
+                self._loss_tracker.update_state(loss.reduce_mean(), tf.shape(data[0])[0])
+            return self.compute_metrics(*data, outputs.merge(), None)
+
+    return Own()
+
+
 class Statistics:
     """Those of each replica, which has its own; in one model, which has them by turns."""
 
@@ -130,21 +182,25 @@ def compiled(model: Any, **arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def models(size: int, *, joined: int = 1, norm: bool = True) -> Iterator[tuple[Any, Any]]:
+def models(
+    size: int, *, joined: int = 1, norm: bool = True, make: Callable[..., Any] = network
+) -> Iterator[tuple[Any, Any]]:
     """A cut model, and the reference, which begins with the same values; compiled.
 
     Args:
         joined: the reference trains on the batches of so many replicas at once.
         norm: with statistics, which are each replica's own.
+        make: makes both, of their base classes.
     """
     partitions = size // joined
     smp.init({"microbatches": MICROBATCHES, "partitions": partitions, "horovod": joined > 1})
     try:
         tf.keras.utils.set_random_seed(1)
-        reference = network(Microbatched, norm=norm)
+        reference = make(Microbatched, norm=norm)
         reference(X[:BATCH])
-        reference.statistics = Statistics(reference.norm.non_trainable_weights, joined)
-        model = network(smp.DistributedModel, norm=norm)
+        shown = reference.norm.non_trainable_weights if hasattr(reference, "norm") else []
+        reference.statistics = Statistics(shown, joined)
+        model = make(smp.DistributedModel, norm=norm)
         model.build((None, 6))
         if not model.variables:  # Keras 3 builds such models when they are called
             model(tf.keras.Input((6,)))
@@ -275,6 +331,30 @@ def check_that_a_rank_may_have_nothing_to_train(rank: int, size: int) -> None:
         assert bool(model.trainable_variables) == (rank != 0)
         found, expected = (each.fit(X, Y, **arguments) for each in (model, reference))
         require_as(model, reference, found.history, expected.history)
+
+
+def check_words_that_a_batch_has_often(rank: int, size: int) -> None:
+    """20 steps of Adam with sparse gradients, as plain Keras has them of the whole batch."""
+    with models(size, make=network_of_words) as (model, reference):
+        arguments = {"epochs": EPOCHS, "batch_size": BATCH, "verbose": 0, "shuffle": False}
+        found, expected = (each.fit(X, Y, **arguments) for each in (model, reference))
+        require_as(model, reference, found.history, expected.history)
+
+
+def check_a_train_step_of_the_scripts(rank: int, size: int) -> None:
+    with models(size, make=network_that_trains_itself) as (model, reference):
+
+        def batches() -> Iterator[Any]:
+            """Of a generator: tf-keras builds the model with the first one."""
+            return (tuple(each[at : at + BATCH] for each in (X, Y)) for at in range(0, 32, BATCH))
+
+        arguments = {"steps_per_epoch": 4, "verbose": 0}
+        found, expected = (each.fit(batches(), **arguments) for each in (model, reference))
+        require_as(model, reference, found.history, expected.history)
+        type(model).mode = "outside of steps"
+        compiled(model)
+        text = raised(Exception, model.fit, X[:BATCH], Y[:BATCH], verbose=0)
+        assert "loss, outputs, gradients = self.gradients_of(*data)" in text, text
 
 
 def check_what_fit_refuses(rank: int, size: int) -> None:

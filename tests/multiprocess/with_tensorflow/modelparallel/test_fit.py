@@ -21,6 +21,7 @@ FAULTS = Path(__file__).with_name("fit_fault_ranks.py")
 REPLICAS = "check_replicas_train_as_one"
 OF_PIPELINES = [name for name in CHECKS.names if name != REPLICAS]
 AS_PLAIN = "check_fit_is_as_plain_keras"
+OWN_STEP = "check_a_train_step_of_the_scripts"
 SOON_S = soon_s()
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
@@ -31,9 +32,10 @@ def test_fit(name: str) -> None:
     CHECKS.require(name, 2, OF_PIPELINES)
 
 
-def test_fit_by_tf_keras() -> None:
+@pytest.mark.parametrize("name", [AS_PLAIN, OWN_STEP])
+def test_fit_by_tf_keras(name: str) -> None:
     env = {"TF_USE_LEGACY_KERAS": "1", "SMP_TEST_STEPS_PER_EXECUTION": "2"}
-    CHECKS.require(AS_PLAIN, 2, [AS_PLAIN], **env)
+    CHECKS.require(name, 2, [AS_PLAIN, OWN_STEP], **env)
 
 
 def test_replicas() -> None:

@@ -145,6 +145,7 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         if self._smp_calls_are_steps:
             return self._smp_call_in_step(args, kwargs)
         if state.job.config.partitions > 1:
+            self._smp_refuse_call_in_training()
             raise RuntimeError(
                 f"{type(self).__name__} was called outside of a step; expected a call in a function"
                 " with @smp.step: its parts are on several ranks. Write\n    @smp.step\n    def"

@@ -41,6 +41,23 @@ __all__ = ["TrainedModel"]
 # An argument of `compile` that Keras 3 has no more; its signature does not know it.
 _DROPPED_BY_REMEDIES = ("experimental_run_tf_function",)
 
+_CALLED_IN_TRAIN_STEP = (
+    "{name}.train_step calls the model outside of a step; expected the call, the loss and its"
+    " gradients in a function with @smp.step, as the model's parts are on several ranks. Write\n"
+    "    @smp.step\n"
+    "    def gradients_of(self, x, y):\n"
+    "        outputs = self(x, training=True)\n"
+    "        loss = self.compute_loss(x, y, outputs)\n"
+    "        gradients = self.optimizer.get_gradients(loss, self.trainable_variables)\n"
+    "        return loss, outputs, gradients\n"
+    "    def train_step(self, data):\n"
+    "        loss, outputs, gradients = self.gradients_of(*data)\n"
+    "        gradients = [each.accumulate() for each in gradients]\n"
+    "        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))\n"
+    "        ...  # metrics as before, of loss.reduce_mean() and outputs.merge()\n"
+    "or leave train_step out, and write compute_loss or compute_metrics instead."
+)
+
 _unpack = tf.keras.utils.unpack_x_y_sample_weight
 
 
@@ -59,12 +76,14 @@ class _Training:
     Attributes:
         steps: of the model as it was compiled last; None until they are needed.
         doing: which loop is under way.
+        has_begun: Keras has made what calls `train_step` in this loop.
         losses: that layers have added in the last call of the model in a loop that uses it.
     """
 
     def __init__(self) -> None:
         self.steps: ModelSteps | None = None
         self.doing = _Doing.NOTHING
+        self.has_begun = False
         self.losses: list[Any] | None = None
 
 
@@ -158,13 +177,14 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
     ) -> Iterator[list[Any]]:
         """While it is open, all ranks of the pipeline are in this method."""
         training = self._smp_training
-        before = training.doing
+        before = training.doing, training.has_begun
         with together(current_pipeline(method), method, facts, brings) as brought:
-            training.doing = doing
+            training.doing, training.has_begun = doing, False
             try:
                 yield brought
             finally:
-                training.doing, training.losses = before, None
+                training.doing, training.has_begun = before
+                training.losses = None
 
     # ---- steps -------------------------------------------------------------------------------
 
@@ -202,8 +222,26 @@ class TrainedModel(tf.keras.Model):  # type: ignore[misc] # no types
 
     @property
     def _smp_calls_are_steps(self) -> bool:
-        """Whether a call of the model outside of a step is one by itself."""
-        return self._smp_training.doing is _Doing.USING
+        """Whether a call of the model outside of a step is one by itself.
+
+        Also before `fit` trains: with the first batch of a generator, whose other batches may have
+        other shapes, tf-keras builds the model.
+        """
+        training = self._smp_training
+        return training.doing is _Doing.USING or (
+            training.doing is _Doing.TRAINING and not training.has_begun
+        )
+
+    def make_train_function(self, *args: Any, **kwargs: Any) -> Any:
+        """As of Keras: what calls `train_step`, which `fit` asks for when it has looked at data."""
+        self._smp_training.has_begun, self._smp_training.losses = True, None
+        return super().make_train_function(*args, **kwargs)
+
+    def _smp_refuse_call_in_training(self) -> None:
+        """Fails where a `train_step` of the script's calls the model outside of a step."""
+        is_ours = type(self).train_step is TrainedModel.train_step
+        if self._smp_training.doing is _Doing.TRAINING and not is_ours:
+            raise RuntimeError(_CALLED_IN_TRAIN_STEP.format(name=type(self).__name__))
 
     def _smp_call_in_step(self, args: Any, kwargs: Any) -> Any:
         called = self._smp_steps().call(args, kwargs)
