@@ -19,6 +19,7 @@ from one_process import require_close, require_same_bits, set_values
 from zoo import CASES, parameters_of, rewind
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.dataparallel.exceptions import SMDDPMismatch
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.tensorflow.variables import raw
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
@@ -364,7 +365,18 @@ def check_what_is_refused(rank: int, size: int) -> None:
         ):
             text = raised(kind, gradient, target)
             assert words in text, text
+        _check_plain_gradients(model)
         _check_tapes_around(rank, values)
+
+
+def _check_plain_gradients(model: Any) -> None:
+    @smp.step
+    def step(x: Any, words: Any) -> Any:
+        loss = tf.reduce_sum(model(x, words))
+        return tf.gradients(loss, list(map(raw, model.trainable_variables)))
+
+    text = raised(SMDDPMismatch, step, X, LABELS)
+    assert "optimizer.get_gradients(loss, model.trainable_variables)" in text, text
 
 
 def _check_tapes_around(rank: int, values: Any) -> None:

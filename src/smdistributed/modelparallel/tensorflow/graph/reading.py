@@ -98,6 +98,7 @@ class Reader:
         roles: by operation; reads of variables are `FREE` if nothing changes these.
         originals: by operation, of which its gradients are; or None.
         is_gradient: by operation, whether it was made by taking gradients.
+        has_plain_gradients: whether some were taken by `tf.gradients` itself.
         can_run_again: by operation; see `Node`.
     """
 
@@ -124,12 +125,16 @@ class Reader:
             None if op._original_op is None else self.number_of.get(op._original_op.name)
             for op in self.operations
         ]
-        # Also by a call of `tf.gradients` that nobody has told of.
-        self.is_gradient = [
-            told or (original is not None and not own)
+        # By a call of `tf.gradients` that nobody has told of.
+        plain = [
+            original is not None and not (told or own)
             for told, original, own in zip(
                 trace.gradients, self.originals, trace.own_gradients, strict=True
             )
+        ]
+        self.has_plain_gradients = any(plain)
+        self.is_gradient = [
+            told or not_told for told, not_told in zip(trace.gradients, plain, strict=True)
         ]
 
         reading_only: set[str] | None = None

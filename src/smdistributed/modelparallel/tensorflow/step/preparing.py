@@ -66,6 +66,12 @@ __all__ = ["Prepared", "Preparing", "Traced", "prepare"]
 _SUMMED = (tf.float32, tf.float64)
 _LEAST = 1024  # elements
 
+_NO_PLAIN_GRADIENTS = (
+    " tf.gradients(loss, model.trainable_variables) makes those operations alone that this rank's"
+    " variables need, and other ranks need others. Write\n"
+    "    gradients = optimizer.get_gradients(loss, model.trainable_variables)\n"
+    "or take them from a tf.GradientTape that is opened in the step, around the call of the model."
+)
 _NO_COLLECTIVES = (
     "in a function with @smp.step, where each microbatch would do it, on one rank of a pipeline"
     " before the other; expected it after the step. Return the tensors from the step, and reduce"
@@ -270,7 +276,7 @@ class Preparing:
 
     def _require_alike(self, traced: Traced, digests: Sequence[bytes]) -> None:
         if len(set(digests)) > 1:
-            self._raise_difference(traced.common)
+            self._raise_difference(traced)
 
     def decide(self, traced: Traced) -> None:
         """Where the parts of the model are; then variables get their values, and hooks run."""
@@ -528,18 +534,22 @@ class Preparing:
         """So that ranks with different signatures differ, and say in what."""
         return f"{self._name}({', '.join(self._call.without_tensors().describe())})"
 
-    def _raise_difference(self, common: Common) -> None:
-        everyone = self._agree("compares its trace of", common.lines)
-        for rank, theirs in zip(self._ranks, everyone, strict=True):
-            if theirs != everyone[0]:
-                one, other = first_difference(everyone[0], theirs)
+    def _raise_difference(self, traced: Traced) -> None:
+        mine = (traced.common.lines, traced.reader.has_plain_gradients)
+        everyone = self._agree("compares its trace of", mine)
+        lines = [theirs for theirs, _ in everyone]
+        for rank, theirs in zip(self._ranks, lines, strict=True):
+            if theirs != lines[0]:
+                one, other = first_difference(lines[0], theirs)
                 raise SMDDPMismatch(
                     f"step {self._name}: ranks of one replica have traced different steps. The"
                     f" first difference: rank {self._ranks[0]} has {one}, and rank {rank} has"
                     f" {other}. Expected the same model and the same code on all of them: layers in"
-                    " the same order and of the same sizes, and nothing in the step that depends"
-                    " on the rank, as model.trainable_variables does: terms over these may be added"
-                    " to a loss, and that is all."
+                    " the same order, of the same sizes and names (which Keras numbers, so that a"
+                    " model that one rank alone makes before counts), and nothing in the step that"
+                    " depends on the rank, as model.trainable_variables does: terms over these may"
+                    " be added to a loss, and that is all."
+                    + (_NO_PLAIN_GRADIENTS if any(plain for _, plain in everyone) else "")
                 )
 
 
