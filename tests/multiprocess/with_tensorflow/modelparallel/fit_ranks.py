@@ -235,7 +235,9 @@ class RequireOwn(tf.keras.callbacks.Callback):  # type: ignore[misc]
         assert slots - 2 <= 2 * own, [each.name for each in variables]
 
 
-def require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
+def require_as(
+    model: Any, reference: Any, found: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6
+) -> None:
     """The same history, and the same values of the variables that are here."""
     with reference.statistics.of(smp.dp_rank()):
         _require_as(model, reference, found, expected)
@@ -244,11 +246,11 @@ def require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
 def _require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
     assert found.keys() == expected.keys()
     for name, values in found.items():
-        np.testing.assert_allclose(values, expected[name], 1e-5, 1e-6, err_msg=name)
+        np.testing.assert_allclose(values, expected[name], rtol, atol, err_msg=name)
     pairs = list(zip(model.smp_all_variables, reference.variables, strict=True))
     for mine, other in pairs:
         if not is_elsewhere(mine):
-            np.testing.assert_allclose(np.asarray(mine), np.asarray(other), 1e-5, 1e-6)
+            np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol, atol)
 
 
 def callbacks() -> list[Any]:

@@ -1,0 +1,183 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_fit_promises.py run: what the guide says of `fit`, beside plain Keras.
+
+The reference is plain Keras in one process, with its own `train_step`, on whole batches: models
+without BatchNorm, so that means over microbatches are means over a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fit_ranks
+import numpy as np
+import tensorflow as tf
+from fit_ranks import BATCH, X, Y, require_as
+
+import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+
+__all__ = ["around_checks"]
+
+K = tf.keras
+LAYERS = K.layers
+IS_KERAS_3 = not K.Model.__module__.startswith("tf_keras")
+
+
+@contextlib.contextmanager
+def pair(
+    size: int, make: Callable[[type], Any], inputs: Any, *, microbatches: int = 2
+) -> Iterator[tuple[Any, Any]]:
+    """A cut model and one of plain Keras, which begin with the same values; not compiled.
+
+    Args:
+        make: a model of this base.
+        inputs: arrays, nested as what the model is called with.
+    """
+    smp.init({"microbatches": microbatches, "partitions": size})
+    try:
+        K.utils.set_random_seed(1)
+        reference = make(K.Model)
+        reference(inputs)
+        model = make(smp.DistributedModel)
+        model(tf.nest.map_structure(lambda each: K.Input(each.shape[1:], dtype=each.dtype), inputs))
+        model.set_weights(reference.get_weights())
+        yield model, reference
+    finally:
+        smp.reset()
+        gc.collect()
+
+
+def loss_of_classes() -> Any:
+    """Of logits."""
+    return K.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+# Scaled losses -----------------------------------------------------------------------------------
+
+SPIKE = 2  # the batch in which a gradient overflows, in each epoch
+
+
+class Spiking(LAYERS.Layer):  # type: ignore[misc] # Keras has no types
+    """Gives what it gets. The gradient of its weight overflows in rows whose spike is large."""
+
+    def build(self, shape: Any) -> None:
+        self.weight = self.add_weight(name="weight", shape=(), initializer="zeros")
+
+    def call(self, x: Any, spike: Any) -> Any:
+        added = tf.cast(self.weight, x.dtype) * tf.cast(spike, x.dtype)
+        return x + added - tf.stop_gradient(added)
+
+
+def spiked(base: type) -> Any:
+    """Its last column says where a gradient of one layer overflows."""
+
+    class Spiked(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = LAYERS.Dense(16, activation="tanh")
+            self.spiking = Spiking()
+            self.last = LAYERS.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.spiking(self.first(x[:, :6]), x[:, 6:]))
+
+    return Spiked()
+
+
+class Watching(K.callbacks.Callback):  # type: ignore[misc]
+    """In which batches the variables that are here have changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: list[bool] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Keeps them; in tf-keras they have no values before the first batch."""
+        self.before = self._values() if self.changed else None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Compares."""
+        after, before = self._values(), self.before
+        self.changed.append(before is None or any(map(np.not_equal, before, after)))
+
+    def _values(self) -> list[bytes]:
+        return [np.asarray(each).tobytes() for each in self.model.trainable_variables]
+
+
+def check_a_scaled_loss(rank: int, size: int) -> None:
+    """Keras wraps the optimizer by itself; what overflows on one rank, all skip."""
+    _check_a_scaled_loss(size, lambda: K.optimizers.SGD(0.1, momentum=0.9))
+
+
+def check_loss_scale_optimizers(rank: int, size: int) -> None:
+    scaling = K.mixed_precision.LossScaleOptimizer
+    _check_a_scaled_loss(size, lambda: scaling(K.optimizers.SGD(0.1, global_clipnorm=0.5)))
+    growing = {"initial_scale": 256.0, "dynamic_growth_steps": 2}
+    _check_a_scaled_loss(size, lambda: scaling(K.optimizers.Adam(0.01), **growing))
+    growing["initial_scale"] = 2.0**120
+    _check_a_scaled_loss(size, lambda: scaling(K.optimizers.SGD(0.1), **growing), "float32")
+
+
+def _check_a_scaled_loss(
+    size: int, optimizer: Callable[[], Any], policy: str = "mixed_float16"
+) -> None:
+    x = np.concatenate([X, np.zeros((len(X), 1), np.float32)], axis=1)
+    x[SPIKE * BATCH : (SPIKE + 1) * BATCH, 6] = 5e4
+    K.mixed_precision.set_global_policy(policy)
+    try:
+        with pair(size, spiked, x[:BATCH]) as (model, reference):
+            watching = [Watching(), Watching()]
+            histories = []
+            for each, watch in zip((model, reference), watching, strict=True):
+                each.compile(optimizer(), loss_of_classes())
+                arguments = {"batch_size": BATCH, "epochs": 2, "verbose": 0, "shuffle": False}
+                arguments["validation_data"] = (x[:16], Y[:16])
+                histories.append(each.fit(x, Y, callbacks=[watch], **arguments).history)
+            here = not is_elsewhere(model.spiking.weight)
+            assert sum(smp.allgather(here, smp.MP_GROUP)) == 1, "the gradient is on one rank"
+            assert watching[0].changed == watching[1].changed, "all ranks skip what one skips"
+            batches = len(x) // BATCH
+            assert [watching[0].changed[at] for at in (SPIKE, SPIKE + batches)] == [False] * 2
+            assert any(watching[0].changed[1:])
+            scales = [_scale_of(each.optimizer) for each in (model, reference)]
+            assert scales[0] == scales[1], scales
+            steps = [int(np.array(each.optimizer.iterations)) for each in (model, reference)]
+            assert steps[0] == steps[1], steps
+            tolerance = 1e-5 if policy == "float32" else 5e-3
+            require_as(model, reference, *histories, tolerance, tolerance)
+    finally:
+        K.mixed_precision.set_global_policy("float32")
+
+
+def _scale_of(optimizer: Any) -> float:
+    scale = optimizer.dynamic_scale if IS_KERAS_3 else optimizer.loss_scale
+    return float(np.array(scale))
+
+
+# Callbacks ---------------------------------------------------------------------------------------
+
+
+def check_that_training_stops_early(rank: int, size: int) -> None:
+    """After the second epoch, with the weights after the first."""
+    with fit_ranks.models(size) as (model, reference):
+        arguments = {"epochs": 6, "batch_size": BATCH, "verbose": 0, "shuffle": False}
+        arguments["validation_data"] = (X[:16], Y[:16])
+        found, expected = [], []
+        for each, history in ((model, found), (reference, expected)):
+            stopping = K.callbacks.EarlyStopping(
+                monitor="val_loss", patience=1, min_delta=9.0, restore_best_weights=True
+            )
+            history.append(each.fit(X, Y, callbacks=[stopping], **arguments).history)
+            assert stopping.stopped_epoch == 1
+        assert len(found[0]["loss"]) == 2
+        require_as(model, reference, found[0], expected[0])
+        again, once = (each.evaluate(X[:16], Y[:16], verbose=0)[0] for each in (model, reference))
+        np.testing.assert_allclose(again, once, 1e-5)
+        np.testing.assert_allclose(again, expected[0]["val_loss"][0], 1e-5, err_msg="the best")
+        assert abs(again - expected[0]["val_loss"][1]) > 1e-3, "the last are others"

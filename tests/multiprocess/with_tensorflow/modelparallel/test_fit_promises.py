@@ -1,0 +1,33 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the guide says of training by Keras, one sentence after the other, beside plain Keras.
+
+Source: TensorFlow modelparallel specification, section 5.4.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+
+CHECKS = Checks(Path(__file__).with_name("fit_promise_ranks.py"))
+SLOW = ["check_loss_scale_optimizers"]
+FAST = [name for name in CHECKS.names if name not in SLOW]
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_fit(name: str) -> None:
+    CHECKS.require(name, 2, FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS.names)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("is_legacy", [0, 1])
+def test_fit_in_all_ways(is_legacy: int, ranks: int, name: str) -> None:
+    CHECKS.require(name, ranks, TF_USE_LEGACY_KERAS=str(is_legacy))
