@@ -9,9 +9,15 @@ without BatchNorm, so that means over microbatches are means over a batch.
 from __future__ import annotations
 
 import contextlib
+import csv
 import gc
+import sys
+import tempfile
+import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fit_ranks
 import numpy as np
@@ -21,6 +27,7 @@ from fit_ranks import BATCH, X, Y, require_as
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
@@ -181,3 +188,76 @@ def check_that_training_stops_early(rank: int, size: int) -> None:
         np.testing.assert_allclose(again, once, 1e-5)
         np.testing.assert_allclose(again, expected[0]["val_loss"][0], 1e-5, err_msg="the best")
         assert abs(again - expected[0]["val_loss"][1]) > 1e-3, "the last are others"
+
+
+def scalar(name: str, data: Any, step: Any = None, **_: Any) -> Any:
+    """What `tf.summary.scalar` calls, which is there where TensorBoard is installed."""
+    return tf.summary.write(name, tf.cast(data, tf.float32), step)
+
+
+TENSORBOARD = {"tensorboard.summary.v2": types.SimpleNamespace(scalar=scalar)}
+
+
+def events_in(folder: Path) -> dict[str, list[float]]:
+    """By tag, the scalars that files of events below a folder have."""
+    found: dict[str, list[float]] = {}
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag.startswith("epoch_"):
+                    number = float(tf.make_ndarray(value.tensor))
+                    found.setdefault(f"{path.parent.name}/{value.tag}", []).append(number)
+    return found
+
+
+def check_what_callbacks_write(rank: int, size: int) -> None:
+    """Rank 0 alone writes, what plain Keras writes."""
+    of_keras = K.callbacks
+    with (
+        mock.patch.dict(sys.modules, TENSORBOARD),
+        tempfile.TemporaryDirectory() as name,
+        fit_ranks.models(size) as (model, reference),
+    ):
+        folders = [Path(name, "cut"), Path(name, "whole")]
+        arguments = {"epochs": 2, "batch_size": BATCH, "verbose": 0, "shuffle": False}
+        arguments["validation_data"] = (X[:16], Y[:16])
+        for each, folder in zip((model, reference), folders, strict=True):
+            folder.mkdir()
+            callbacks = [
+                of_keras.CSVLogger(str(folder / "log.csv")),
+                of_keras.TensorBoard(str(folder / "board")),
+            ]
+            each.fit(X, Y, callbacks=callbacks, **arguments)
+        if rank != 0:
+            assert not list(folders[0].iterdir()), "other ranks write nothing"
+        else:
+            logs = [list(csv.DictReader((each / "log.csv").open())) for each in folders]
+            assert [len(each) for each in logs] == [2, 2]
+            for found, expected in zip(*logs, strict=True):
+                assert found.keys() == expected.keys()
+                values = [[float(each) for each in log.values()] for log in (found, expected)]
+                np.testing.assert_allclose(*values, 1e-5, 1e-6)
+            found, expected = map(events_in, folders)
+            assert found.keys() == expected.keys()
+            assert {"train/epoch_loss", "validation/epoch_loss"} <= found.keys()
+            for tag, numbers in found.items():
+                np.testing.assert_allclose(numbers, expected[tag], 1e-5, 1e-6, err_msg=tag)
+        _check_refused_callbacks(model, name)
+
+
+def _check_refused_callbacks(model: Any, folder: str) -> None:
+    """Those that need values of other ranks, on all ranks."""
+    module = K.callbacks.Callback.__module__
+    orbax = type("OrbaxCheckpoint", (K.callbacks.Callback,), {"__module__": module})
+    refusals = {
+        "the callback OrbaxCheckpoint saves what this rank has": orbax(),
+        "TensorBoard(histogram_freq=1) writes weights of all": K.callbacks.TensorBoard(
+            folder, histogram_freq=1
+        ),
+        "expected embeddings_freq=0": K.callbacks.TensorBoard(folder, embeddings_freq=2),
+    }
+    for text, callback in refusals.items():
+        for method in (model.fit, model.evaluate):
+            arguments = {"callbacks": [callback], "batch_size": BATCH, "verbose": 0}
+            found = raised(NotImplementedError, method, X, Y, **arguments)
+            assert text in found, found
