@@ -22,7 +22,7 @@ from unittest import mock
 import fit_ranks
 import numpy as np
 import tensorflow as tf
-from fit_ranks import BATCH, X, Y, require_as
+from fit_ranks import BATCH, WEIGHTS, X, Y, require_as
 
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.variables import is_elsewhere
@@ -261,3 +261,38 @@ def _check_refused_callbacks(model: Any, folder: str) -> None:
             arguments = {"callbacks": [callback], "batch_size": BATCH, "verbose": 0}
             found = raised(NotImplementedError, method, X, Y, **arguments)
             assert text in found, found
+
+
+# Data --------------------------------------------------------------------------------------------
+
+
+def classes(base: type) -> Any:
+    """The smallest model of more than one layer."""
+
+    class Classes(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = LAYERS.Dense(7, activation="tanh"), LAYERS.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    return Classes()
+
+
+def check_rows_that_are_missing(rank: int, size: int) -> None:
+    """5 rows with 4 microbatches, of which one would be empty; and other numbers."""
+    with pair(size, classes, X[:BATCH], microbatches=4) as (model, reference):
+        for each in (model, reference):
+            weighted = [K.metrics.SparseCategoricalAccuracy(name="weighted")]
+            each.compile(loss=loss_of_classes(), metrics=["accuracy"], weighted_metrics=weighted)
+        for rows, batch_size in ((5, 32), (5, 2), (1, 32), (9, 8)):
+            arguments = {"batch_size": batch_size, "verbose": 0}
+            found, expected = (each.predict(X[:rows], **arguments) for each in (model, reference))
+            assert found.shape == (rows, 3)
+            np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+            arguments["sample_weight"] = WEIGHTS[:rows]
+            found, expected = (
+                each.evaluate(X[:rows], Y[:rows], **arguments) for each in (model, reference)
+            )
+            np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
