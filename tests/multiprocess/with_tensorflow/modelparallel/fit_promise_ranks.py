@@ -296,3 +296,84 @@ def check_rows_that_are_missing(rank: int, size: int) -> None:
                 each.evaluate(X[:rows], Y[:rows], **arguments) for each in (model, reference)
             )
             np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+
+
+# What scripts write themselves -------------------------------------------------------------------
+
+
+def require_same_use(
+    model: Any, reference: Any, x: Any, y: Any, *, rows: int, fit: Any = None
+) -> None:
+    """Both train, then evaluate and predict some rows; with equal results.
+
+    Args:
+        fit: arguments of `fit` instead of x and y, made anew for each.
+    """
+    arguments = {"batch_size": BATCH, "verbose": 0}
+    given = fit or (lambda: {"x": x, "y": y, "epochs": 2, "shuffle": False, **arguments})
+    found, expected = (each.fit(**given()).history for each in (model, reference))
+    require_as(model, reference, found, expected)
+
+    def first(values: Any) -> Any:
+        return tf.nest.map_structure(lambda each: each[:rows], values)
+
+    found, expected = (
+        each.evaluate(first(x), first(y), return_dict=True, **arguments)
+        for each in (model, reference)
+    )
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], 1e-5, 1e-6, err_msg=name)
+    found, expected = (each.predict(first(x), **arguments) for each in (model, reference))
+    tf.nest.assert_same_structure(found, expected)
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+
+
+def own_methods(base: type) -> Any:
+    """A model with methods of its own that Keras calls."""
+
+    class Own(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = LAYERS.Dense(7, activation="tanh"), LAYERS.Dense(3)
+            self.size = K.metrics.Mean(name="size")
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+        def _loss(self, x: Any, y: Any, y_pred: Any) -> Any:
+            weights = 1.0 + tf.reduce_max(tf.abs(x), axis=1, keepdims=True)
+            return tf.reduce_mean(weights * (y_pred - tf.one_hot(y, 3)) ** 2)
+
+        if IS_KERAS_3:
+
+            def compute_loss(self, x: Any, y: Any, y_pred: Any, weights: Any, training: Any) -> Any:
+                return self._loss(x, y, y_pred) * (2.0 if training else 3.0)
+
+        else:
+
+            def compute_loss(self, x: Any, y: Any, y_pred: Any, weights: Any) -> Any:
+                return self._loss(x, y, y_pred)
+
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            self.size.update_state(tf.norm(y_pred, axis=1) + x[:, 0])
+            logs = super().compute_metrics(x, y, y_pred, sample_weight)
+            return {**logs, "size": self.size.result()}
+
+        def test_step(self, data: Any) -> Any:
+            x, y = data
+            y_pred = self(x, training=False)
+            return self.compute_metrics(x, y, 2.0 * y_pred)
+
+        def predict_step(self, data: Any) -> Any:
+            return tf.nn.softmax(self(data[0] if isinstance(data, tuple) else data))
+
+    return Own()
+
+
+def check_methods_of_the_scripts(rank: int, size: int) -> None:
+    with pair(size, own_methods, X[:BATCH]) as (model, reference):
+        for each in (model, reference):
+            each.compile("sgd", metrics=["accuracy"])
+        require_same_use(model, reference, X, Y, rows=5)

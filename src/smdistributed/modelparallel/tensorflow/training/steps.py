@@ -124,10 +124,13 @@ def _training_step(model: Any) -> Any:
     # Keras 3 asks whether `call` takes it, tf-keras leaves it out where it does not.
     training = {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
 
+    # Of Keras 3: passes on that this is training, to a `compute_loss` that takes it.
+    compute_loss = getattr(model, "_compute_loss", model.compute_loss)
+
     def train_step(x: Any, y: Any, sample_weight: Any) -> Any:
         outputs = model(x, **training)
         _require_metrics_outside(model)
-        loss = model.compute_loss(x, y, outputs, sample_weight)
+        loss = compute_loss(x, y, outputs, sample_weight)
         gradients = _gradients_of(model, y, loss, sample_weight)
         return loss, outputs, _masks_of(outputs), gradients
 
