@@ -377,3 +377,133 @@ def check_methods_of_the_scripts(rank: int, size: int) -> None:
         for each in (model, reference):
             each.compile("sgd", metrics=["accuracy"])
         require_same_use(model, reference, X, Y, rows=5)
+
+
+def adding_losses(base: type) -> Any:
+    """A model whose layers add losses of what they get."""
+
+    class Sizes(LAYERS.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            self.add_loss(0.3 * tf.reduce_mean(x**2))
+            return x
+
+    class Adding(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = LAYERS.Dense(7, activation="tanh", activity_regularizer="l2")
+            self.sizes, self.last = Sizes(), LAYERS.Dense(3, kernel_regularizer="l2")
+
+        def call(self, x: Any) -> Any:
+            return self.sizes(self.last(self.first(x)))
+
+    return Adding()
+
+
+def check_losses_that_layers_add(rank: int, size: int) -> None:
+    with pair(size, adding_losses, X[:BATCH]) as (model, reference):
+        for each in (model, reference):
+            each.compile("sgd", loss_of_classes())
+        require_same_use(model, reference, X, Y, rows=16)
+        text = raised(Exception, model.evaluate, X[:5], Y[:5], verbose=0)
+        assert "layers add losses of their inputs (add_loss, activity_regularizer)" in text, text
+
+
+def masked(base: type) -> Any:
+    """A model whose output has a mask."""
+
+    class Masked(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = LAYERS.Embedding(9, 5, mask_zero=True)
+            self.middle = LAYERS.Dense(6, activation="tanh")
+            self.last = LAYERS.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.middle(self.words(x)))
+
+    return Masked()
+
+
+def check_outputs_with_masks(rank: int, size: int) -> None:
+    """Each row has as many valid entries, so that means of microbatches are those of batches."""
+    random = np.random.default_rng(2)
+    words = random.integers(1, 9, (len(X), 4)).astype(np.int32)
+    words[np.arange(len(X)), random.integers(0, 4, len(X))] = 0
+    labels = random.integers(0, 3, words.shape)
+    with pair(size, masked, words[:BATCH]) as (model, reference):
+        for each in (model, reference):
+            each.compile(K.optimizers.Adam(0.01), loss_of_classes(), weighted_metrics=["accuracy"])
+        require_same_use(model, reference, words, labels, rows=5)
+
+
+def of_dictionaries(base: type) -> Any:
+    """A model with several inputs and outputs."""
+
+    class Several(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = LAYERS.Dense(7, activation="tanh"), LAYERS.Dense(7)
+            self.kind, self.number = LAYERS.Dense(3), LAYERS.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            x = self.first(inputs["left"])
+            return {"kind": self.kind(x), "number": self.number(x + self.second(inputs["right"]))}
+
+    return Several()
+
+
+def check_inputs_and_outputs_by_name(rank: int, size: int) -> None:
+    """From arrays of which some are for validation, and from a generator."""
+    x = {"left": X[:, :4], "right": X[:, 3:]}
+    y = {"kind": Y, "number": X[:, :1] * 2}
+    arrays = {"x": x, "y": y, "batch_size": BATCH, "validation_split": 0.2, "shuffle": False}
+
+    def batches() -> Iterator[Any]:
+        for at in range(0, len(X), BATCH):
+            yield tf.nest.map_structure(lambda each, at=at: each[at : at + BATCH], (x, y))
+
+    with pair(size, of_dictionaries, {k: v[:BATCH] for k, v in x.items()}) as (model, reference):
+        for each in (model, reference):
+            each.compile(
+                K.optimizers.Adam(0.01),
+                {"kind": loss_of_classes(), "number": "mse"},
+                loss_weights={"kind": 0.5, "number": 2.0},
+                metrics={"kind": ["accuracy"], "number": ["mae"]},
+            )
+        for fit in (
+            lambda: {**arrays, "epochs": 2, "verbose": 0},
+            lambda: {"x": batches(), "steps_per_epoch": len(X) // BATCH, "verbose": 0},
+        ):
+            require_same_use(model, reference, x, y, rows=5, fit=fit)
+
+
+def check_training_that_runs_eagerly(rank: int, size: int) -> None:
+    with pair(size, classes, X[:BATCH]) as (model, reference):
+        for each in (model, reference):
+            each.compile("adam", loss_of_classes(), metrics=["accuracy"], run_eagerly=True)
+        require_same_use(model, reference, X[:16], Y[:16], rows=5)
+
+
+def counting(base: type) -> Any:
+    """A model that updates a metric in `call`."""
+
+    class Counting(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.size = LAYERS.Dense(3), K.metrics.Mean(name="size")
+
+        def call(self, x: Any) -> Any:
+            self.size.update_state(x)
+            return self.last(x)
+
+    return Counting()
+
+
+def check_that_call_updates_no_metric(rank: int, size: int) -> None:
+    with pair(size, counting, X[:BATCH]) as (model, reference):
+        for each in (model, reference):
+            each.compile("sgd", loss_of_classes())
+        if size > 1:
+            for use in (model.fit, model.evaluate):
+                text = raised(Exception, use, X[:BATCH], Y[:BATCH], verbose=0)
+                assert "The metric size is updated in `call`" in text, text
