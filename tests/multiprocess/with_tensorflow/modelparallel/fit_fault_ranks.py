@@ -16,21 +16,30 @@ VICTIM = 1
 
 
 def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: int) -> list[Any]:
-    """By fault, class, text and seconds of what ended `fit` here; then one that goes well."""
+    """By fault, class, text and seconds of what ended `fit` on each rank; then one goes well.
+
+    With replicas, whose group ends with a fault, and of a rank that is killed, of this rank alone.
+    """
     import sys
 
     sys.path.insert(0, str(Path(__file__).parent))
     import fit_ranks as real
 
+    import smdistributed.modelparallel.tensorflow as smp
+
     signal.signal(signal.SIGINT, signal.default_int_handler)
     told = []
     with real.models(world_size, joined=world_size // partitions) as (model, _):
+        _fit(real, model, lambda: None)  # first calls of a step compare its arguments
         for fault in faults:
             what = globals()[f"_{fault}"]
-            told.append(told_by(lambda what=what: _fit(real, model, lambda: what(rank))))
+            mine = told_by(lambda what=what: _fit(real, model, lambda: what(rank)))
             time.sleep(0.6)  # a second interrupt must not hit what follows
             if world_size == partitions and fault != "killed":  # a replica's group has ended
+                told.append(smp.allgather(mine, smp.MP_GROUP))
                 _fit(real, model, lambda: None)
+            else:
+                told.append([mine])
     return told
 
 

@@ -59,7 +59,7 @@ def test_two_replicas_of_two_partitions(is_legacy: int) -> None:
 
 
 def _told(faults: list[str], ranks: int, **env: str) -> list[list[Any]]:
-    """By fault, what the surviving ranks were told."""
+    """By fault, what each rank was told; of a rank that is killed, nothing."""
     outcomes = run_tensorflow_ranks(
         f"{FAULTS}:run_faults",
         ranks,
@@ -72,24 +72,45 @@ def _told(faults: list[str], ranks: int, **env: str) -> list[list[Any]]:
     survivors = [each for rank, each in enumerate(outcomes) if "killed" not in faults or rank != 1]
     for each in survivors:
         assert each.ok, each
-    told = [list(each) for each in zip(*(each.value for each in survivors), strict=True)]
+    by_fault = zip(*(each.value for each in survivors), strict=True)
+    # Either each rank knows what all were told, or what it was told itself.
+    told = [each[0] if len(each[0]) > 1 else [mine for (mine,) in each] for each in by_fault]
     assert all(after_s < SOON_S for each in told for _, _, after_s in each), told
     return told
+
+
+def _require_told_of_an_error(told: list[Any]) -> None:
+    for rank, (kind, text, _) in enumerate(told):
+        assert "a callback does not find its file" in text, told
+        assert (kind == "LookupError") == (rank == 1), told
+        assert ("LookupError: a callback" in text and "rank 1" in text) == (rank != 1), told
+
+
+def _require_told_of_an_interrupt(told: list[Any]) -> None:
+    for rank, (kind, text, _) in enumerate(told):
+        assert (kind == "KeyboardInterrupt") == (rank == 1), told
+        assert "KeyboardInterrupt" in text or rank == 1, told
 
 
 @pytest.mark.parametrize("is_legacy", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_something_goes_wrong_on_one_rank(is_legacy: int) -> None:
     env = {"TF_USE_LEGACY_KERAS": str(is_legacy)}
-    # What rank 0 is told; rank 1 is killed in the end.
-    (raised,), (interrupted,), (killed,) = _told(["raised", "interrupted", "killed"], 2, **env)
-    assert "rank 1" in raised[1], raised
-    assert "LookupError: a callback does not find its file" in raised[1], raised
-    assert "KeyboardInterrupt" in interrupted[1], interrupted
+    raised, interrupted, (killed,) = _told(["raised", "interrupted", "killed"], 2, **env)
+    assert len(raised) == len(interrupted) == 2
+    _require_told_of_an_error(raised)
+    _require_told_of_an_interrupt(interrupted)
     assert "PeerLost" in killed[0] + killed[1], killed
 
 
 @pytest.mark.slow
-def test_a_callback_raises_on_one_replica() -> None:
-    (raised,) = _told(["raised"], 4)
-    for _, text, _ in raised:
-        assert "a callback does not find its file" in text, raised
+@pytest.mark.parametrize("is_legacy", [0, 1])
+@pytest.mark.parametrize("fault", ["raised", "interrupted", "killed"])
+def test_something_goes_wrong_on_one_replica(fault: str, is_legacy: int) -> None:
+    (told,) = _told([fault], 4, TF_USE_LEGACY_KERAS=str(is_legacy))
+    assert len(told) == (3 if fault == "killed" else 4)
+    if fault == "raised":
+        _require_told_of_an_error(told)
+    elif fault == "interrupted":
+        _require_told_of_an_interrupt(told)
+    else:
+        assert all("PeerLost" in kind + text for kind, text, _ in told), told

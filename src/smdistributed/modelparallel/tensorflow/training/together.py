@@ -18,6 +18,9 @@ from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline
 
 __all__ = ["end_of_data", "together"]
 
+# What pybind11 says in a RuntimeError of its own.
+_REPLACED_BY_INTERRUPT = "REPLACED BY KeyboardInterrupt"
+
 
 @contextlib.contextmanager
 def together(
@@ -34,9 +37,10 @@ def together(
         SMDDPMismatch: another rank calls another method, or with other facts; or it has left the
             method while this one has steps to run.
         Exception: what is raised while it is open; the other ranks end with it, too.
+        KeyboardInterrupt: Ctrl-C, also where TensorFlow has made another error of it.
     """
     driver = pipeline.driver
-    with pipeline.telling():
+    with pipeline.telling(), _interrupt_as_such():
         yield driver.agree(f"begins {method}({facts})", brings)
         driver.agree(f"ends {method}()", None)
 
@@ -52,3 +56,14 @@ def end_of_data(pipeline: Pipeline) -> None:
         " same files, with drop_remainder=True)",
         None,
     )
+
+
+@contextlib.contextmanager
+def _interrupt_as_such() -> Iterator[None]:
+    """Raises KeyboardInterrupt where Python did while TensorFlow made an exception of an error."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _REPLACED_BY_INTERRUPT not in str(error):
+            raise
+        raise KeyboardInterrupt("interrupted by its user") from error
