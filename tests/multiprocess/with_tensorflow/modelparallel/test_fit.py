@@ -43,6 +43,12 @@ def test_replicas() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OF_PIPELINES)
+def test_all_of_fit_by_tf_keras(name: str) -> None:
+    CHECKS.require(name, 2, OF_PIPELINES, TF_USE_LEGACY_KERAS="1")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "momentum"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
