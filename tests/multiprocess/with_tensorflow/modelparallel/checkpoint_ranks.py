@@ -28,32 +28,28 @@ from smdistributed.modelparallel.exceptions import ModelNotPartitionedError
 from smdistributed.modelparallel.tensorflow.checkpoints import files, restoring
 from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
 from smdistributed.modelparallel.tensorflow.checkpoints.values import receive_value, send_value
+from tests.multiprocess.with_tensorflow.modelparallel import plain_process
 from tests.multiprocess.with_tensorflow.modelparallel.kept import (
+    Training,
+    assert_same,
+    content,
+    plain_state,
+    shared_folder,
+    training,
+)
+from tests.multiprocess.with_tensorflow.modelparallel.plain_process import (
+    BATCHES,
     LEGACY,
     OPTIMIZERS,
     X,
     Y,
-    assert_same,
-    content,
     plain_model,
-    plain_state,
-    shared_folder,
-    training,
+    variables_of,
 )
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
 from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
-
-# A process of plain TensorFlow.
-SERVING = """
-import numpy as np, sys, tensorflow as tf
-serve = tf.saved_model.load("model").signatures["serving_default"]
-for rows in (1, 7):
-    (result,) = serve(x=tf.constant(np.load(f"batch-{rows}.npy"))).values()
-    np.save(f"served-{rows}.npy", result)
-assert not any(name.startswith("smdistributed.modelparallel") for name in sys.modules)
-"""
 
 
 def _kept() -> str:
@@ -622,20 +618,24 @@ def check_keras_files_are_whole(rank: int, size: int) -> None:
 
 
 def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
+    """Nor does what is kept: a process without it goes on with it; see `plain_process`."""
     folder = shared_folder("served")
-    with training(folder, size) as one:
-        one.steps(1)
+    with training(folder / "checkpoints", size) as one:
+        one.steps(2)
+        one.manager.save()
         for _ in range(2):  # what is there is replaced
             one.model.save_model(folder / "model")
+        saved = _values_of_all_ranks(one)
         plain = plain_model()
         plain.set_weights(one.model.get_weights())
         if rank == 0:
-            script = folder / "serve.py"
-            script.write_text(SERVING)
-            batches = {rows: np.repeat(X[:1], rows, axis=0) for rows in (1, 7)}
+            np.savez(folder / "saved.npz", *saved)
+            batches = {rows: np.repeat(X[:1], rows, axis=0) for rows in BATCHES}
             for rows, batch in batches.items():
                 np.save(folder / f"batch-{rows}.npy", batch)
-            subprocess.run([sys.executable, script], check=True, cwd=folder)
+            command = [sys.executable, plain_process.__file__, str(folder)]
+            child = subprocess.run(command, capture_output=True, text=True)
+            assert child.returncode == 0, child.stderr[-3000:]
             for rows, batch in batches.items():
                 served = np.load(folder / f"served-{rows}.npy")
                 np.testing.assert_allclose(served, plain(batch), rtol=1e-5)
@@ -685,3 +685,16 @@ def _disk_that_takes_nothing() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+def _values_of_all_ranks(one: Training) -> list[Any]:
+    """Of the weights and the optimizer, in the order of a run in one process.
+
+    Partitions follow each other as layers do; slots are behind what each optimizer has once.
+    """
+    mine = [np.array(each) for each in variables_of(one.optimizer)]
+    of_ranks = smp.allgather(mine, smp.WORLD)
+    once = 1 if LEGACY else 2  # iterations, and in Keras 3 the rate
+    slots = [each for of_rank in of_ranks for each in of_rank[once:]]
+    assert len(mine) < once + len(slots), "all slots are on one rank"
+    return [*one.model.get_weights(), *mine[:once], *slots]

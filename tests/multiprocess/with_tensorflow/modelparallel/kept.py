@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
-
-LEGACY = tf.keras.Model.__module__.startswith("tf_keras")
-ROWS = np.random.default_rng(0)
-X = ROWS.standard_normal((8, 6)).astype(np.float32)
-Y = ROWS.integers(0, 3, 8)
-
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adam": lambda: tf.keras.optimizers.Adam(0.01),
-    "momentum": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
-    "adafactor": lambda: tf.keras.optimizers.Adafactor(0.01),
-    "nadam": lambda: tf.keras.optimizers.Nadam(0.01),
-    "averages": lambda: tf.keras.optimizers.AdamW(0.01, use_ema=True),
-    "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam(0.01)),
-}
-if LEGACY:
-    OPTIMIZERS["legacy"] = lambda: tf.keras.optimizers.legacy.Adam(0.01)
-
-
-def model_of(base: type, width: int = 8, more: bool = False, listed: bool = False) -> Any:
-    """A model with statistics that are no gradient's, and without a batch size of its own."""
-
-    class Model(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = tf.keras.layers.Dense(width, activation="relu")
-            self.norm = tf.keras.layers.BatchNormalization()
-            self.second = tf.keras.layers.Dense(8)
-            self.more = tf.keras.layers.Dense(8) if more else None
-            self.last = tf.keras.layers.Dense(3)
-            self.listed = [tf.keras.layers.Dense(8) for _ in range(2)] if listed else []
-            self.dropout = tf.keras.layers.Dropout(0.5) if listed else None  # has a state
-
-        def call(self, x: Any, training: bool = False) -> Any:
-            x = self.second(self.norm(self.first(x), training=training))
-            for each in self.listed:
-                x = self.dropout(each(x), training=training)
-            return self.last(x if self.more is None else self.more(x))
-
-    return Model()
+from tests.multiprocess.with_tensorflow.modelparallel.plain_process import (
+    OPTIMIZERS,
+    X,
+    Y,
+    model_of,
+    plain_model,
+    variables_of,
+)
 
 
 class Training:
@@ -103,9 +72,7 @@ class Training:
 
     def kept(self) -> list[Any]:
         """All variables that this rank has of the model and the optimizer."""
-        of_optimizer = self.optimizer.variables
-        slots = of_optimizer() if callable(of_optimizer) else of_optimizer
-        return [*self.model.variables, *slots]
+        return [*self.model.variables, *variables_of(self.optimizer)]
 
     def values(self) -> dict[str, Any]:
         """Of these, by number."""
@@ -127,13 +94,6 @@ def training(folder: Path, partitions: int, *args: Any, **of_model: Any) -> Iter
 def shared_folder(name: str) -> Path:
     """Of all ranks of a test, empty at first: beside the files of this start of ranks."""
     return Path(os.environ["TEST_FOLDER"], os.environ["TF_USE_LEGACY_KERAS"], name)
-
-
-def plain_model() -> Any:
-    """The model of Keras alone, built."""
-    model = model_of(tf.keras.Model)
-    model(X)
-    return model
 
 
 def plain_state(prefix: str, optimizer: str) -> dict[str, Any]:
