@@ -626,6 +626,9 @@ def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
         for _ in range(2):  # what is there is replaced
             one.model.save_model(folder / "model")
         saved = _values_of_all_ranks(one)
+        one.model.compile(one.optimizer, tf.keras.losses.SparseCategoricalCrossentropy(True))
+        one.model.save(folder / "whole.keras")
+        one.model.save(folder / "folder")
         plain = plain_model()
         plain.set_weights(one.model.get_weights())
         if rank == 0:
@@ -639,9 +642,6 @@ def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
             for rows, batch in batches.items():
                 served = np.load(folder / f"served-{rows}.npy")
                 np.testing.assert_allclose(served, plain(batch), rtol=1e-5)
-        one.model.save(str(folder / "whole.keras"))
-        if rank == 0:
-            assert (folder / "whole.keras").stat().st_size > 0
         one.model.export(str(folder / "exported"))
         if rank == 0:
             exported = tf.saved_model.load(str(folder / "exported"))

@@ -40,8 +40,8 @@ def model_of(base: type, width: int = 8, more: bool = False, listed: bool = Fals
     """A model with statistics that are no gradient's, and without a batch size of its own."""
 
     class Model(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, **of_keras: Any) -> None:  # which Keras 3 passes when it loads one
+            super().__init__(**of_keras)
             self.first = tf.keras.layers.Dense(width, activation="relu")
             self.norm = tf.keras.layers.BatchNormalization()
             self.second = tf.keras.layers.Dense(8)
@@ -107,7 +107,7 @@ class PlainTraining:
 def require_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:
     """Fails unless these variables have these values."""
     for each, value in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(np.array(each), value, err_msg=each.name, strict=True)
+        np.testing.assert_array_equal(each.numpy(), value, err_msg=each.name, strict=True)
 
 
 def _require_that_the_checkpoint_goes_on(folder: Path, saved: Sequence[Any]) -> None:
@@ -120,9 +120,28 @@ def _require_that_the_checkpoint_goes_on(folder: Path, saved: Sequence[Any]) -> 
     for each, value in zip(assigned.kept(), saved, strict=True):
         each.assign(value)
     assert restored.steps(3) == assigned.steps(3)
-    values = [np.array(each) for each in assigned.kept()]
+    values = [each.numpy() for each in assigned.kept()]
     require_same_bits(restored.kept(), values)
     assert any((a != b).any() for a, b in zip(values, saved, strict=True)), "nothing was trained"
+
+
+def _require_that_keras_loads_all(folder: Path, saved: Sequence[Any]) -> None:
+    """With the class that a script has there, which is plain Keras' own."""
+    model = plain_model()
+    own = {"Model": type(model)}
+    weights = saved[: len(model.weights)]
+    loaded = tf.keras.models.load_model(folder / "whole.keras", own)
+    require_same_bits([*loaded.weights, *variables_of(loaded.optimizer)], saved)
+    loaded.fit(X, Y, batch_size=len(X), verbose=0)
+    assert int(loaded.optimizer.iterations) == 3
+    if LEGACY:  # of a folder it takes the weights alone, of plain Keras' folders as well
+        loaded = tf.keras.models.load_model(folder / "folder", own)
+        require_same_bits(loaded.weights, weights)
+    else:  # whose folders are exported, and no models to it
+        exported = tf.saved_model.load(str(folder / "folder"))
+        require_same_bits(exported.variables, weights)
+        model.set_weights(weights)
+        np.testing.assert_allclose(exported.serve(X), model(X), rtol=1e-5)
 
 
 def _serve(folder: Path) -> None:
@@ -138,6 +157,7 @@ def main() -> None:
     saved = list(np.load(folder / "saved.npz").values())
     _serve(folder)
     _require_that_the_checkpoint_goes_on(folder, saved)
+    _require_that_keras_loads_all(folder, saved)
     assert not any(name.partition(".")[0] == "smdistributed" for name in sys.modules)
 
 
