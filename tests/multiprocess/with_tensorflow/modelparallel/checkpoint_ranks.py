@@ -304,18 +304,37 @@ def check_what_does_not_fit_is_named_and_nothing_changes(rank: int, size: int) -
         one_for_each = prefix if rank == 0 else prefix + "0"
         text = raised(ValueError, lambda: same.manager.restore(one_for_each))
         assert "expected the same path on all ranks" in text, text
-        foreign = str(shared_folder("foreign"))
-        if rank == 0:  # with the names of the other Keras
-            layer = tf.train.Checkpoint(**{"_kernel" if LEGACY else "kernel": tf.Variable(1.0)})
-            tf.train.Checkpoint(model=tf.train.Checkpoint(first=layer)).write(foreign)
-        text = raised(ValueError, lambda: same.manager.restore(foreign))
-        assert ("was written with Keras 3" if LEGACY else "was written with tf-keras") in text, text
+        no_slots = str(shared_folder("no-slots"))
+        if rank == 0:
+            counter = tf.Variable(0, dtype=tf.int64)
+            tf.train.Checkpoint(model=plain_model(), counter=counter).write(no_slots)
+        text = raised(ValueError, lambda: same.manager.restore(no_slots))
+        assert "does not have optimizer/" in text, text
         assert_same(same.values(), before)
     with training(folder, size, more=True) as deferred:
         deferred.manager.restore(prefix)
         assert "model/more" in raised(ValueError, lambda: deferred.steps(1))
         # No step runs without what was to be restored.
         assert "model/more" in raised(ValueError, lambda: deferred.predict(X))
+
+
+def check_what_the_other_keras_has_written_is_named(rank: int, size: int) -> None:
+    """Before and after the first step; run when ranks of both have left their files."""
+    other = "0" if LEGACY else "1"
+    foreign = str(shared_folder("adam").parents[1] / other / "adam" / "ckpt-1")
+    expected = f"was written with {'Keras 3' if LEGACY else 'tf-keras'}"
+    with training(shared_folder("empty"), size) as here:
+        here.manager.restore(foreign)
+        text = raised(ValueError, lambda: here.steps(1))
+        assert expected in text, text
+    with training(shared_folder("empty"), size) as here:
+        here.steps(1)
+        before = here.values()
+        text = raised(ValueError, lambda: here.manager.restore(foreign))
+        assert expected in text, text
+        assert f"Set TF_USE_LEGACY_KERAS={other} before TensorFlow is imported" in text, text
+        assert_same(here.values(), before)
+        assert int(here.counter) == 1
 
 
 def check_layers_in_lists_are_not_left_out(rank: int, size: int) -> None:

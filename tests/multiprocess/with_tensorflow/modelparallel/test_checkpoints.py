@@ -14,6 +14,8 @@ import pytest
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 CHECKS = Checks(Path(__file__).with_name("checkpoint_ranks.py"))
+OTHER_KERAS = "check_what_the_other_keras_has_written_is_named"
+TOGETHER = [name for name in CHECKS.names if name != OTHER_KERAS]
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
@@ -24,9 +26,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
-@pytest.mark.parametrize("name", CHECKS.names)
+@pytest.mark.parametrize("name", TOGETHER)
 def test_checkpoints(name: str, legacy_keras: str, folder: str) -> None:
-    CHECKS.require(name, 2, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
+    CHECKS.require(name, 2, TOGETHER, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
+
+
+@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def test_the_other_keras(legacy_keras: str, folder: str) -> None:
+    for each in ("0", "1"):
+        env = {"TF_USE_LEGACY_KERAS": each, "TEST_FOLDER": folder}
+        CHECKS.require("check_a_run_goes_on_bitwise", 2, TOGETHER, **env)
+    env["TF_USE_LEGACY_KERAS"] = legacy_keras
+    CHECKS.require(OTHER_KERAS, 2, [OTHER_KERAS], **env)
 
 
 @pytest.mark.slow
