@@ -240,10 +240,12 @@ def require_as(
 ) -> None:
     """The same history, and the same values of the variables that are here."""
     with reference.statistics.of(smp.dp_rank()):
-        _require_as(model, reference, found, expected)
+        _require_as(model, reference, found, expected, rtol, atol)
 
 
-def _require_as(model: Any, reference: Any, found: Any, expected: Any) -> None:
+def _require_as(
+    model: Any, reference: Any, found: Any, expected: Any, rtol: float, atol: float
+) -> None:
     assert found.keys() == expected.keys()
     for name, values in found.items():
         np.testing.assert_allclose(values, expected[name], rtol, atol, err_msg=name)
