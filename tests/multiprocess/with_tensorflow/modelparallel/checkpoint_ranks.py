@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import fcntl
 import functools
 import io
@@ -445,6 +446,90 @@ def _locked(hidden: Path) -> Iterator[None]:
         assert hidden.exists()
     finally:
         os.close(descriptor)
+
+
+def check_a_full_disk_leaves_what_was_there(rank: int, size: int) -> None:
+    """However much of it is left: TEST_FOLDER is a disk of some MiB."""
+    folder = shared_folder("small")
+    with training(folder, size) as kept:
+        kept.steps(1)
+        first = kept.manager.save()
+        before = kept.values()
+        kept.steps(1)
+
+        def require_the_first() -> None:
+            assert tf.train.latest_checkpoint(str(folder)) == first
+            assert not list(folder.glob(".*"))
+
+        _require_that_it_waits_for_room(kept.manager.save, require_the_first)
+        assert kept.manager.latest_checkpoint == str(folder / "ckpt-2")
+        values = kept.values()
+        for path, expected in ((first, before), (None, values)):
+            kept.manager.restore(path)
+            assert_same(kept.values(), expected)
+        for name in ("one.weights.h5", "whole.keras"):
+            path = folder / name
+            write = kept.model.save_weights if "weights" in name else kept.model.save
+            _require_that_it_waits_for_room(
+                functools.partial(write, str(path)), functools.partial(_require_no_file, path)
+            )
+        kept.model.load_weights(str(folder / "one.weights.h5"))
+        assert_same(kept.values(), values)
+        _require_that_it_waits_for_room(
+            functools.partial(kept.model.save_model, str(folder / "served")),
+            functools.partial(_require_no_file, folder / "served"),
+        )
+        _require_that_all_fail_where_old_ones_stay(kept)
+
+
+def _require_that_all_fail_where_old_ones_stay(kept: Training) -> None:
+    kept.manager.save()  # and the next one is too many
+    error = OSError(errno.EROFS, "as of a disk that takes no more")
+    removing = mock.patch.object(files, "remove_checkpoint", side_effect=error)
+    with removing if smp.rank() == 0 else contextlib.nullcontext():
+        assert "takes no more" in raised(OSError, kept.manager.save)
+    before = int(kept.checkpoint.save_counter)
+    assert smp.allgather(before, smp.WORLD) == [before] * smp.size()
+    assert kept.manager.save() == kept.manager.latest_checkpoint
+
+
+def _require_no_file(path: Path) -> None:
+    assert not path.exists()
+    assert not list(path.parent.glob(".*"))
+
+
+def _require_that_it_waits_for_room(write: Callable[[], Any], look: Callable[[], None]) -> None:
+    """Fails on all ranks until its disk has enough room, of which there is more each time.
+
+    Args:
+        look: at what must be there when it has failed.
+    """
+    filler = Path(os.environ["TEST_FOLDER"], "filler")
+    is_writer = smp.rank() == 0
+    if is_writer:
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+    failed = 0
+    while (text := _failure_of(write)) is not None:
+        assert "could not be written: No space left on device" in text, text
+        assert "bytes are free" in text, text
+        failed += 1
+        if is_writer:
+            look()
+            os.truncate(filler, filler.stat().st_size - 4096)
+    assert failed > 2, failed
+    if is_writer:
+        filler.unlink()
+    smp.barrier()
+
+
+def _failure_of(write: Callable[[], Any]) -> str | None:
+    try:
+        write()
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def check_killed_anywhere_it_leaves_the_one_before(rank: int, size: int) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
+from tests.small_disks import mounted_disk
 
 CHECKS = Checks(Path(__file__).with_name("checkpoint_ranks.py"))
 OTHER_KERAS = "check_what_the_other_keras_has_written_is_named"
-TOGETHER = [name for name in CHECKS.names if name != OTHER_KERAS]
+FULL_DISK = "check_a_full_disk_leaves_what_was_there"
+TOGETHER = [name for name in CHECKS.names if name not in (OTHER_KERAS, FULL_DISK)]
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
@@ -38,6 +40,16 @@ def test_the_other_keras(legacy_keras: str, folder: str) -> None:
         CHECKS.require("check_a_run_goes_on_bitwise", 2, TOGETHER, **env)
     env["TF_USE_LEGACY_KERAS"] = legacy_keras
     CHECKS.require(OTHER_KERAS, 2, [OTHER_KERAS], **env)
+
+
+@pytest.mark.parametrize(
+    "legacy_keras",
+    [pytest.param("0", id="keras-3"), pytest.param("1", id="tf-keras", marks=pytest.mark.slow)],
+)
+def test_a_full_disk(legacy_keras: str, tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", "size=4m") as disk:
+        env = {"TF_USE_LEGACY_KERAS": legacy_keras, "TEST_FOLDER": str(disk)}
+        CHECKS.require(FULL_DISK, 2, [FULL_DISK], **env)
 
 
 @pytest.mark.slow

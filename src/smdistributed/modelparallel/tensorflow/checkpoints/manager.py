@@ -238,15 +238,18 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             )
 
     def _note(self, prefix: str) -> None:
-        """On every rank, so that all know which checkpoints there are."""
+        """On every rank, so that all know which checkpoints there are; a collective."""
         self._maybe_delete.pop(prefix, None)
         self._maybe_delete[prefix] = time.time()
         self._latest_checkpoint = prefix
         dropped = self._dropped()
-        if dropped and state.job.rank == 0:
+        together(lambda: self._remove(dropped) if state.job.rank == 0 else None)
+
+    def _remove(self, dropped: list[str]) -> None:
+        if dropped:
             self._tell(dict(self._maybe_delete))
-            for each in dropped:
-                files.remove_checkpoint(each)
+        for each in dropped:
+            files.remove_checkpoint(each)
 
     def _dropped(self) -> list[str]:
         """Takes those off the list that are too many."""
