@@ -19,6 +19,11 @@ OTHER_KERAS = "check_what_the_other_keras_has_written_is_named"
 FULL_DISK = "check_a_full_disk_leaves_what_was_there"
 TOGETHER = [name for name in CHECKS.names if name not in (OTHER_KERAS, FULL_DISK)]
 
+ONE_BY_DEFAULT = [
+    pytest.param("0", id="keras-3"),
+    pytest.param("1", id="tf-keras", marks=pytest.mark.slow),
+]
+
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 
@@ -33,7 +38,7 @@ def test_checkpoints(name: str, legacy_keras: str, folder: str) -> None:
     CHECKS.require(name, 2, TOGETHER, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
 
 
-@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+@pytest.mark.parametrize("legacy_keras", ONE_BY_DEFAULT)
 def test_the_other_keras(legacy_keras: str, folder: str) -> None:
     for each in ("0", "1"):
         env = {"TF_USE_LEGACY_KERAS": each, "TEST_FOLDER": folder}
@@ -42,10 +47,7 @@ def test_the_other_keras(legacy_keras: str, folder: str) -> None:
     CHECKS.require(OTHER_KERAS, 2, [OTHER_KERAS], **env)
 
 
-@pytest.mark.parametrize(
-    "legacy_keras",
-    [pytest.param("0", id="keras-3"), pytest.param("1", id="tf-keras", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("legacy_keras", ONE_BY_DEFAULT)
 def test_a_full_disk(legacy_keras: str, tmp_path: Path) -> None:
     with mounted_disk(tmp_path / "disk", "size=4m") as disk:
         env = {"TF_USE_LEGACY_KERAS": legacy_keras, "TEST_FOLDER": str(disk)}
