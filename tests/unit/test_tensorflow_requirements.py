@@ -25,6 +25,7 @@ ATTRIBUTES = {
     "_checkpoint_interval": "a tf.train.CheckpointManager's",
     "_compile_loss": "of a compiled model, Keras 3",
     "_compute_current_learning_rate": "an optimizer's, of tf-keras",
+    "_compute_loss": "of a model, Keras 3",
     "_create_all_weights": "a legacy optimizer's, of tf-keras",
     "_distributed_dataset": "of the iterator that fit has, Keras 3",
     "_flat_losses": "of a compiled model, Keras 3",

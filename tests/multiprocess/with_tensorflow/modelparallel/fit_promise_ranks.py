@@ -172,7 +172,7 @@ def _scale_of(optimizer: Any) -> float:
 
 def check_that_training_stops_early(rank: int, size: int) -> None:
     """After the second epoch, with the weights after the first."""
-    with fit_ranks.models(size) as (model, reference):
+    with fit_ranks.models(size, norm=False) as (model, reference):
         arguments = {"epochs": 6, "batch_size": BATCH, "verbose": 0, "shuffle": False}
         arguments["validation_data"] = (X[:16], Y[:16])
         found, expected = [], []
@@ -216,7 +216,7 @@ def check_what_callbacks_write(rank: int, size: int) -> None:
     with (
         mock.patch.dict(sys.modules, TENSORBOARD),
         tempfile.TemporaryDirectory() as name,
-        fit_ranks.models(size) as (model, reference),
+        fit_ranks.models(size, norm=False) as (model, reference),
     ):
         folders = [Path(name, "cut"), Path(name, "whole")]
         arguments = {"epochs": 2, "batch_size": BATCH, "verbose": 0, "shuffle": False}
