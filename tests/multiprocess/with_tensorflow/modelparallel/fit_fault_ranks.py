@@ -30,8 +30,7 @@ def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: in
     signal.signal(signal.SIGINT, signal.default_int_handler)
     told = []
     with real.models(world_size, joined=world_size // partitions) as (model, _):
-        _fit(real, model, lambda: None)  # first calls of a step compare its arguments
-        for fault in faults:
+        for fault in faults:  # first in the first calls of a step, which compare its arguments
             what = globals()[f"_{fault}"]
             mine = told_by(lambda what=what: _fit(real, model, lambda: what(rank)))
             time.sleep(0.6)  # a second interrupt must not hit what follows

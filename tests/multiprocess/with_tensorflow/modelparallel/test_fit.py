@@ -101,7 +101,7 @@ def _require_told_of_an_interrupt(told: list[Any]) -> None:
 @pytest.mark.parametrize("is_legacy", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_something_goes_wrong_on_one_rank(is_legacy: int) -> None:
     env = {"TF_USE_LEGACY_KERAS": str(is_legacy)}
-    raised, interrupted, (killed,) = _told(["raised", "interrupted", "killed"], 2, **env)
+    interrupted, raised, (killed,) = _told(["interrupted", "raised", "killed"], 2, **env)
     assert len(raised) == len(interrupted) == 2
     _require_told_of_an_error(raised)
     _require_told_of_an_interrupt(interrupted)

@@ -8,7 +8,8 @@ waits for word that there is room for its next microbatch, so that what it sends
 
 A step ends on all ranks or on none. Rank 0 hears from each that it has run its list, and tells all;
 until then an error anywhere ends the step everywhere. Then variables that segments assign are as
-they were before it.
+they were before it. So does an agreement: else a rank that is interrupted when it has told its
+value would leave the others to go on without it.
 
 Source: our choice.
 """
@@ -64,8 +65,9 @@ class _Doing:
         places: its tensors; see `Plan`.
         turn: the one that it runs now.
         record: what is kept of it, if somebody asks for that.
-        num_done: how many other ranks have run their lists, as far as the leader has heard.
-        has_ended: the leader has heard so of all: the step cannot fail any more.
+        num_done: how many other ranks have run their lists, or have what all bring, as far as the
+            leader has heard.
+        has_ended: the leader has heard so of all: it cannot fail any more.
     """
 
     does: str = ""
@@ -162,7 +164,7 @@ class Driver:
                 record = self._now.record
                 if record is not None:
                     record.has_told()
-                self._end_together(program)
+                self._end_together(program.number)
                 self._mail.steps += 1
                 if self._records is not None and record is not None:
                     record.has_ended(self._mail.steps)
@@ -290,18 +292,27 @@ class Driver:
             now.places[place] = tensor_of(message, header)
             if now.record is not None:
                 now.record.hold(place, fields.microbatch, message.nbytes)
-        elif fields.kind == Kind.DONE:
+        else:
+            self._take_end(source, fields, header)
+
+    def _take_end(self, source: int, fields: Header, header: bytes) -> None:
+        now = self._now
+        if fields.kind == Kind.DONE:
             now.num_done += 1
             if content_of(header) != now.mark:
                 self.otherwise.append(source)
         else:
             now.has_ended = True
 
-    def _end_together(self, program: Program) -> None:
-        """Returns when all ranks have run their lists."""
+    def _end_together(self, number: int) -> None:
+        """Returns when all ranks have run their lists of a program, or have all that they agree on.
+
+        Args:
+            number: of the program; 0 for an agreement.
+        """
         mail = self._mail
         if self._rank != _LEADER:
-            self._wait_for_verdict(program)
+            self._wait_for_verdict(number)
             return
         mail.wait_for(
             lambda: self._now.num_done == mail.size - 1, lambda: "the others to run their parts"
@@ -309,12 +320,12 @@ class Driver:
         self._now.has_ended = True  # from here on nobody can undo it
         try:
             for rank in mail.others:
-                mail.post(rank, Kind.END, program.number)
+                mail.post(rank, Kind.END, number)
         except KeyboardInterrupt:
             mail.channel.abort("interrupted by its user while a step ended")
             raise
 
-    def _wait_for_verdict(self, program: Program) -> None:
+    def _wait_for_verdict(self, number: int) -> None:
         """Tells the leader that this rank has run its list; returns when the step has ended well.
 
         Of an interrupt now the leader may hear too late.
@@ -325,7 +336,7 @@ class Driver:
             self._mail.wait_for(lambda: self._now.has_ended, lambda: leader)
 
         try:
-            self._mail.post(_LEADER, Kind.DONE, program.number, self._now.mark)
+            self._mail.post(_LEADER, Kind.DONE, number, self._now.mark)
             wait()
         except KeyboardInterrupt as error:
             self._mail.post(_LEADER, Kind.ABORT, content=self._text_for_others(error))
@@ -355,6 +366,9 @@ class Driver:
             values: dict[int, Any] = {self._rank: value}
 
             def take(source: int, fields: Header, header: bytes, message: Incoming) -> None:
+                if fields.kind in (Kind.DONE, Kind.END) and not fields.program:
+                    self._take_end(source, fields, header)
+                    return
                 if fields.kind != Kind.AGREE:
                     raise self._mismatch(source, fields, header)
                 brought: Agreement = content_of(header)
@@ -366,11 +380,21 @@ class Driver:
                 absent = [rank for rank in range(self._mail.size) if rank not in values]
                 return f"{self._named(absent)} to do the same: this rank {does}"
 
-            with self._under_way(does, take):
-                for rank in self._mail.others:
-                    self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
-                self._mail.take_early()
-                self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
+            has_ended = False
+            try:
+                with self._under_way(does, take):
+                    for rank in self._mail.others:
+                        self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
+                    self._mail.take_early()
+                    self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
+                    try:
+                        self._end_together(0)
+                    finally:
+                        has_ended = self._now.has_ended
+            except BaseException as error:
+                if has_ended:  # the others agree, and go on to what comes next
+                    self.refuse(error)
+                raise
             return [values[rank] for rank in range(self._mail.size)]
 
     def refuse(self, error: BaseException) -> None:
