@@ -160,7 +160,9 @@ def _told_by(step: Callable[[Any], Any]) -> str:
 
 
 def _is_interrupt(text: str) -> bool:
-    return "KeyboardInterrupt" in text or "interrupted by its user" in text
+    # The last is what TensorFlow makes of one that comes while it leaves a graph.
+    words = ("KeyboardInterrupt", "interrupted by its user", "Nesting violated")
+    return any(each in text for each in words)
 
 
 def _wait_for(timer: threading.Timer) -> None:
