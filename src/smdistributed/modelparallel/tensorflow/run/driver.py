@@ -393,7 +393,7 @@ class Driver:
                         has_ended = self._now.has_ended
             except BaseException as error:
                 if has_ended:  # the others agree, and go on to what comes next
-                    self.refuse(error)
+                    self._refuse(error)
                 raise
             return [values[rank] for rank in range(self._mail.size)]
 
@@ -403,11 +403,14 @@ class Driver:
         The error is the caller's to raise. It does not wait, and raises nothing.
         """
         with self._lock:
-            self._mail.begin(lambda *_: None)
-            self.num_failures += 1
-            self.failure = self._text_for_others(error)
-            self._mail.tell_abort(self.failure)
-            self._mail.end()
+            self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        self._mail.begin(lambda *_: None)
+        self.num_failures += 1
+        self.failure = self._text_for_others(error)
+        self._mail.tell_abort(self.failure)
+        self._mail.end()
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way here with KeyboardInterrupt; on the main thread Python does.
