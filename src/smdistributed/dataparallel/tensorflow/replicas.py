@@ -17,40 +17,35 @@ from smdistributed.dataparallel.tensorflow.groups import Group
 
 __all__ = ["are_told", "forget", "is_elsewhere", "replicas", "tell"]
 
-_ask: Callable[[str], Group] | None = None
+_group: Group | None = None
 _is_elsewhere: Callable[[Any], bool] | None = None
 
 
-def tell(ask: Callable[[str], Group], is_elsewhere: Callable[[Any], bool]) -> None:
+def tell(group: Group, is_elsewhere: Callable[[Any], bool]) -> None:
     """A job of model parallelism has begun.
 
     Args:
-        ask: gives the group of this rank; it is called with the name of a caller, for messages, and
-            raises what is wrong with the call.
+        group: of this rank; of this rank alone where there are no replicas.
         is_elsewhere: whether a variable is in another part of the model.
     """
-    global _ask, _is_elsewhere
-    _ask, _is_elsewhere = ask, is_elsewhere
+    global _group, _is_elsewhere
+    _group, _is_elsewhere = group, is_elsewhere
 
 
 def forget() -> None:
     """It has ended."""
-    global _ask, _is_elsewhere
-    _ask, _is_elsewhere = None, None
+    global _group, _is_elsewhere
+    _group, _is_elsewhere = None, None
 
 
 def are_told() -> bool:
     """Whether a job of model parallelism says which ranks these are."""
-    return _ask is not None
+    return _group is not None
 
 
-def replicas(caller: str) -> Group | None:
-    """The group; None: all ranks of the job.
-
-    Raises:
-        Exception: as the job of model parallelism has it.
-    """
-    return None if _ask is None else _ask(caller)
+def replicas() -> Group | None:
+    """The group; None: all ranks of the job."""
+    return _group
 
 
 def is_elsewhere(variable: Any) -> bool:

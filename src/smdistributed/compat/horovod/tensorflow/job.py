@@ -89,15 +89,8 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `shutdown` not since.
-
-    In a job of model parallelism: whether it has replicas.
-    """
-    try:
-        group = replicas.replicas("hvd.is_initialized()")
-    except ValueError:  # it has none
-        return False
-    return group is not None or sdp.is_initialized()
+    """Whether `init` has been called, and `shutdown` not since; in model parallelism `smp.init`."""
+    return replicas.are_told() or sdp.is_initialized()
 
 
 def size() -> int:
@@ -203,7 +196,6 @@ def require_job(caller: str) -> Group | None:
 
     Raises:
         SMDDPNotInitialized: (a ValueError too) before `init()`.
-        ConfigError: (a ValueError) in a job of model parallelism without `horovod: True`.
         SMDDPUnsupported: in a step of model parallelism, also where there is one replica: the
             script is to run on several.
     """
@@ -214,7 +206,7 @@ def require_job(caller: str) -> Group | None:
 
 def _require_ranks(caller: str) -> Group | None:
     """As `require_job`, for what communicates with nobody: a step may ask for ranks and sizes."""
-    group = replicas.replicas(f"hvd.{caller}()")
+    group = replicas.replicas()
     if group is None and not sdp.is_initialized():
         raise common.not_initialized(caller)
     return group

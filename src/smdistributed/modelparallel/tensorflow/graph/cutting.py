@@ -41,6 +41,7 @@ from smdistributed.modelparallel.tensorflow.graph.nodes import (
     Port,
     ancestors,
     chain_of,
+    needed_ports,
 )
 
 __all__ = ["Again", "Edge", "Plan", "Segment", "SegmentKey", "StateCrossing", "cut", "phases_of"]
@@ -375,7 +376,9 @@ class _Cut:
         for copy in self._copies_in_order(chained):
             key = self._key_of(copy)
             segments.setdefault(key, Segment(key)).nodes.append(copy.node)
-        needed = {key: list(self._ports(each.nodes)) for key, each in segments.items()}
+        needed = {
+            key: list(needed_ports(self._nodes, each.nodes)) for key, each in segments.items()
+        }
         segment_of = {}
         for port, rank in self._wanted_ports():
             if not self._nodes[port.node].role.is_cloned:
@@ -410,19 +413,6 @@ class _Cut:
     def _key_of(self, copy: _Copy) -> SegmentKey:
         is_backward = self._phases[copy.node] is Phase.BACKWARD
         return SegmentKey(self._level_of[copy], int(is_backward), copy.rank)
-
-    def _ports(self, numbers: Iterable[int]) -> Iterator[Port]:
-        """What nodes need, clones of theirs included; each once."""
-        stack = [port for number in numbers for port in self._nodes[number].inputs][::-1]
-        seen: set[Port] = set()
-        while stack:
-            port = stack.pop()
-            if port in seen:
-                continue
-            seen.add(port)
-            yield port
-            if self._nodes[port.node].role.is_cloned:
-                stack.extend(self._nodes[port.node].inputs)
 
     def _wanted_ports(self) -> Iterator[tuple[Port, int]]:
         for rank, ports in enumerate(self._wanted):
@@ -472,7 +462,7 @@ class _Cut:
                 inputs[port] = None
             elif port.node not in again:
                 again.add(port.node)
-                needed = self._ports([port.node])
+                needed = needed_ports(self._nodes, [port.node])
                 stack += [each for each in needed if not self._nodes[each.node].role.is_cloned]
         if not again:
             return

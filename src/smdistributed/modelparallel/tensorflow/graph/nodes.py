@@ -15,7 +15,7 @@ import enum
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["EFFECTS", "EVERYWHERE", "Node", "Port", "Role", "ancestors", "chain_of"]
+__all__ = ["EFFECTS", "EVERYWHERE", "Node", "Port", "Role", "ancestors", "chain_of", "needed_ports"]
 
 T = TypeVar("T")
 
@@ -90,6 +90,20 @@ def ancestors(nodes: Sequence[Node], of: Sequence[int]) -> set[int]:
             found.add(number)
             stack.extend(port.node for port in nodes[number].inputs)
     return found
+
+
+def needed_ports(nodes: Sequence[Node], numbers: Iterable[int]) -> Iterator[Port]:
+    """What nodes need, clones of theirs included; each once."""
+    stack = [port for number in numbers for port in nodes[number].inputs][::-1]
+    seen: set[Port] = set()
+    while stack:
+        port = stack.pop()
+        if port in seen:
+            continue
+        seen.add(port)
+        yield port
+        if nodes[port.node].role.is_cloned:
+            stack.extend(nodes[port.node].inputs)
 
 
 def chain_of(touched: Iterable[tuple[T, bool]]) -> Iterator[tuple[T, T]]:

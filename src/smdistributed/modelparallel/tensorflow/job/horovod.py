@@ -13,7 +13,6 @@ import contextlib
 import sys
 
 from smdistributed.dataparallel.tensorflow import replicas
-from smdistributed.dataparallel.tensorflow.groups import Group
 from smdistributed.modelparallel.exceptions import ConfigError
 from smdistributed.modelparallel.tensorflow.job.state import Job
 from smdistributed.modelparallel.tensorflow.remedies import hooks
@@ -28,11 +27,7 @@ def tell_horovod(job: Job, leaving: contextlib.ExitStack) -> None:
         ConfigError: as of `require_stand_in`.
     """
     require_stand_in()
-
-    def ask(_: str) -> Group:
-        return job.horovod_group
-
-    replicas.tell(ask, hooks.is_elsewhere)
+    replicas.tell(job.horovod_group, hooks.is_elsewhere)
     leaving.callback(replicas.forget)
 
 

@@ -129,7 +129,6 @@ def _make_job(config: Config, seed: int, world: Communicator, leaving: contextli
     def operations(kind: GroupKind) -> Group:
         return make_group_of_operations(topology.members(kind, world.rank), leaving)
 
-    of_replicas = operations(GroupKind.DP)
     return Job(
         config=config,
         topology=topology,
@@ -140,8 +139,7 @@ def _make_job(config: Config, seed: int, world: Communicator, leaving: contextli
         communicators=make_communicators(topology, world, leaving),
         pipeline_channel=make_pipeline_channel(topology, world, leaving),
         pipeline_group=operations(GroupKind.MP) if config.partitions > 1 else None,
-        horovod_group=of_replicas,
-        replica_group=of_replicas if config.horovod else None,
+        horovod_group=operations(GroupKind.DP),
     )
 
 

@@ -35,7 +35,6 @@ class Job(BaseJob):
         pipeline_group: the MP group for operations of `dataparallel.tensorflow`; None for one rank.
         horovod_group: the DP group for operations of `dataparallel.tensorflow`, which may be in
             graphs; without replicas this rank alone.
-        replica_group: the same; None without `horovod: True`.
     """
 
     seed: int
@@ -43,7 +42,11 @@ class Job(BaseJob):
     pipeline_channel: Communicator
     pipeline_group: Group | None
     horovod_group: Group
-    replica_group: Group | None
+
+    @property
+    def replica_group(self) -> Group | None:
+        """The same; None without `horovod: True`."""
+        return self.horovod_group if self.config.horovod else None
 
 
 class State(BaseState[Job]):

@@ -15,12 +15,12 @@ Source: our choice.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import tensorflow as tf
 
 from smdistributed.modelparallel.tensorflow.graph.functions import Call, SegmentFunctions
-from smdistributed.modelparallel.tensorflow.graph.nodes import Node, Port
+from smdistributed.modelparallel.tensorflow.graph.nodes import Node, Port, needed_ports
 
 __all__ = ["Forward", "recomputing"]
 
@@ -100,25 +100,12 @@ def _stage(
 ) -> tuple[_Stage, list[Port]]:
     made = set(numbers)
     others = [each for each in forward.numbers if each not in made]
-    used = [*forward.outputs, *_needed(nodes, others)]
+    used = [*forward.outputs, *needed_ports(nodes, others)]
     outputs = [port for port in dict.fromkeys(used) if port.node in made]
     inputs = [
         port
-        for port in _needed(nodes, numbers)
+        for port in needed_ports(nodes, numbers)
         if port.node not in made and not nodes[port.node].role.is_cloned
     ]
     call, arguments = functions.make(f"{forward.name}_again", numbers, inputs, outputs)
     return _Stage(call, [*inputs, *arguments], outputs), arguments
-
-
-def _needed(nodes: Sequence[Node], numbers: Iterable[int]) -> Iterator[Port]:
-    """What operations need, and clones of theirs; each once."""
-    stack = [port for number in numbers for port in nodes[number].inputs][::-1]
-    seen: set[Port] = set()
-    while stack:
-        port = stack.pop()
-        if port not in seen:
-            seen.add(port)
-            yield port
-            if nodes[port.node].role.is_cloned:
-                stack.extend(nodes[port.node].inputs)
