@@ -11,6 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 import textwrap
 import time
@@ -45,6 +47,17 @@ import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), sys.exit(0)))
 print("waiting", flush=True)
 time.sleep(100)
+"""
+
+# As the process of a job, whose record has ended already.
+LAST_LINES = """
+import fcntl, os, sys, time
+lock = open(os.path.join(sys.argv[1], "lock"), "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("writes", flush=True)
+for number in range(50):
+    open(os.path.join(sys.argv[1], f"last-{number}"), "w").close()
+    time.sleep(0.01)
 """
 
 
@@ -218,6 +231,23 @@ def test_clean_takes_away_what_has_ended(backend: Backend, home: Home) -> None:
     assert (home.buckets / "b/out/job/output/model.tar.gz").is_file()
     with pytest.raises(ConfigurationError, match="has no record"):
         backend.clean(job)
+
+
+def test_clean_waits_for_last_lines(backend: Backend, home: Home) -> None:
+    job = job_of(home, TELLS)
+    backend.submit(job)
+    ended(backend, job)
+    while not job.lock.acquire():  # its process goes
+        time.sleep(0.01)
+    job.lock.release()
+    with subprocess.Popen(
+        [sys.executable, "-c", LAST_LINES, str(job.path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writes\n"
+        backend.clean(job)
+        assert process.wait() == 0
+    assert not job.path.exists()
 
 
 def test_clean_leaves_what_goes_on(backend: Backend, home: Home) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 
 from smdistributed._common.error_text import error_text
@@ -29,6 +30,9 @@ from smdistributed.launch.jobs.record import JobRecord
 __all__ = ["LocalBackend"]
 
 _log = get_logger()
+
+_LAST_LINES_S = 5.0
+_LOOK_S = 0.02
 
 
 class LocalBackend:
@@ -118,6 +122,7 @@ class LocalBackend:
                 f"job {job.name!r} is {record.secondary}; expected one that has ended, to be"
                 " removed. Stop it first."
             )
+        _wait_for_its_processes(job)
         try:
             make_writable(job.path)
             shutil.rmtree(job.path)
@@ -126,6 +131,14 @@ class LocalBackend:
                 f"the directory of job {job.name!r} cannot be removed: {error}; expected one that"
                 " this user may write."
             ) from None
+
+
+def _wait_for_its_processes(job: JobDirectory) -> None:
+    """When the record has ended they write last lines, and would do so while it is removed."""
+    locks = [job.lock, *(each.lock for each in host_directories(job))]
+    until = time.monotonic() + _LAST_LINES_S
+    while any(each.is_held_elsewhere() for each in locks) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
 
 
 def _start(job: JobDirectory) -> subprocess.Popen[bytes]:
