@@ -5,7 +5,9 @@
 Usage: smddprun -np 2 python tools/flat_memory.py WHAT [--steps N] [--partitions N]
 
 Does something many times, and prints ten times on rank 0, and at the end for each rank since the
-first of these, resident memory in MiB, threads, descriptors and how often steps were traced. WHAT:
+first of these, resident memory in MiB, threads, descriptors and how often steps were traced. Exits
+with 1 if memory has grown by more than 5 MiB since the first tenth, or any of the others at all
+(`compile` and `job` trace anew each time). WHAT:
 
     loop      a step in a tf.function, and an evaluation every 50 steps
     eager     the same without the tf.function
@@ -20,7 +22,9 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +36,7 @@ import tensorflow as tf
 import smdistributed.modelparallel.tensorflow as smp
 
 ROWS, WIDTH, EPOCH = 16, 64, 50
+LIMITS = {"resident MiB": 5, "threads": 0, "descriptors": 0, "traces": 0}
 DRAWS = np.random.default_rng(0)
 X = DRAWS.standard_normal((4 * ROWS, WIDTH)).astype(np.float32)
 Y = DRAWS.integers(0, 10, 4 * ROWS)
@@ -116,9 +121,17 @@ def main() -> None:
         _steps(options, meter)
     grown = {key: round(meter.rows[-1][key] - meter.rows[0][key], 1) for key in meter.rows[0]}
     everyone = smp.allgather(grown, smp.WORLD)
+    limits = LIMITS | ({"traces": math.inf} if options.what in ("compile", "job") else {})
+    too_much = [
+        f"rank {rank}: {key} grew by {each[key]}, allowed are {limit}"
+        for rank, each in enumerate(everyone)
+        for key, limit in limits.items()
+        if each[key] > limit
+    ]
     if smp.rank() == 0:
         for rank, each in enumerate(everyone):
             print(f"rank {rank} has grown by {each}", flush=True)
+    sys.exit("\n".join(too_much) or None)
 
 
 def _fit(options: argparse.Namespace, meter: Meter) -> None:
