@@ -15,7 +15,6 @@ import functools
 import itertools
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 
 _FIRST = 15_000
@@ -42,9 +41,8 @@ def free_port() -> int:
 def _slice(pid: int) -> Iterator[int]:
     """The ports of this process, round and round; held until it ends. A forked one has its own."""
     for number in range(_SLICES):
-        path = os.path.join(
-            tempfile.gettempdir(), f"smdistributed-test-ports-{os.getuid()}-{number}"
-        )
+        # Not TMPDIR, which two runs side by side may have set otherwise: ports are the machine's.
+        path = f"/tmp/smdistributed-test-ports-{os.getuid()}-{number}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

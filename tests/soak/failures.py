@@ -44,9 +44,9 @@ TESTS = (
 )
 _MARK = "SMD_FAILURES_ROUND"  # in the environment of all that a round starts
 _PATIENCE_S = 5.0  # for what is just ending
-# What pytest keeps of a run, for people to read; the tests' list of ports that are taken, which
-# all runs share; and what TensorFlow's AutoGraph writes, which a killed process cannot remove.
-_NOT_OURS = ("pytest-of-", "smdistributed-test-ports", "__autograph_generated_file")
+# What pytest keeps of a run, for people to read; and what TensorFlow's AutoGraph writes, which a
+# killed process cannot remove.
+_NOT_OURS = ("pytest-of-", "__autograph_generated_file")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +131,15 @@ def _marked(mark: str) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir() if not each.name.startswith(_NOT_OURS))
+    left = sorted(each for each in folder.iterdir() if not each.name.startswith(_NOT_OURS))
+    return [f"{each.name} ({_inside(each)})" for each in left]
+
+
+def _inside(path: Path) -> str:
+    """What tells who made it."""
+    if path.is_dir():
+        return "folder of " + (", ".join(sorted(each.name for each in path.iterdir())) or "nothing")
+    return f"{path.stat().st_size} bytes: {path.read_bytes()[:200]!r}" if path.is_file() else "?"
 
 
 def _memory_left(before: set[str]) -> list[str]:
