@@ -94,6 +94,8 @@ def check_a_plan_in_one_process(rank: int, size: int) -> None:
     _, gradients = train(X)
     assert len(gradients) == len(model.trainable_variables)
     plan[0].save(Path(os.environ["TEST_FOLDER"]) / "plan.json")
+    with smp.recording():
+        train(X)
     text = raised(RuntimeError, smp.report)
     assert "with one partition" in text, text
     smp.reset()

@@ -231,7 +231,7 @@ class Mailbox:
             StepAborted: as of `wait_for`.
             Exception: what the channel raises where nothing is left.
         """
-        while self.next_message(0.0) is not None:
+        while self.size > 1 and self.next_message(0.0) is not None:
             self.take_early()
 
     def interrupt(self, reason: str) -> bool:
