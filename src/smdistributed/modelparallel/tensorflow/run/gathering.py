@@ -73,7 +73,8 @@ class Gathered:
         if result not in self._watched:
             return
         if result in self._summed:
-            self._waiting_bytes += tensor.shape.num_elements() * tensor.dtype.size
+            # Not by `shape`, which Python makes of each tensor anew.
+            self._waiting_bytes += tensor._num_elements() * tensor.dtype.size
             if self._waiting_bytes > MOST_BYTES:
                 self._add_up()
         elif result not in self._single:

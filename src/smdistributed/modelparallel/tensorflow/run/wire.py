@@ -110,11 +110,9 @@ def tensor_header(
         TypeError: it cannot.
     """
     code = _CODES.get(tensor.dtype.as_datatype_enum, _ENCODED)
-    if code == _ENCODED:
-        array = _encoded(tensor)
-    else:
-        # As `numpy()`, which makes a copy; where the tensor is on a device, this is one too.
-        array = np.ascontiguousarray(tensor._numpy()).reshape(tensor.shape)
+    # As `numpy()`, which makes a copy; where the tensor is on a device, this is one too. Not
+    # `ascontiguousarray`, which gives a scalar an axis.
+    array = _encoded(tensor) if code == _ENCODED else np.asarray(tensor._numpy(), order="C")
     sizes = array.shape
     fixed = _FIXED.pack(Kind.TENSOR, code, len(sizes), program, number, edge, microbatch)
     return fixed + _SIZES[len(sizes)].pack(*sizes), array
