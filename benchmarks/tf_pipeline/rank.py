@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
 BATCH, WIDTH = 192, 512  # of one microbatch of the stages
 
@@ -27,9 +28,11 @@ def main() -> None:
     options = _parse()
     tf.config.threading.set_inter_op_parallelism_threads(options.inter)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    microbatches = {"first-call": 32}.get(options.part, options.microbatches)
-    smp.init({"partitions": _job_size(), "microbatches": microbatches})
-    found = {"overlap": overlap, "empty": empty, "first-call": first_call}[options.part](options)
+    config = {"partitions": _job_size(), "microbatches": options.microbatches}
+    if options.part in ("segment", "message"):
+        config |= {"auto_partition": False, "default_partition": 0}
+    smp.init(config)
+    found = PARTS[options.part](options)
     if smp.rank() == 0:
         print(json.dumps(found), flush=True)
 
@@ -81,7 +84,7 @@ class Stage(tf.keras.layers.Layer):  # type: ignore[misc] # Keras has no types
 
 def overlap(options: argparse.Namespace) -> dict[str, Any]:
     """The time of a step beside that of its stages."""
-    products = _products_of(options.stage_ms / 1e3)
+    products = _products_of(options.stage_ms / 2e3)  # as many backward
     model = Stages(smp.mp_size(), products)
 
     @smp.step
@@ -106,6 +109,7 @@ def overlap(options: argparse.Namespace) -> dict[str, Any]:
         "part": "overlap",
         "ranks": smp.mp_size(),
         "microbatches": smp.num_microbatches(),
+        "asked_ms": options.stage_ms,
         "stage_ms": of_stage * 1e3,
         "ideal_ms": of_stage * turns * 1e3,
         "step_ms": _spread(steps),
@@ -128,7 +132,7 @@ def empty(options: argparse.Namespace) -> dict[str, Any]:
         return loss.reduce_mean(), [each.accumulate() for each in gradients]
 
     x = tf.ones((smp.num_microbatches(), WIDTH))
-    steps, graphs = _in_turns(options.rounds * 5, lambda: train(x), lambda: in_graph(x))
+    steps, graphs = _in_turns(options.rounds, lambda: train(x), lambda: in_graph(x))
     return {
         "part": "empty",
         "ranks": smp.mp_size(),
@@ -177,6 +181,104 @@ def first_call(options: argparse.Namespace) -> dict[str, Any]:
         "bodies": bodies,
         "later_ms": _spread(later),
     }
+
+
+class Chain(smp.DistributedModel):  # type: ignore[misc] # Keras has no types
+    """Layers that compute next to nothing, each on another rank than the one before."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.factor = Stage(0)
+        self.inner = [Turned() for _ in range(layers)]
+
+    def call(self, x: Any, hops: int) -> Any:
+        """Goes through the first `hops` layers, and back to where it was."""
+        x = self.factor(x)
+        for number, layer in enumerate(self.inner[:hops]):
+            with smp.partition((number + 1) % smp.mp_size()):
+                x = layer(x)
+        return x
+
+
+class Turned(tf.keras.layers.Layer):  # type: ignore[misc] # Keras has no types
+    """Another shape over the same memory: nothing to compute, neither forward nor backward."""
+
+    def call(self, x: Any) -> Any:
+        return tf.reshape(x, x.shape[::-1])
+
+
+FEW_HOPS, MANY_HOPS = 2, 18  # even, so that the loss is on rank 0
+
+
+def segment(options: argparse.Namespace) -> dict[str, Any]:
+    """What an almost empty segment takes: a step on one rank with a backward pass, and without.
+
+    The one has a segment more for each microbatch, and a result, a scalar.
+    """
+    model = Chain(0)
+
+    @smp.step
+    def forward(x: Any) -> Any:
+        return tf.nn.l2_loss(model(x, hops=0))
+
+    @smp.step
+    def both(x: Any) -> Any:
+        loss = tf.nn.l2_loss(model(x, hops=0))
+        return loss, tf.keras.optimizers.SGD().get_gradients(loss, model.trainable_variables)
+
+    x = tf.ones((smp.num_microbatches(), 1))
+    fewer, more = _turns_of(lambda: forward(x)), _turns_of(lambda: both(x))
+    ones, others = _in_turns(options.rounds, lambda: forward(x), lambda: both(x))
+    return {
+        "part": "segment",
+        "microbatches": smp.num_microbatches(),
+        "segments": more - fewer,
+        "segment_ms": _spread(_slopes(ones, others, more - fewer)),
+    }
+
+
+def message(options: argparse.Namespace) -> dict[str, Any]:
+    """What a hop takes: an almost empty segment, and its output to the next rank, which waits.
+
+    From steps of one microbatch with few hops and with many, where nothing overlaps.
+    """
+    model = Chain(MANY_HOPS)
+
+    @smp.step
+    def train(x: Any, hops: int) -> Any:
+        loss = tf.nn.l2_loss(model(x, hops=hops))
+        return loss, tf.keras.optimizers.SGD().get_gradients(loss, model.trainable_variables)
+
+    x = tf.ones((1, options.bytes // 4))
+    # The many first: a model's layers are those of its first trace.
+    many, few = _turns_of(lambda: train(x, MANY_HOPS)), _turns_of(lambda: train(x, FEW_HOPS))
+    ones, others = _in_turns(
+        options.rounds, lambda: train(x, FEW_HOPS), lambda: train(x, MANY_HOPS)
+    )
+    return {
+        "part": "message",
+        "ranks": smp.mp_size(),
+        "bytes": options.bytes,
+        "hops": many - few,
+        "hop_ms": _spread(_slopes(ones, others, many - few)),
+    }
+
+
+def _turns_of(step: Callable[[], Any]) -> int:
+    """How many calls of segments a step is, on all ranks."""
+    step()
+    with current_pipeline("a benchmark").driver.recording() as records:
+        step()
+    return int(sum(smp.allgather(len(records[0].turns), smp.WORLD)))
+
+
+PARTS = {
+    "overlap": overlap,
+    "empty": empty,
+    "first-call": first_call,
+    "segment": segment,
+    "message": message,
+}
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -228,6 +330,11 @@ def _spread(seconds: list[float]) -> dict[str, float]:
     }
 
 
+def _slopes(fewer: list[float], more: list[float], added: int) -> list[float]:
+    """Seconds of one of `added` things, from turns without them and with them."""
+    return [(two - one) / added for one, two in zip(fewer, more, strict=True)]
+
+
 def _ratios(ideals: list[float], steps: list[float]) -> dict[str, float]:
     ratios = [ideal / step for ideal, step in zip(ideals, steps, strict=True)]
     return {"least": min(ratios), "median": statistics.median(ratios), "greatest": max(ratios)}
@@ -235,11 +342,12 @@ def _ratios(ideals: list[float], steps: list[float]) -> dict[str, float]:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("overlap", "empty", "first-call"))
+    parser.add_argument("--part", choices=tuple(PARTS))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--microbatches", type=int)
     parser.add_argument("--stage-ms", type=float)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--bytes", type=int, help="of a tensor that goes to another rank")
     parser.add_argument("--inter", type=int)
     return parser.parse_args()
 

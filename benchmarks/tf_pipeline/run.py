@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures pipelines of TensorFlow: overlap, steps, replicas, memory. See README.md."""
+"""Measures pipelines of TensorFlow: overlap, costs, steps, replicas, memory. See README.md."""
 
 from __future__ import annotations
 
@@ -18,15 +18,30 @@ from hybrid import HYBRID_CASES, hybrid_of, print_hybrid
 from steps import ACTIVE, CASES, memory_of, print_steps, steps_of
 
 HERE = Path(__file__).resolve().parent
-ALONE = ("overlap", "empty", "first-call")
+ALONE = ("overlap", "empty", "first-call", "segment", "message")
+BYTES = (64, 256 << 10, 1 << 20)  # between blocks of the GPT, in a microbatch: 256 KiB
 PARTS = (*ALONE, "steps", "hybrid", "memory")
 
 
-def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
+def cases_of(part: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of a part without a GPT: how often it runs, and with which options of `rank.py`."""
+    ranks, microbatches, rounds = options.ranks, options.microbatches, options.rounds
+    common = {"ranks": ranks, "microbatches": microbatches, "rounds": rounds}
+    return {
+        "overlap": [{**common, "stage-ms": each} for each in options.stage_ms],
+        "empty": [{**common, "rounds": 5 * rounds}],
+        "first-call": [{**common, "microbatches": 32, "layers": each} for each in options.layers],
+        "segment": [{"ranks": 1, "microbatches": 32, "rounds": 5 * rounds}],
+        "message": [
+            {"ranks": 2, "microbatches": 1, "rounds": 5 * rounds, "bytes": each} for each in BYTES
+        ],
+    }[part]
+
+
+def _run(part: str, ranks: int, inter: int, **case: Any) -> dict[str, Any]:
+    words = [word for name, value in case.items() for word in (f"--{name}", value)]
     return figures_of_ranks(
-        *(options.ranks, HERE / "rank.py", "--part", part, "--rounds", options.rounds),
-        *("--microbatches", options.microbatches, "--stage-ms", options.stage_ms),
-        *("--layers", options.layers, "--inter", options.inter),
+        *(ranks, HERE / "rank.py", "--part", part, "--inter", inter, *words),
         variables={"TF_CPP_MIN_LOG_LEVEL": "3"},
     )
 
@@ -34,9 +49,8 @@ def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
 def _all_steps(options: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for shape in options.shapes:
-        rank_counts, microbatch_counts = CASES[shape]
-        for ranks in (each for each in rank_counts if each in options.steps_ranks):
-            for microbatches in options.steps_microbatches or microbatch_counts:
+        for ranks in (each for each in CASES[shape] if each in options.steps_ranks):
+            for microbatches in options.steps_microbatches or CASES[shape][ranks]:
                 found.append(steps_of(shape, ranks, microbatches, options))
                 print_steps(found[-1])
     return found
@@ -66,14 +80,28 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="run.py",
         description=__doc__.splitlines()[0],
-        epilog="Without options all is measured; some 15 minutes on an idle machine.",
+        epilog="Without options all is measured, in less than 20 minutes on an idle machine.",
     )
     add_names(parser, "--parts", PARTS)
     parser.add_argument("--ranks", type=int, default=2, help="partitions; one rank each")
     parser.add_argument("--rounds", type=int, default=11, help="steps, or turns, of each column")
     parser.add_argument("--microbatches", type=int, default=8, help="of overlap and empty")
-    parser.add_argument("--stage-ms", type=float, default=20, help="of a stage, forward")
-    parser.add_argument("--layers", type=int, default=200, help="of the first call's model")
+    parser.add_argument(
+        "--stage-ms",
+        type=float,
+        nargs="+",
+        default=[10, 50],
+        metavar="MS",
+        help="of a stage of overlap, forward and backward together",
+    )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        nargs="+",
+        default=[200, 1000],
+        metavar="N",
+        help="of the first call's model",
+    )
     parser.add_argument("--inter", type=int, default=1, help="TensorFlow's threads for operations")
     add_names(parser, "--shapes", tuple(CASES))
     parser.add_argument(
@@ -93,8 +121,9 @@ def main() -> int:
     file = ResultFile(HERE, options.out)
     results = []
     for part in (each for each in ALONE if each in options.parts):
-        results.append(_run(part, options))
-        print(_shown(results[-1]), flush=True)
+        for case in cases_of(part, options):
+            results.append(_run(part, inter=options.inter, **case))
+            print(_shown(results[-1]), flush=True)
     content: dict[str, Any] = {"rounds": options.rounds, "results": results}
     content["steps"] = _all_steps(options) if "steps" in options.parts else []
     content["hybrid"] = _all_hybrid(options) if "hybrid" in options.parts else []

@@ -9,6 +9,7 @@ With replicas (see `hybrid.py`): over pipelines that average their gradients, or
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import sys
@@ -53,18 +54,23 @@ def main() -> None:
 
 
 def _answer(options: argparse.Namespace, ranks: int) -> None:
+    microbatches = options.microbatches
     begin = time.perf_counter()
-    measures = _pipeline_measures(options) if ranks > 1 else {"step": _whole_step(options)}
+    measures = _pipeline_measures(options) if ranks > 1 else _whole_measures(options)
     loss = measures["step"]()
     first_s = time.perf_counter() - begin
-    if ranks > 1 and options.replicas == 1:
-        measures["stage"] = Stage(SHAPES[options.shape], smp.mp_rank(), ranks).work
     for work in measures.values():
         for _ in range(WARM_UP):
             work()
-    answers = {name: _seconds(work, slowest=name != "stage") for name, work in measures.items()}
-    if "stage" in answers:
-        answers["ideal"] = lambda count: _ideal(answers["stage"], count, options.microbatches)
+    answers = {name: _seconds(work) for name, work in measures.items()}
+    if "piece" in answers:
+        answers["pieces"] = lambda count: microbatches * answers["piece"](count)
+    if ranks > 1 and options.replicas == 1:
+        stage = Stage(SHAPES[options.shape], smp.mp_rank(), ranks).work
+        for _ in range(WARM_UP):
+            stage()
+        answers["ideal"] = lambda count: _ideal(_of_each(stage, count), microbatches)
+        answers["alone"] = lambda count: _ideal(_one_by_one(stage, count), microbatches)
     greeting = json.dumps({"loss": loss, "first_s": first_s})
     is_first = smp.rank() == 0
     answer_requests(options.socket, is_first, _tell, answers, greeting)
@@ -113,7 +119,8 @@ def _pipeline_measures(options: argparse.Namespace) -> dict[str, Callable[[], An
     }
 
 
-def _whole_step(options: argparse.Namespace) -> Callable[[], float]:
+def _whole_measures(options: argparse.Namespace) -> dict[str, Callable[[], float]]:
+    """A step of one process; with one thread also one of a single microbatch."""
     shape = SHAPES[options.shape]
     tf.keras.utils.set_random_seed(1)
     model = WholeGpt(shape)
@@ -124,30 +131,49 @@ def _whole_step(options: argparse.Namespace) -> Callable[[], float]:
             loss = loss_of(model(tokens), targets)
         return loss, tape.gradient(loss, model.trainable_variables)
 
-    batch = batch_of(shape, options.microbatches)
-    return lambda: float(step(*batch)[0])
+    batch, piece = batch_of(shape, options.microbatches), batch_of(shape, 1)
+    measures = {"step": lambda: float(step(*batch)[0])}
+    if options.threads == 1:
+        measures["piece"] = lambda: float(step(*piece)[0])
+    return measures
 
 
-def _seconds(work: Callable[[], Any], slowest: bool) -> Callable[[int], Any]:
-    """Measures seconds of one repetition: of the slowest rank, or of each."""
+def _seconds(work: Callable[[], Any]) -> Callable[[int], float]:
+    """Measures seconds of one repetition on the slowest rank."""
+    return lambda count: max(_of_each(work, count))
 
-    def measure(count: int) -> Any:
-        work()  # the other jobs had the caches
+
+def _of_each(work: Callable[[], Any], count: int) -> list[float]:
+    """Seconds of one repetition, by rank; all begin together."""
+    work()  # the other jobs had the caches
+    smp.barrier()
+    found: list[float] = smp.allgather(_mean_s(work, count), smp.WORLD)
+    return found
+
+
+def _one_by_one(work: Callable[[], Any], count: int) -> list[float]:
+    """The same, each rank while the others wait."""
+    work()
+    seconds = 0.0
+    for rank in range(smp.size()):
         smp.barrier()
-        begin = time.perf_counter()
-        for _ in range(count):
-            work()
-        seconds = (time.perf_counter() - begin) / count
-        of_all = smp.allgather(seconds, smp.WORLD)
-        return max(of_all) if slowest else of_all
-
-    return measure
+        if rank == smp.rank():
+            seconds = _mean_s(work, count)
+    smp.barrier()
+    found: list[float] = smp.allgather(seconds, smp.WORLD)
+    return found
 
 
-def _ideal(stage: Callable[[int], list[float]], count: int, microbatches: int) -> float:
+def _mean_s(work: Callable[[], Any], count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
+        work()
+    return (time.perf_counter() - begin) / count
+
+
+def _ideal(stages: list[float], microbatches: int) -> float:
     """A microbatch's way through all stages, and the slowest one's work for the others."""
-    seconds = stage(count)
-    return sum(seconds) + (microbatches - 1) * max(seconds)
+    return sum(stages) + (microbatches - 1) * max(stages)
 
 
 def _tell(request: list[int]) -> list[int]:
@@ -156,16 +182,38 @@ def _tell(request: list[int]) -> list[int]:
 
 
 def _print_memory(options: argparse.Namespace) -> None:
-    """What each rank holds for backward passes at the peak of a step, as counted."""
+    """What each rank holds for backward passes at the peak of a step, as counted; and its memory.
+
+    `peak_bytes` is the most that is resident in a step, without what only the first call takes;
+    `grown_bytes` is by how much that is more than before the first call. TensorFlow keeps memory of
+    tensors once it has it, so the steps do not show it anew.
+    """
     step = _pipeline_measures(options)["step"]
+    before = _resident_bytes("VmRSS")
     step()
     with current_pipeline("a benchmark").driver.recording() as records:
         step()
-    mine = records[0].peak_bytes, records[0].peak_microbatches
-    held, microbatches = zip(*smp.allgather(mine, smp.WORLD), strict=True)
+    ctypes.CDLL(None).malloc_trim(0)  # what the first call took
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
+    for _ in range(WARM_UP):
+        step()
+    peak = _resident_bytes("VmHWM")
+    mine = {
+        "held_bytes": records[0].peak_bytes,
+        "held_microbatches": records[0].peak_microbatches,
+        "grown_bytes": peak - before,
+        "peak_bytes": peak,
+    }
+    of_all = smp.allgather(mine, smp.WORLD)
     if smp.rank() == 0:
-        found = {"held_bytes": held, "held_microbatches": microbatches}
+        found = {key: [each[key] for each in of_all] for key in mine}
         print(json.dumps({"active": options.active, **found}), flush=True)
+
+
+def _resident_bytes(field: str) -> int:
+    """Of /proc/self/status, where it is in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
 
 
 def _parse() -> argparse.Namespace:
