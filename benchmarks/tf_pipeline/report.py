@@ -68,12 +68,12 @@ def targets(content: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
 
 
 def targets_table(content: dict[str, Any]) -> str:
-    """With what is missed in bold."""
+    """With what is missed in bold; nothing where nothing of it was measured."""
     lines = [
         [name, target, value, "yes" if is_met else "**no**"]
         for name, target, value, is_met in targets(content)
     ]
-    return page_parts.table(["Aim", "Target", "Found", "Met"], lines)
+    return page_parts.table(["Aim", "Target", "Found", "Met"], lines) if lines else ""
 
 
 def _of(part: str, content: dict[str, Any]) -> list[dict[str, Any]]:
