@@ -87,11 +87,10 @@ class _Run:
         return all(self._places[rank][place] is not None for place, _ in turn.awaited)
 
     def _take(self, rank: int, turn: Turn) -> None:
+        """Runs a turn; timed is what is of a turn in a pipeline, too, except for sending."""
         mine = self._places[rank]
-        inputs = [mine[place] for place in turn.inputs]
         begin_s = time.perf_counter()
-        outputs = turn.call(inputs)
-        self._times.setdefault(str(turn.key), []).append(time.perf_counter() - begin_s)
+        outputs = turn.call([mine[place] for place in turn.inputs])
         for output, size in enumerate(turn.segment.sizes):
             if size is None:
                 self._sizes[turn.key, output] = nbytes_of(outputs[output])
@@ -103,6 +102,8 @@ class _Run:
             mine[place] = outputs[output]
         for place in turn.last:
             mine[place] = None
+        del outputs
+        self._times.setdefault(str(turn.key), []).append(time.perf_counter() - begin_s)
         for destination in turn.tells_room:
             start = self._plans[destination].room[rank]
             self._places[destination][start + turn.microbatch] = True

@@ -229,6 +229,8 @@ class Driver:
             for place, _ in turn.awaited:
                 if places[place] is None:
                     self._wait_for_inputs(turn)
+                    if record is not None:
+                        record.has_waited()
                     break
             self._mail.require_no_interrupt()
             if record is not None:
@@ -244,7 +246,7 @@ class Driver:
                     if record is not None:
                         record.send(destination, "Tensor", len(header) + array.nbytes)
             if record is not None:
-                record.end(turn, outputs)
+                record.made(turn, outputs)
             for output, place in turn.keeps:
                 places[place] = outputs[output]
             for output, result in turn.results:
@@ -257,6 +259,8 @@ class Driver:
                 post(destination, header, [])
                 if record is not None:
                     record.send(destination, "Room", len(header))
+            if record is not None:
+                record.end(turn)
         now.turn = None
         return results.all()
 

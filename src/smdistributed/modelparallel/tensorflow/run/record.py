@@ -23,8 +23,9 @@ class Ran(NamedTuple):
 
     Attributes:
         segment: its key in the program.
-        begin_s, end_s: by `time.monotonic`; its inputs were there when it began, and when it ended
-            all that it sends was on its way.
+        begin_s, end_s: by `time.monotonic`. Between two of them the rank waits for others: a turn
+            begins where the one before has ended, or when what it waits for has come; it ends when
+            all that it sends is on its way, and what nobody uses any more is gone.
     """
 
     segment: Hashable
@@ -41,6 +42,9 @@ class StepRecord:
     before the step, results, which are there after it, and what lives in one segment alone. Of a
     list of tensors, or of strings, the memory that it refers to is not counted.
 
+    In the step it is only noted what happens, so that turns take no longer than without a record;
+    it is counted when the step has ended.
+
     Args:
         program: that runs.
         is_first: it has not run before.
@@ -53,9 +57,10 @@ class StepRecord:
         turns: in order.
         sent: by destination, and whether it is a tensor or word of room: messages and bytes.
         sizes: by segment and output, bytes of those of which the graph does not say how many.
-        peak_bytes: held at a time.
-        peak_bytes_of_one: held of one microbatch at a time.
-        peak_microbatches: of which something was held, or which had begun here and not ended.
+        peak_bytes: held at a time, when the step has ended.
+        peak_bytes_of_one: held of one microbatch at a time, likewise.
+        peak_microbatches: of which something was held, or which had begun here and not ended,
+            likewise.
     """
 
     def __init__(self, program: Program, is_first: bool = False) -> None:
@@ -69,34 +74,32 @@ class StepRecord:
         self.peak_bytes = 0
         self.peak_bytes_of_one = 0
         self.peak_microbatches = 0
-        self._turns_left = Counter(microbatch for _, microbatch in program.turns)
-        self._num_turns = dict(self._turns_left)
-        self._bytes_in: dict[int, int] = {}  # by place
-        self._bytes_of: Counter[int] = Counter()  # by microbatch
-        self._reasons: Counter[int] = Counter()  # by microbatch, why it counts
-        self._turn_began_s = 0.0
+        self._held = _Held(program)
+        self._noted: list[tuple[Any, ...]] = []  # what to call of it, in order, with arguments
+        self._turn_began_s = self.begin_s
 
-    def begin(self, turn: Turn) -> None:
-        """A turn begins."""
-        microbatch = turn.microbatch
-        if self._turns_left[microbatch] == self._num_turns[microbatch]:
-            self._add_reason(microbatch)
+    def has_waited(self) -> None:
+        """What the next turn has waited for has come."""
         self._turn_began_s = time.monotonic()
 
-    def end(self, turn: Turn, outputs: Any) -> None:
+    def begin(self, turn: Turn) -> None:
+        """A turn has its inputs."""
+        self._noted.append((self._held.begin, turn))
+
+    def made(self, turn: Turn, outputs: Any) -> None:
         """It has run, and sent; what it keeps is not yet in its place."""
-        microbatch = turn.microbatch
-        self.turns.append(Ran(turn.key, microbatch, self._turn_began_s, time.monotonic()))
         for output, size in enumerate(turn.segment.sizes):
             if size is None:
                 self.sizes[turn.key, output] = nbytes_of(outputs[output])
         for output, place in turn.keeps:
-            self.hold(place, microbatch, nbytes_of(outputs[output]))
-        for place in turn.last:
-            self._let_go(place, microbatch)
-        self._turns_left[microbatch] -= 1
-        if not self._turns_left[microbatch]:
-            self._remove_reason(microbatch)
+            self.hold(place, turn.microbatch, nbytes_of(outputs[output]))
+
+    def end(self, turn: Turn) -> None:
+        """Nothing of it is left to do."""
+        self._noted.append((self._held.end, turn))
+        now_s = time.monotonic()
+        self.turns.append(Ran(turn.key, turn.microbatch, self._turn_began_s, now_s))
+        self._turn_began_s = now_s
 
     def send(self, destination: int, kind: str, nbytes: int) -> None:
         """A message is on its way."""
@@ -112,18 +115,58 @@ class StepRecord:
         """So have those of all ranks."""
         self.number = number
         self.end_s = time.monotonic()
+        for count, *arguments in self._noted:
+            count(*arguments)
+        self._noted.clear()
+        self.peak_bytes = self._held.peak_bytes
+        self.peak_bytes_of_one = self._held.peak_bytes_of_one
+        self.peak_microbatches = self._held.peak_microbatches
 
     def hold(self, place: int, microbatch: int, nbytes: int) -> None:
         """A tensor is in a place from now on."""
+        self._noted.append((self._held.hold, place, microbatch, nbytes))
+
+
+class _Held:
+    """What a rank holds of microbatches, and the most of it at a time; see `StepRecord`."""
+
+    def __init__(self, program: Program) -> None:
+        self.peak_bytes = 0
+        self.peak_bytes_of_one = 0
+        self.peak_microbatches = 0
+        self._turns_left = Counter(microbatch for _, microbatch in program.turns)
+        self._num_turns = dict(self._turns_left)
+        self._bytes_in: dict[int, int] = {}  # by place
+        self._bytes_of: Counter[int] = Counter()  # by microbatch
+        self._bytes = 0
+        self._reasons: Counter[int] = Counter()  # by microbatch, why it counts
+
+    def begin(self, turn: Turn) -> None:
+        microbatch = turn.microbatch
+        if self._turns_left[microbatch] == self._num_turns[microbatch]:
+            self._add_reason(microbatch)
+
+    def end(self, turn: Turn) -> None:
+        microbatch = turn.microbatch
+        for place in turn.last:
+            self._let_go(place, microbatch)
+        self._turns_left[microbatch] -= 1
+        if not self._turns_left[microbatch]:
+            self._remove_reason(microbatch)
+
+    def hold(self, place: int, microbatch: int, nbytes: int) -> None:
         self._bytes_in[place] = nbytes
         self._bytes_of[microbatch] += nbytes
+        self._bytes += nbytes
         self.peak_bytes_of_one = max(self.peak_bytes_of_one, self._bytes_of[microbatch])
-        self.peak_bytes = max(self.peak_bytes, self._bytes_of.total())
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
         self._add_reason(microbatch)
 
     def _let_go(self, place: int, microbatch: int) -> None:
         if place in self._bytes_in:  # else it is an argument
-            self._bytes_of[microbatch] -= self._bytes_in.pop(place)
+            nbytes = self._bytes_in.pop(place)
+            self._bytes_of[microbatch] -= nbytes
+            self._bytes -= nbytes
             self._remove_reason(microbatch)
 
     def _add_reason(self, microbatch: int) -> None:
@@ -138,4 +181,5 @@ class StepRecord:
 
 def nbytes_of(tensor: Any) -> int:
     """Of an eager tensor."""
-    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
+    # As `shape.num_elements()`, which takes four times as long; a step asks for all that it keeps.
+    return int(tensor._num_elements()) * int(tensor.dtype.size)
