@@ -17,6 +17,7 @@ from smdistributed.modelparallel.report.expectation import (
     Expected,
     expect,
     expect_again,
+    expect_alike,
     expect_of_graph,
     visits,
 )
@@ -71,13 +72,12 @@ def advise(
         expected: of these.
         measured: None where nothing was.
     """
-    others = [
-        *_about_bubble(settings, expected),
-        *_about_order(settings, expected),
-        *_about_overhead(expected, measured),
-    ]
+    overhead = _about_overhead(expected, measured)
+    # Of what has not run only medians are known: it is compared with those of what has.
+    alike = expect_alike(expected, settings)
+    others = [*_about_bubble(settings, alike), *_about_order(settings, alike), *overhead]
     others.sort(key=lambda pair: -pair[0])
-    found = [*_about_balance(settings, rows, expected), *(text for _, text in others)]
+    found = [*_about_balance(settings, rows, alike), *(text for _, text in others)]
     if found:
         return found
     busiest = 1 - min(expected.bubble)

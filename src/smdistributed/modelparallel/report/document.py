@@ -420,7 +420,7 @@ def _report_of_segments(records: Sequence[RankRecord], steps: Sequence[Timeline]
     return Report(
         settings,
         rows_of_segments(programs, seconds),
-        expect_of_programs(programs, seconds, settings),
+        expect_of_programs(programs, seconds, settings, clean),
         measured,
         tuple(records[0].members),
         tuple(records),
@@ -530,6 +530,7 @@ def _report(content: dict[str, Any]) -> Report:
         lists["lists"] = tuple(
             tuple((key, microbatch) for key, microbatch in own) for own in expected.get("lists", ())
         )
+        lists["turn_seconds"] = tuple(tuple(own) for own in expected.get("turn_seconds", ()))
         return Report(
             settings=Settings(**content["settings"]),
             rows=tuple(Row(**row) for row in content["rows"]),

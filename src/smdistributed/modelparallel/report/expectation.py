@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,13 +23,20 @@ from smdistributed.modelparallel.report.costs import (
     Profile,
     Settings,
 )
-from smdistributed.modelparallel.report.segments import Lists, floor_of, lists_of, play
+from smdistributed.modelparallel.report.segments import (
+    Lists,
+    TurnSeconds,
+    floor_of,
+    lists_of,
+    play,
+)
 
 __all__ = [
     "Expected",
     "ExpectedRun",
     "expect",
     "expect_again",
+    "expect_alike",
     "expect_of_graph",
     "expect_of_profile",
     "expected_runs",
@@ -57,6 +65,8 @@ class Expected:
         graph: the segments of all ranks, where they are known.
         guesses: by segment of the graph, the seconds by which the library orders them.
         lists: what ranks run of them.
+        turn_seconds: by partition, those of each entry of its list in one step, for a picture;
+            empty where each microbatch takes what the graph says.
     """
 
     way: tuple[Visit, ...]
@@ -70,6 +80,7 @@ class Expected:
     graph: tuple[Segment, ...] = ()
     guesses: tuple[float, ...] = ()
     lists: Lists = ()
+    turn_seconds: tuple[tuple[float, ...], ...] = ()
 
 
 class ExpectedRun(NamedTuple):
@@ -150,7 +161,11 @@ def expect(way: Sequence[Visit], settings: Settings) -> Expected:
 
 
 def expect_of_graph(
-    graph: Sequence[Segment], guesses: Sequence[float], lists: Lists, settings: Settings
+    graph: Sequence[Segment],
+    guesses: Sequence[float],
+    lists: Lists,
+    settings: Settings,
+    steps: Sequence[TurnSeconds] = (),
 ) -> Expected:
     """The step in which ranks run these lists.
 
@@ -158,20 +173,36 @@ def expect_of_graph(
         graph: with the seconds that segments take.
         guesses: by segment, those by which the library has ordered them.
         lists: by partition.
+        steps: that ran. The lists are played with the times of each, of which the medians count: a
+            segment does not take the same time for each microbatch, and what comes late makes
+            others wait, what comes early does not make up for it. None: each microbatch takes what
+            the graph says.
     """
-    runs = play(graph, lists, settings.schedule().bound)
-    busy = tuple(sum(run.end_s - run.begin_s for run in own) for own in runs)
-    step_s = max((own[-1].end_s for own in runs if own), default=0.0)
+    bound = settings.schedule().bound
+    floors, lengths, busy, bubbles = [], [], [], []
+    for seconds in steps or (None,):
+        runs = play(graph, lists, bound, seconds)
+        busy.append([sum(run.end_s - run.begin_s for run in own) for own in runs])
+        lengths.append(max((own[-1].end_s for own in runs if own), default=0.0))
+        bubbles.append([1 - each / lengths[-1] if lengths[-1] else 0.0 for each in busy[-1]])
+        floors.append(floor_of(graph, settings.microbatches, settings.partitions, seconds))
     return Expected(
         way=(),
-        step_s=step_s,
-        floor_s=floor_of(graph, settings.microbatches, settings.partitions),
-        busy_s=busy,
-        bubble=tuple(1 - each / step_s if step_s else 0.0 for each in busy),
+        step_s=statistics.median(lengths),
+        floor_s=statistics.median(floors),
+        busy_s=tuple(map(statistics.median, zip(*busy, strict=True))),
+        bubble=tuple(map(statistics.median, zip(*bubbles, strict=True))),
         graph=tuple(graph),
         guesses=tuple(guesses),
         lists=lists,
     )
+
+
+def expect_alike(expected: Expected, settings: Settings) -> Expected:
+    """The same, if each microbatch took what the graph says: for comparison with what never ran."""
+    if not expected.graph:
+        return expected
+    return expect_of_graph(expected.graph, expected.guesses, expected.lists, settings)
 
 
 def expect_again(expected: Expected, settings: Settings, factor: int = 1) -> Expected:
@@ -203,7 +234,12 @@ def expected_runs(expected: Expected, settings: Settings) -> list[list[ExpectedR
             for partition in range(settings.partitions)
         ]
     phases = {segment.key: segment.phase.value for segment in expected.graph}
-    played = play(expected.graph, expected.lists, settings.schedule().bound)
+    seconds = {
+        turn: each
+        for own, found in zip(expected.lists, expected.turn_seconds, strict=False)
+        for turn, each in zip(own, found, strict=True)
+    }
+    played = play(expected.graph, expected.lists, settings.schedule().bound, seconds or None)
     return [
         [ExpectedRun(phases[run.segment], run.microbatch, run.begin_s, run.end_s) for run in own]
         for own in played

@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Row, Settings
 from smdistributed.modelparallel.report.expectation import Expected, expect_of_graph
-from smdistributed.modelparallel.report.segments import RankProgram, graph_of, peak_held, play
-from smdistributed.modelparallel.report.timeline import Timeline
+from smdistributed.modelparallel.report.segments import (
+    RankProgram,
+    TurnSeconds,
+    graph_of,
+    peak_held,
+    play,
+)
+from smdistributed.modelparallel.report.timeline import Timeline, typical
 
 __all__ = [
     "expect_of_programs",
@@ -39,25 +45,40 @@ def seconds_of_segments(
     return {key: statistics.median(each) for key, each in found.items()}
 
 
+def _turn_seconds(programs: Sequence[RankProgram], step: Timeline) -> TurnSeconds:
+    return {
+        turn: span.seconds
+        for program, own in zip(programs, step.spans, strict=True)
+        for turn, span in zip(program.turns, own, strict=True)
+    }
+
+
 def names_of_segments(programs: Sequence[RankProgram]) -> dict[str, str]:
     """By key, their layers."""
     return {each.key: each.what for program in programs for each in program.segments}
 
 
 def expect_of_programs(
-    programs: Sequence[RankProgram], seconds: Mapping[str, float], settings: Settings
+    programs: Sequence[RankProgram],
+    seconds: Mapping[str, float],
+    settings: Settings,
+    steps: Sequence[Timeline] = (),
 ) -> Expected:
     """A step of programs whose segments take so long.
 
     Args:
         programs: by partition.
         seconds: by key of a segment.
+        steps: that ran, if any did; see `expect_of_graph`.
     """
     graph = graph_of(programs, seconds)
     lists = tuple(program.turns for program in programs)
     guesses = [segment.seconds for segment in programs[0].graph]
-    expected = expect_of_graph(graph, guesses, lists, settings)
-    peaks = peak_held(programs, play(graph, lists, settings.schedule().bound))
+    found = tuple(_turn_seconds(programs, step) for step in steps)
+    expected = expect_of_graph(graph, guesses, lists, settings, found)
+    bound = settings.schedule().bound
+    peaks = [peak_held(programs, play(graph, lists, bound, each)) for each in found or (None,)]
+    is_known = all(None not in each for each in peaks)
     sent: dict[str, int] = {}
     edges = [(source, edge) for source, each in enumerate(programs) for edge in each.edges]
     if all(edge.num_bytes is not None for _, edge in edges):
@@ -66,8 +87,13 @@ def expect_of_programs(
             sent[pair] = sent.get(pair, 0) + (edge.num_bytes or 0) * settings.microbatches
     return dataclasses.replace(
         expected,
-        peak_bytes=tuple(each for each in peaks if each is not None) if None not in peaks else (),
+        peak_bytes=tuple(max(each or 0 for each in own) for own in zip(*peaks, strict=True))
+        if is_known
+        else (),
         sent_bytes=sent,
+        turn_seconds=tuple(tuple(span.seconds for span in own) for own in typical(steps).spans)
+        if steps
+        else (),
     )
 
 

@@ -10,6 +10,7 @@ lists lead to with the times that segments take. Messages take no time, as in
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "Ran",
     "RankProgram",
     "RankSegment",
+    "TurnSeconds",
     "floor_of",
     "graph_of",
     "lists_of",
@@ -35,6 +37,9 @@ __all__ = [
 
 Lists = tuple[tuple[tuple[str, int], ...], ...]
 """By partition, the segments (keys) and microbatches, in the order in which they run."""
+
+TurnSeconds = Mapping[tuple[str, int], float]
+"""By segment (key) and microbatch, how long that took in one step."""
 
 
 class Edge(NamedTuple):
@@ -186,13 +191,16 @@ def lists_of(graph: Sequence[Segment], settings: Settings) -> Lists:
     )
 
 
-def play(graph: Sequence[Segment], lists: Lists, bound: int) -> list[list[Ran]]:
+def play(
+    graph: Sequence[Segment], lists: Lists, bound: int, seconds: TurnSeconds | None = None
+) -> list[list[Ran]]:
     """When each segment runs, by partition.
 
     Args:
         graph: with the seconds of segments.
         lists: what runs.
         bound: microbatches under way at a time; a rank waits for word of others where it has to.
+        seconds: of one step; None: each microbatch takes those of the graph.
 
     Raises:
         ValueError: the lists wait for each other.
@@ -216,7 +224,8 @@ def play(graph: Sequence[Segment], lists: Lists, bound: int) -> list[list[Ran]]:
                     break
                 begin_s = max((ends[each] for each in waits), default=0.0)
                 begin_s = max(begin_s, done[-1].end_s if done else 0.0)
-                done.append(Ran(key, microbatch, begin_s, begin_s + of_key[key].seconds))
+                takes_s = _seconds_of(of_key[key], microbatch, seconds)
+                done.append(Ran(key, microbatch, begin_s, begin_s + takes_s))
                 ends[key, microbatch] = done[-1].end_s
                 is_moving = True
     if any(len(done) < len(own) for own, done in zip(lists, runs, strict=True)):
@@ -227,33 +236,48 @@ def play(graph: Sequence[Segment], lists: Lists, bound: int) -> list[list[Ran]]:
     return runs
 
 
-def floor_of(graph: Sequence[Segment], microbatches: int, partitions: int) -> float:
+def _seconds_of(segment: Segment, microbatch: int, seconds: TurnSeconds | None) -> float:
+    return segment.seconds if seconds is None else seconds[segment.key, microbatch]
+
+
+def floor_of(
+    graph: Sequence[Segment],
+    microbatches: int,
+    partitions: int,
+    seconds: TurnSeconds | None = None,
+) -> float:
     """Seconds that no order goes below.
 
     The way of one microbatch; or what a rank has to compute, with the shortest way to it and back.
+
+    Args:
+        seconds: as of `play`.
     """
-    seconds = {segment.key: segment.seconds for segment in graph}
-    before: dict[str, float] = {}
-    after = dict.fromkeys(seconds, 0.0)
     ordered = _in_order(graph)
-    for segment in ordered:
-        before[segment.key] = max(
-            (before[key] + seconds[key] for key in segment.inputs), default=0.0
-        )
-    for segment in reversed(ordered):
-        for key in segment.inputs:
-            after[key] = max(after[key], after[segment.key] + segment.seconds)
-    floor_s = max(
-        (before[each.key] + each.seconds + after[each.key] for each in graph), default=0.0
-    )
-    for partition in range(partitions):
-        own = [segment for segment in graph if segment.rank == partition]
-        if own:
-            work_s = microbatches * sum(segment.seconds for segment in own)
-            to_s = min(before[segment.key] for segment in own)
-            back_s = min(after[segment.key] for segment in own)
-            floor_s = max(floor_s, to_s + work_s + back_s)
-    return floor_s
+    floor_s = 0.0
+    work_s = [0.0] * partitions
+    to_s, back_s = [math.inf] * partitions, [math.inf] * partitions
+    # Where all microbatches take the same, one of them tells.
+    alike = microbatches if seconds is None else 1
+    for microbatch in range(0, microbatches, alike):
+        takes = {each.key: _seconds_of(each, microbatch, seconds) for each in graph}
+        before: dict[str, float] = {}
+        after = dict.fromkeys(takes, 0.0)
+        for segment in ordered:
+            before[segment.key] = max(
+                (before[key] + takes[key] for key in segment.inputs), default=0.0
+            )
+        for segment in reversed(ordered):
+            for key in segment.inputs:
+                after[key] = max(after[key], after[segment.key] + takes[segment.key])
+        for segment in graph:
+            key, rank = segment.key, segment.rank
+            floor_s = max(floor_s, before[key] + takes[key] + after[key])
+            work_s[rank] += alike * takes[key]
+            to_s[rank] = min(to_s[rank], before[key])
+            back_s[rank] = min(back_s[rank], after[key])
+    busy = (sum(each) for each in zip(to_s, work_s, back_s, strict=True) if each[1])
+    return max(floor_s, *busy, 0.0)
 
 
 def _in_order(graph: Sequence[Segment]) -> list[Segment]:

@@ -15,6 +15,7 @@ from smdistributed.modelparallel.report.advice import enough_microbatches
 from smdistributed.modelparallel.report.cli import main
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Row, Settings
 from smdistributed.modelparallel.report.document import Report, read_report, report_of_records
+from smdistributed.modelparallel.report.expectation import expect_alike, expected_runs
 from smdistributed.modelparallel.report.records import (
     Memory,
     RankRecord,
@@ -29,6 +30,7 @@ from smdistributed.modelparallel.report.segments import (
     Hold,
     RankProgram,
     RankSegment,
+    TurnSeconds,
     floor_of,
     peak_held,
     play,
@@ -83,10 +85,31 @@ def _programs(settings: Settings) -> list[RankProgram]:
     ]
 
 
-def _records(settings: Settings, late: float = 0.0) -> list[RankRecord]:
-    """What ranks would have recorded that keep to their lists, in milliseconds."""
+def _records(
+    settings: Settings,
+    late: float = 0.0,
+    seconds: TurnSeconds | None = None,
+    messages: float = 0.0,
+) -> list[RankRecord]:
+    """What ranks would have recorded that keep to their lists, in milliseconds.
+
+    Args:
+        late: how long a step goes on after the last turn.
+        seconds: of turns; None: as `SECONDS` says.
+        messages: how long rank 1 waits for each of its forwards when the message has left.
+    """
     programs = _programs(settings)
-    runs = play(_graph(SECONDS), tuple(each.turns for each in programs), programs[0].bound)
+    lists = tuple(each.turns for each in programs)
+    runs = play(_graph(SECONDS), lists, programs[0].bound, seconds)
+    if messages:
+        turns = {
+            (run.segment, run.microbatch): run.end_s - run.begin_s for own in runs for run in own
+        }
+        slower = {turn: takes + messages * (turn[0] == "F1@1") for turn, takes in turns.items()}
+        runs = [
+            [run._replace(begin_s=run.end_s - turns[run[:2]]) for run in own]
+            for own in play(_graph(SECONDS), lists, programs[0].bound, slower)
+        ]
     length = max(own[-1].end_s for own in runs) + late
     peaks = peak_held(programs, runs)
     phases = {each.key: each.phase.value for each in GRAPH}
@@ -157,6 +180,51 @@ def test_lists_are_played_with_the_times_that_were_measured() -> None:
     assert report.expected.floor_s == pytest.approx(1e-3 * (1 + 4 * 6 + 2))
     assert report.expected.bubble == pytest.approx([1 - 12 / 27, 1 - 24 / 27])
     assert report.measured.bubble == pytest.approx(report.expected.bubble)
+
+
+def test_turns_of_a_segment_that_take_different_times_are_played_with_these() -> None:
+    settings = _settings()
+    # Every second microbatch takes three times as long; what that leads to is no mean of both.
+    seconds = {
+        (key, microbatch): takes * (0.5 if microbatch % 2 else 1.5)
+        for key, takes in SECONDS.items()
+        for microbatch in range(4)
+    }
+    report = report_of_records(_records(settings, seconds=seconds))
+    expected, measured = report.expected, report.measured
+    assert measured is not None
+    assert {each.key: round(each.seconds * 1e3, 6) for each in expected.graph} == SECONDS
+    assert expected.bubble == pytest.approx(measured.bubble)
+    assert expected.step_s == pytest.approx(measured.step_s)
+    assert expected.floor_s <= expected.step_s
+    drawn = [list(map(tuple, own)) for own in expected_runs(expected, settings)]
+    ran = [[span[:4] for span in own] for own in measured.timeline.spans]
+    for told, found in zip(drawn, ran, strict=True):
+        assert [each[:2] for each in told] == [each[:2] for each in found]
+        assert [each[2:] for each in told] == [pytest.approx(each[2:]) for each in found]
+    # Advice compares with what has not run, of which only such medians are known.
+    alike = expect_alike(expected, settings)
+    assert alike.bubble == pytest.approx([1 - 12 / 27, 1 - 24 / 27])
+    assert alike.bubble != pytest.approx(expected.bubble)
+
+
+def test_what_messages_take_is_not_expected() -> None:
+    plain, slow = (
+        report_of_records(_records(_settings(), messages=messages)) for messages in (0.0, 1.0)
+    )
+    assert slow.expected.bubble == pytest.approx(plain.expected.bubble)
+    assert slow.measured is not None
+    assert slow.measured.step_s == pytest.approx(plain.expected.step_s + 4e-3)
+    assert slow.measured.bubble[1] == pytest.approx(1 - 24 / (27 + 4))
+
+
+def test_no_step_of_some_is_expected_to_be_faster_than_any_order_allows() -> None:
+    seconds = {("F0@0", 0): 1.0, ("F0@0", 1): 5.0, ("F1@1", 0): 2.0, ("F1@1", 1): 3.0}
+    graph = GRAPH[:2]
+    # Rank 0 has 6 s, and the shorter way after it is 2 s.
+    assert floor_of(graph, 2, 2, seconds) == 5.0 + 3.0
+    seconds["F0@0", 0] = 4.0
+    assert floor_of(graph, 2, 2, seconds) == 9.0 + 2.0
 
 
 def test_the_lists_that_ran_count_and_not_the_best_ones() -> None:
