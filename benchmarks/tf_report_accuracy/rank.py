@@ -1,15 +1,10 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""How well `smp.plan()` and the lists predict what `smp.report()` measures: bubble and memory.
+"""What `smp.plan()` says of GPTs, in one process, or `smp.report()`, on two ranks.
 
-    python benchmarks/tf_pipeline/report_accuracy.py --plan plans.json
-    smddprun -np 2 python benchmarks/tf_pipeline/report_accuracy.py --plan plans.json
-
-The first, in one process, plans; the second trains on 2 ranks, and prints for each rank: the bubble
-as planned, as the lists lead to with the times of the steps themselves, and as measured; and the
-most bytes that a rank holds of microbatches, as planned, by the lists, and as measured. GPTs that
-are cut in the middle and far from it; and one whose head is its embedding, so that the first rank
-has two segments in each direction, and is given fewer blocks for it. Leave the machine alone.
+`run.py` starts it. GPTs that are cut in the middle and far from it; and one whose head is its
+embedding, so that the first rank has two segments in each direction, and is given as many blocks.
+Prints one object in a line: by model and pipeline, the figures.
 """
 
 from __future__ import annotations
@@ -17,13 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from models import SHAPES, VOCABULARY, Block, Entry, Exit, Shape, batch_of, loss_of
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.report.expectation import expect_alike
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tf_pipeline"))
+from models import SHAPES, VOCABULARY, Block, Entry, Exit, Shape, batch_of, loss_of
 
 # By name: blocks on rank 0, of all; whether the head is the embedding, on rank 0.
 CASES = {
@@ -101,7 +100,7 @@ def _measure(options: argparse.Namespace, case: str, pipeline: str, ranks: int) 
     batch = batch_of(shape, options.microbatches)
     train(*batch)
     if ranks == 1:
-        found = smp.plan(step, batch, ranks=2, microbatches=options.microbatches)[0].expected
+        found = smp.plan(step, batch, ranks=2, microbatches=options.microbatches)[0]
     else:
         train(*batch)
         with smp.recording():
@@ -112,43 +111,46 @@ def _measure(options: argparse.Namespace, case: str, pipeline: str, ranks: int) 
     return found
 
 
-def _row(name: str, rank: int, planned: Any, report: Any) -> list[str]:
+def _planned(report: Any) -> dict[str, Any]:
+    """Of a plan."""
+    expected = report.expected
+    return {"step_s": expected.step_s, "bubble": expected.bubble, "held": expected.peak_bytes}
+
+
+def _found(report: Any) -> dict[str, Any]:
+    """Of steps that ran: `median` is as `expected`, with one time for all turns of a segment."""
     measured, expected = report.measured, report.expected
-    memory = measured.memory[rank]
-    figures = (
-        (planned["bubble"][rank], expected.bubble[rank], measured.bubble[rank], 100),
-        (planned["held"][rank], expected.peak_bytes[rank], memory.grown, 1e-6),
-    )
-    row = [name, str(rank)]
-    for before, after, found, factor in figures:
-        row += [f"{each * factor:.1f}" for each in (before, after, found)]
-        row.append(f"{before / found:.2f} {after / found:.2f}")
-    return row
+    return {
+        "step_s": {"expected": expected.step_s, "measured": measured.step_s},
+        "bubble": {
+            "median": expect_alike(expected, report.settings).bubble,
+            "expected": expected.bubble,
+            "measured": measured.bubble,
+        },
+        "held": {
+            "expected": expected.peak_bytes,
+            "measured": [each.grown for each in measured.memory],
+        },
+    }
 
 
 def main() -> None:
-    """All cases; rank 0 prints the table."""
+    """All models; rank 0 prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plan", type=Path, required=True, help="written, and then read")
-    parser.add_argument("--shape", choices=SHAPES, default="gpt-8")
-    parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--microbatches", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    plans = json.loads(options.plan.read_text()) if ranks > 1 else {}
+    ranks = int(os.environ["WORLD_SIZE"])
+    figures = {}
     for case in CASES:
         for pipeline in PIPELINES:
-            name = f"{case}, {pipeline}"
-            found = _measure(options, case, pipeline, ranks)
-            if ranks == 1:
-                plans[name] = {"bubble": found.bubble, "held": found.peak_bytes}
-                continue
-            for rank in range(ranks if os.environ["RANK"] == "0" else 0):
-                print("".join(cell.rjust(12) for cell in _row(name, rank, plans[name], found)))
-    if ranks == 1:
-        options.plan.write_text(json.dumps(plans))
+            report = _measure(options, case, pipeline, ranks)
+            figures[f"{case}, {pipeline}"] = _planned(report) if ranks == 1 else _found(report)
+    if os.environ["RANK"] == "0":
+        print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":
