@@ -132,6 +132,8 @@ def _require_as_expected(report: Report) -> None:
             assert 0 <= spans[0].begin_s <= spans[-1].end_s <= step.seconds
             program = report.records[partition].programs[0]
             assert len(spans) == len(program.turns) == len(program.segments) * MICROBATCHES
+        first, second = step.spans[0][:2]  # which need nothing of others: no time lies between
+        assert first.end_s == second.begin_s
 
 
 def check_expected_and_measured_agree(rank: int, size: int) -> None:
