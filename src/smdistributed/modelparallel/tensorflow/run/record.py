@@ -42,8 +42,8 @@ class StepRecord:
     before the step, results, which are there after it, and what lives in one segment alone. Of a
     list of tensors, or of strings, the memory that it refers to is not counted.
 
-    In the step it is only noted what happens, so that turns take no longer than without a record;
-    it is counted when the step has ended.
+    In the step it is only noted what happens, which costs a turn some microseconds; it is counted
+    when the step has ended.
 
     Args:
         program: that runs.
