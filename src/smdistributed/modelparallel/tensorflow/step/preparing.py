@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -87,6 +89,7 @@ class Prepared:
         whole: the program of this rank, called eagerly.
         in_graph: the same as graphs call it, which say what they use of the results.
         touched: the states that it reads or changes here.
+        lacks_model: it calls the model, and on no rank a result depends on what that gives.
     """
 
     whole: WholeProgram
@@ -94,6 +97,7 @@ class Prepared:
     touched: Sequence[Any]
     results: TracedResults
     result_of_tensor: list[int]
+    lacks_model: bool
 
     def gather(self, tensors: Sequence[Any]) -> Any:
         """What the step function returns, of the results of all microbatches."""
@@ -293,9 +297,10 @@ class Preparing:
         unique = list(dict.fromkeys(returned))
         to_common = common.to_common()
         mine = [(to_common[port.node], port.output) for port in own.wanted]
-        everyone = self._agree("cuts", (mine, self._recomputes))
-        self._require_one_way([recomputes for _, recomputes in everyone])
-        wanted = [[Port(*each) for each in theirs] for theirs, _ in everyone]
+        brings = mine, self._recomputes, self._lacks_model(traced)
+        everyone = self._agree("cuts", brings)
+        self._require_one_way([recomputes for _, recomputes, _ in everyone])
+        wanted = [[Port(*each) for each in theirs] for theirs, _, _ in everyone]
         number = self._pipeline.driver.number  # of that agreement: the same on all ranks
 
         asked = {port for theirs in wanted for port in theirs}
@@ -303,6 +308,7 @@ class Preparing:
         nodes = own_everywhere(reader.nodes(homes, local), common)
         program, touched = self.built(traced, nodes, wanted, own, unique, number)
         self._agree("is ready for", None)
+        self._log_bytes(program)
         places = {port: place for place, port in enumerate(unique)}
         call = self._call.without_tensors()
         of_tensor = [places[port] for port in returned]
@@ -315,6 +321,7 @@ class Preparing:
             touched,
             traced.results.without_tensors(),
             of_tensor,
+            all(lacks for _, _, lacks in everyone),
         )
 
     # ---- on this rank ------------------------------------------------------------------------
@@ -367,6 +374,39 @@ class Preparing:
         roots += [number for number, node in enumerate(nodes) if node.must_run]
         needed = ancestors(nodes, roots)  # layers read variables for their shapes alone
         return frozenset(name for number, name in foreign.items() if number in needed)
+
+    def _lacks_model(self, traced: Traced) -> bool:
+        """See `Prepared`; on this rank."""
+        reader = traced.reader
+        if not reader.trace.has_called_model:
+            return False
+        nodes = reader.nodes([EVERYWHERE] * len(reader.operations), ())
+        roots = [reader.port(tensor).node for tensor in traced.results.tensors]
+        needed = ancestors(nodes, roots) - reader.externals.keys()  # variables are no outputs
+        return all(reader.trace.labels[number] is None for number in needed)
+
+    def _log_bytes(self, program: Program) -> None:
+        """At level DEBUG: what a step sends from here; what the model returns goes to all ranks."""
+        log = get_logger()
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        sent: Counter[str] = Counter()
+        unknown = 0
+        for segment in program.segments.values():
+            for send in segment.sends:
+                size = segment.sizes[send.output]
+                unknown += size is None
+                for destination in send.destinations:
+                    to = f"{segment.phase} of {segment.name} to rank {self._ranks[destination]}"
+                    sent[to] += (size or 0) * program.microbatches
+        log.debug(
+            "step %s: this rank sends %s bytes in each step%s%s%s",
+            self._name_with_arguments(),
+            f"{sent.total():,}",
+            f", and {unknown} tensors of unknown size for each microbatch" if unknown else "",
+            ": " if sent else "",
+            "; ".join(f"{to}, {size:,}" for to, size in sent.items()),
+        )
 
     def share(self, traced: Traced, names: frozenset[str]) -> None:
         """Makes what uses these variables a part of what all ranks have: their owners send them."""

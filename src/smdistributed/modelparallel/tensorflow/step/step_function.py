@@ -99,6 +99,7 @@ class StepFunction:
         self._methods: dict[int, tuple[Callable[[], Any], StepFunction]] = {}
         self._prepared: dict[Hashable, Prepared] = {}
         self._pipeline: Pipeline | None = None  # of which those are
+        self._has_warned = False  # that it returns nothing of the model
 
     def __get__(self, instance: Any, owner: type | None = None) -> StepFunction:
         """Itself; of a function with `self`, the step of that instance."""
@@ -182,6 +183,14 @@ class StepFunction:
             with outside_of_functions():
                 prepared = prepare(pipeline, self._name, self._body(), call)
             self._prepared[call.signature] = prepared
+        if prepared.lacks_model and not self._has_warned and pipeline.rank == 0:
+            self._has_warned = True
+            get_logger().warning(
+                "step %s calls the model, and returns nothing that depends on what the model"
+                " gives; expected that a step does, as in the original library. It runs all the"
+                " same, for its effects. Return the loss, or what the model gives.",
+                self._name,
+            )
         if len(self._prepared) == _MANY_TRACES:
             get_logger().warning(
                 "The step function %s has been traced for %d signatures, which takes time and"
