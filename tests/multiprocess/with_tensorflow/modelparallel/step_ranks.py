@@ -52,6 +52,10 @@ class Trainer(dict):  # type: ignore[type-arg]  # a container, which is not to b
     def without_self(x: Any) -> Any:  # noqa: N805
         return tf.reduce_sum(x)
 
+    @smp.step(non_split_inputs=["this"])
+    def with_another_name(this: Any, x: Any) -> Any:  # noqa: N805
+        return tf.reduce_sum(x) * this.scale
+
     @staticmethod
     @smp.step
     def static(x: Any) -> Any:
@@ -79,6 +83,14 @@ def check_attributes_and_methods(rank: int, size: int) -> None:
         for step in (one.without_self, Trainer.without_self, one.static, Trainer.static):
             np.testing.assert_allclose(step(X).reduce_sum(), X.sum(), rtol=1e-5)
         np.testing.assert_allclose(one.of_class(X).reduce_sum(), 7.0 * X.sum(), rtol=1e-5)
+        # The instance is not passed: functions without self are called through instances, too.
+        text = raised(TypeError, one.with_another_name, X)
+        assert (
+            "If with_another_name is a method, call its first parameter self and not this" in text
+        )
+        np.testing.assert_allclose(one.with_another_name(two, X).reduce_sum(), 3 * X.sum(), 1e-5)
+        text = raised(TypeError, one.with_another_name, two, X, X)
+        assert "If with_another_name" not in text
         assert Trainer.method.__doc__ == one.method.__doc__ == "A docstring."
         assert one.method is one.method
         gone = weakref.ref(two)

@@ -99,7 +99,12 @@ class StepFunction:
         self._methods: dict[int, tuple[Callable[[], Any], StepFunction]] = {}
         self._prepared: dict[Hashable, Prepared] = {}
         self._pipeline: Pipeline | None = None  # of which those are
+        self._is_in_class = False
         self._has_warned = False  # that it returns nothing of the model
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """It is made in the body of a class."""
+        self._is_in_class = True
 
     def __get__(self, instance: Any, owner: type | None = None) -> StepFunction:
         """Itself; of a function with `self`, the step of that instance."""
@@ -158,7 +163,7 @@ class StepFunction:
         try:
             refuse_tape_around(self._name)
             refuse_strategy(f"{self._name} was called")
-            call = self._splitter.bind(args, kwargs, pipeline.job.config.microbatches)
+            call = self._bound_call(args, kwargs, pipeline.job.config.microbatches)
         except BaseException as error:
             pipeline.refuse(error)
             raise
@@ -173,6 +178,27 @@ class StepFunction:
             self._name, results, functools.partial(_tell, weakref.ref(pipeline))
         )
         return prepared.gather_in_graph(results)
+
+    def _bound_call(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], microbatches: int
+    ) -> BoundCall:
+        try:
+            return self._splitter.bind(args, kwargs, microbatches)
+        except TypeError as error:
+            signature = inspect.signature(self.python_function)
+            lacks_self = (
+                self._is_in_class
+                and self._instance is None
+                and not _takes(signature, *args, **kwargs)
+                and _takes(signature, None, *args, **kwargs)
+            )
+            if not lacks_self:
+                raise
+            raise TypeError(
+                f"{error} If {self._name} is a method, call its first parameter self and not"
+                f" {next(iter(signature.parameters))}: smp.step passes the instance to that name"
+                " alone, as scripts also decorate functions without self in classes."
+            ) from None
 
     def _prepare(self, pipeline: Pipeline, call: BoundCall) -> Prepared:
         """Of a new signature."""
@@ -249,6 +275,14 @@ def _forget(step: Callable[[], StepFunction | None], key: int, gone: Any) -> Non
     owner = step()
     if owner is not None:
         owner._methods.pop(key, None)
+
+
+def _takes(signature: inspect.Signature, *args: Any, **kwargs: Any) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _without_first(function: Callable[..., Any]) -> Callable[..., Any]:
