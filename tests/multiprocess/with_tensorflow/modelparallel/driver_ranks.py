@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -486,6 +487,46 @@ def check_a_call_that_was_cancelled_leaves_no_result_to_the_next(job: Rank) -> N
         text = raised(tf.errors.InvalidArgumentError, run, tf.constant(7.0 * scale), bad)
         assert "not invertible" in text, text
         _require_right(job, run(tf.constant(float(scale)), good)[0], scale)
+
+
+def check_a_call_that_is_cancelled_while_it_waits_for_another(job: Rank) -> None:
+    """The one that goes on, and one that comes after, get their own results."""
+    if os.environ["SMP_TEST_THREADS"] == "1":
+        return  # what fails beside a step that waits needs a thread
+    chain = Chain(job.rank, job.size, number=54)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def held(phase: str, microbatch: int) -> None:
+        has_begun.set()
+        may_end.wait(SOON_S)
+
+    def later(matrix: Any) -> Any:
+        time.sleep(0.1)  # so that the step beside it waits; if not yet, it does not begin to
+        return matrix
+
+    @tf.function
+    def run(scale: Any, matrix: Any) -> Any:
+        pieces = [[tf.range(4.0) * scale + 10.0 * scale * each] for each in range(MICROBATCHES)]
+        matrix = tf.numpy_function(later, [matrix], tf.float32)
+        return _in_graph(job, chain, pieces), tf.linalg.inv(matrix)
+
+    good, bad = tf.eye(2), tf.zeros([2, 2])
+    _require_right(job, run(tf.constant(1.0), good)[0])  # traced
+    before = int(chain.calls)
+    chain.fail_from_now_on(held)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        first = threads.submit(run, tf.constant(1.0), good)
+        assert has_begun.wait(SOON_S)
+        text = raised(tf.errors.InvalidArgumentError, run, tf.constant(7.0), bad)
+        assert "not invertible" in text, text
+        second = threads.submit(run, tf.constant(2.0), good)
+        assert not first.done()
+        may_end.set()
+        _require_right(job, first.result(SOON_S)[0])
+        _require_right(job, second.result(SOON_S)[0], 2)
+    chain.fail_from_now_on(lambda *_: None)
+    _require_right(job, run(tf.constant(3.0), good)[0], 3)
+    assert int(chain.calls) == before + 3 * MICROBATCHES, "the one that was cancelled has not run"
 
 
 # --- ranks that do not do the same -------------------------------------------------------------
