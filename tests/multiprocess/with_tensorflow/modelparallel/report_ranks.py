@@ -7,6 +7,7 @@ Layers sleep, so that who is busy when does not depend on who else uses the proc
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -178,6 +179,9 @@ def check_the_unbalanced_one_and_the_advice(rank: int, size: int) -> None:
         assert {event["pid"] for event in events} == set(range(size))
         names = {event["name"] for event in events}
         assert {"F0", "B3"} <= names, names
+        spans = {event["tid"] for event in events if event["ph"] == "X" and event["dur"] > 0}
+        assert len(spans) >= 2, spans  # the steps, and the partitions
+        _require_picture(report, folder / "step.png")
         assert smpreport([str(folder / "report.json"), "--save", str(folder / "again.json")]) == 0
         assert str(read_report(folder / "again.json")) == shown
     smp.reset()
@@ -188,6 +192,15 @@ def check_the_unbalanced_one_and_the_advice(rank: int, size: int) -> None:
     assert fullest[1] < 0.9 * fullest[0], fullest  # and not the step's: the machine may be busy
     assert "overloaded" not in str(after)
     smp.reset()
+
+
+def _require_picture(report: Report, path: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        return  # `make bench` installs it
+    report.draw(path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    report.draw(path.with_suffix(".svg"))
+    assert "<svg" in path.with_suffix(".svg").read_text()
 
 
 def check_several_steps_are_told_apart(rank: int, size: int) -> None:
