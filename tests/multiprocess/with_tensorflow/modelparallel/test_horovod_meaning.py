@@ -22,3 +22,9 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize("name", CHECKS.names)
 def test_meaning(name: str, ranks: int) -> None:
     CHECKS.require(name, ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_meaning_in_tf_keras(name: str) -> None:
+    CHECKS.require(name, 4, TF_USE_LEGACY_KERAS="1")

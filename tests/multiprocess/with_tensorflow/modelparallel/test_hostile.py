@@ -26,3 +26,9 @@ def test_hostile(name: str) -> None:
 def test_python_branches_in_tf_keras() -> None:
     name = "check_python_branches_in_call"
     CHECKS.require(name, 2, [name], TF_USE_LEGACY_KERAS="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS.names)
+def test_hostile_in_tf_keras(name: str) -> None:
+    CHECKS.require(name, 2, TF_USE_LEGACY_KERAS="1")

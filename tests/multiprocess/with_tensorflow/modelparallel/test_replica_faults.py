@@ -21,18 +21,22 @@ NUM_RANKS = 4
 VICTIM = 1
 SOON_S = soon_s()
 DEADLINE_S = 90.0
+KERASES = [
+    pytest.param("0", id="keras-3"),
+    pytest.param("1", id="tf-keras", marks=pytest.mark.slow),
+]
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 
-def _told(survivors: Sequence[int], *faults: tuple[str, bool]) -> list[list[Any]]:
+def _told(survivors: Sequence[int], keras: str, *faults: tuple[str, bool]) -> list[list[Any]]:
     """By fault, what the ranks were told; soon."""
     before = _shared_files()
     outcomes = run_tensorflow_ranks(
         f"{RANKS}:run_faults",
         NUM_RANKS,
         faults,
-        env={"SMDDP_TIMEOUT_SECONDS": str(scaled(60.0))},
+        env={"SMDDP_TIMEOUT_SECONDS": str(scaled(60.0)), "TF_USE_LEGACY_KERAS": keras},
         check=False,
         deadline_s=DEADLINE_S,
     )
@@ -55,10 +59,11 @@ def _class_and_text(told: Any) -> str:
     return f"{told['type_name']}: {told['text']}"
 
 
-def test_faults_after_which_all_start_anew() -> None:
+@pytest.mark.parametrize("keras", KERASES)
+def test_faults_after_which_all_start_anew(keras: str) -> None:
     everyone = range(NUM_RANKS)
     faults = ("raised", False), ("raised", True), ("interrupted", True)
-    *raised, interrupted = _told(everyone, *faults)
+    *raised, interrupted = _told(everyone, keras, *faults)
     line = "forward of dense_1 ... fragile_1, microbatch 2: "
     for told in raised:
         for rank, each in enumerate(map(_class_and_text, told)):
@@ -72,8 +77,9 @@ def test_faults_after_which_all_start_anew() -> None:
     assert "StepAborted: rank 0 (partition 0, host" in interrupted[1]["text"], interrupted
 
 
-def test_a_rank_is_killed() -> None:
-    (told,) = _told((0, 2, 3), ("killed", True))
+@pytest.mark.parametrize("keras", KERASES)
+def test_a_rank_is_killed(keras: str) -> None:
+    (told,) = _told((0, 2, 3), keras, ("killed", True))
     for each in map(_class_and_text, told):
         assert "SMDDPPeerLost" in each, told
         assert "rank 1 (host" in each, told

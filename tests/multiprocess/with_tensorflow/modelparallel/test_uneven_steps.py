@@ -19,13 +19,17 @@ ADVICE = (
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_ranks_that_are_late_and_ranks_that_have_left() -> None:
+@pytest.mark.parametrize(
+    "keras",
+    [pytest.param("0", id="keras-3"), pytest.param("1", id="tf-keras", marks=pytest.mark.slow)],
+)
+def test_ranks_that_are_late_and_ranks_that_have_left(keras: str) -> None:
     stall_s = scaled(1.0)
     by_rank = run_tensorflow_ranks(
         f"{RANKS}:run_late",
         4,
         2.5 * stall_s + 1.0,
-        env={"SMDDP_STALL_SECONDS": str(stall_s)},
+        env={"SMDDP_STALL_SECONDS": str(stall_s), "TF_USE_LEGACY_KERAS": keras},
         deadline_s=DEADLINE_S,
     )
     warned, errors = zip(*by_rank, strict=True)
