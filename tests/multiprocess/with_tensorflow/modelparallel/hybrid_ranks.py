@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_hybrid.py run: the documented training with `hvd`, on two partitions.
+"""What the ranks of test_hybrid.py run: the documented training with `hvd`, on several partitions.
 
 Beside it, in each rank, one process trains a plain model on the batches of all replicas together.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from smdistributed.dataparallel.exceptions import SMDDPUnsupported
 
 __all__ = ["around_checks"]
 
+PARTITIONS = int(os.environ.get("SMP_TEST_PARTITIONS", "2"))
 STEPS = 20
 BATCH = 8  # of a replica
 WORDS = 13
@@ -42,9 +44,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @contextlib.contextmanager
 def a_job() -> Iterator[None]:
-    """Two partitions, replicas as many as fit."""
+    """Replicas as many as fit."""
     tf.keras.utils.set_random_seed(1)
-    smp.init({"partitions": 2, "microbatches": MICROBATCHES, "horovod": True})
+    smp.init({"partitions": PARTITIONS, "microbatches": MICROBATCHES, "horovod": True})
     try:
         yield
     finally:
@@ -58,11 +60,14 @@ def dense(base: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.first = tf.keras.layers.Dense(16, activation="tanh")
-            self.second = tf.keras.layers.Dense(8, activation="tanh")
+            self.hidden = _hidden()
             self.last = tf.keras.layers.Dense(3)
 
         def call(self, x: Any) -> Any:
-            return self.last(self.second(self.first(x)))
+            x = self.first(x)
+            for layer in self.hidden:
+                x = layer(x)
+            return self.last(x)
 
     return Dense()
 
@@ -73,14 +78,22 @@ def sparse(base: Any) -> Any:
     class Sparse(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.words = tf.keras.layers.Embedding(WORDS, 16)
-            self.hidden = tf.keras.layers.Dense(8, activation="tanh")
+            self.words = tf.keras.layers.Embedding(WORDS, 8)
+            self.hidden = _hidden()
             self.last = tf.keras.layers.Dense(3)
 
         def call(self, x: Any) -> Any:
-            return self.last(self.hidden(tf.reduce_mean(self.words(x), axis=1)))
+            x = tf.reduce_mean(self.words(x), axis=1)
+            for layer in self.hidden:
+                x = layer(x)
+            return self.last(x)
 
     return Sparse()
+
+
+def _hidden() -> list[Any]:
+    """So many layers that each partition has some."""
+    return [tf.keras.layers.Dense(8, activation="tanh") for _ in range(PARTITIONS - 1)]
 
 
 def batch_of(kind: Any, step: int, replica: int) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replicas of a pipeline train as one process that has the batches of all of them.
 
-A sample on two replicas; with `--run-slow` everything, on two and on four, in both Kerases.
+A sample on two replicas; with `--run-slow` everything, on two and on four, in both Kerases, and on
+two replicas of four partitions.
 
 Source: TensorFlow modelparallel specification, sections 3.2 and 7.
 """
@@ -26,6 +27,9 @@ SAMPLES = {
     ],
     "1": ["check_embeddings_with_adamw_clipped"],
 }
+# What trains beside one process.
+_BEGINNINGS = ("check_adam", "check_sgd", "check_embeddings", "check_clipped", "check_mixed")
+TRAINING = [name for name in CHECKS.names if name.startswith(_BEGINNINGS)]
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S + 60)
 
@@ -43,3 +47,11 @@ def test_two_replicas(keras: str, name: str) -> None:
 @pytest.mark.parametrize("name", CHECKS.names)
 def test_all_on_two_and_four_replicas(name: str, ranks: int, keras: str) -> None:
     CHECKS.require(name, ranks, TF_USE_LEGACY_KERAS=keras)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["0", "1"])
+@pytest.mark.parametrize("name", TRAINING)
+def test_two_replicas_of_four_partitions(name: str, keras: str) -> None:
+    env = {"TF_USE_LEGACY_KERAS": keras, "SMP_TEST_PARTITIONS": "4"}
+    CHECKS.require(name, 8, TRAINING, **env)
