@@ -7,12 +7,15 @@ What it prints is compared: four digits of each loss.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
-from launchers import launch_command, run_to_end
+from launchers import clean_environment, launch_command, run_to_end
 from preloaded import Preload
 from tensorflow_harness import run_tensorflow_script
 
@@ -89,6 +92,36 @@ def test_it_goes_on_where_it_stopped(ranks: int, keras: str, tmp_path: Path) -> 
     whole = losses(run(ranks, keras, *TINY))
     require_learning(whole, 3)
     assert losses(first) + losses(second) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize("keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def test_after_ctrl_c_the_same_line_goes_on(keras: str, tmp_path: Path) -> None:
+    options = [*TINY, "--checkpoint", str(tmp_path)]
+    command = [*launch_command("smddprun", 2, preload=PRELOADS[keras]), str(SCRIPT), *options]
+    environment = {"TF_USE_LEGACY_KERAS": keras, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with subprocess.Popen(
+        command,
+        env=clean_environment(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # a process group of its own, as a terminal gives
+    ) as job:
+        assert job.stdout is not None
+        said = []
+        for line in job.stdout:
+            said.append(line)
+            if "saved " in line:
+                os.killpg(job.pid, signal.SIGINT)
+        assert job.wait(RUN_TIMEOUT_S) != 0, said
+    second = run(2, keras, *options)
+    found = re.search(rf"going on from {tmp_path}/ckpt-(\d), step (\d+)", second)
+    assert found is not None, second
+    number = int(found[1])
+    assert int(found[2]) == 10 * number
+    assert losses(second) == losses(run(2, keras, *TINY))[number:]
 
 
 @pytest.mark.slow
