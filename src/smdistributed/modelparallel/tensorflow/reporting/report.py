@@ -145,9 +145,10 @@ def report() -> Report:
             "smp.report() was called in a step or a tf.function; expected it outside, after the"
             " steps that it tells of. Call it eagerly, on all ranks."
         )
-    own = _recording.record() if _recording is not None and _recording.job is job else None
-    pipeline = current_pipeline("smp.report()")
-    records: list[Any] = pipeline.driver.agree("calls smp.report()", own)
+    driver = current_pipeline("smp.report()").driver
+    with driver.telling():
+        own = _recording.record() if _recording is not None and _recording.job is job else None
+        records: list[Any] = driver.agree("calls smp.report()", own)
     require_records(records)
     return report_of_records(records)
 

@@ -98,6 +98,7 @@ class Driver:
             where it was.
         otherwise: on rank 0, the ranks whose mark in the last step was another than its own.
         num_failures: how often something has failed here that the other ranks hear of.
+        agreed: the number of the last agreement that has ended on all ranks.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Driver:
         self.failure = ""
         self.otherwise: list[int] = []
         self.num_failures = 0
+        self.agreed = 0
 
     @property
     def number(self) -> int:
@@ -365,6 +367,8 @@ class Driver:
             SMDDPMismatch: another rank does something else.
             StepAborted: another rank cannot (`refuse`).
             SMDDPPeerLost, SMDDPTimeoutError: another rank is gone, or does not come.
+            KeyboardInterrupt: perhaps when all agree, and the others go on to what comes next: they
+                hear of it where this is called in `telling`.
         """
         with self._lock:
             values: dict[int, Any] = {self._rank: value}
@@ -384,22 +388,28 @@ class Driver:
                 absent = [rank for rank in range(self._mail.size) if rank not in values]
                 return f"{self._named(absent)} to do the same: this rank {does}"
 
-            has_ended = False
-            try:
-                with self._under_way(does, take):
-                    for rank in self._mail.others:
-                        self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
-                    self._mail.take_early()
-                    self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
-                    try:
-                        self._end_together(0)
-                    finally:
-                        has_ended = self._now.has_ended
-            except BaseException as error:
-                if has_ended:  # the others agree, and go on to what comes next
-                    self._refuse(error)
-                raise
+            with self._under_way(does, take):
+                for rank in self._mail.others:
+                    self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
+                self._mail.take_early()
+                self._mail.wait_for(lambda: len(values) == self._mail.size, missing)
+                try:
+                    self._end_together(0)
+                finally:
+                    if self._now.has_ended:
+                        self.agreed = self.number
             return [values[rank] for rank in range(self._mail.size)]
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """While it is open, what is raised here is told to the others, as of `refuse`."""
+        before = self.num_failures
+        try:
+            yield
+        except BaseException as error:
+            if self.num_failures == before:  # else they have heard of it
+                self.refuse(error)
+            raise
 
     def refuse(self, error: BaseException) -> None:
         """This rank cannot do what comes next: the others end it with this cause.
@@ -437,7 +447,9 @@ class Driver:
             self._mail.begin(receive)
             yield
         except BaseException as raised:
-            if self._mail.number == before:  # nothing has begun
+            now = self._now
+            has_agreed = now.has_ended and now.program is None  # so the others go on
+            if self._mail.number == before or has_agreed:  # nothing here fails on other ranks
                 raise
             self.num_failures += 1
             error = self._cause_of(raised)

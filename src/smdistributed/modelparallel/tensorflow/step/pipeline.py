@@ -156,11 +156,8 @@ class Pipeline:
             Exception: as of `Driver.run`.
         """
         (tensors,) = pieces
-        try:
+        with self.telling():
             rows = self._run(whole, tensors)
-        except BaseException as error:
-            tell_replicas(self.job, error)
-            raise
         if self._watch is not None:
             self._watch.step_ended()
         return [[tensor for row in rows for tensor in row]]
@@ -168,12 +165,10 @@ class Pipeline:
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """While it is open, what is raised here is told: to the pipeline, and to other replicas."""
-        before = self.driver.num_failures
         try:
-            yield
+            with self.driver.telling():
+                yield
         except BaseException as error:
-            if self.driver.num_failures == before:  # else the pipeline has heard of it
-                self.driver.refuse(error)
             tell_replicas(self.job, error)
             raise
 
@@ -184,11 +179,7 @@ class Pipeline:
 
     def _run(self, whole: WholeProgram, tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         program = whole.program
-        try:
-            pieces = whole.call.cut(tensors)
-        except BaseException as error:
-            self.driver.refuse(error)
-            raise
+        pieces = whole.call.cut(tensors)
         calls = self._calls.get(program.number, 0)
         if self._checks and calls < _CHECKED_CALLS:
             self._compare(whole, tensors)

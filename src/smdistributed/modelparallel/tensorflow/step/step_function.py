@@ -160,20 +160,19 @@ class StepFunction:
         if pipeline is not self._pipeline:
             self._prepared.clear()
             self._pipeline = pipeline
-        try:
+        with pipeline.telling():
             refuse_tape_around(self._name)
             refuse_strategy(f"{self._name} was called")
             call = self._bound_call(args, kwargs, pipeline.job.config.microbatches)
-        except BaseException as error:
-            pipeline.refuse(error)
-            raise
-        prepared = self._prepared.get(call.signature) or self._prepare(pipeline, call)
+            prepared = self._prepared.get(call.signature) or self._prepare(pipeline, call)
+            if tf.executing_eagerly():
+                (results,) = pipeline.run(prepared.whole, [call.tensors])
+            else:
+                require_no_xla()
+                whole, touched = prepared.in_graph, prepared.touched
+                (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
         if tf.executing_eagerly():
-            (results,) = pipeline.run(prepared.whole, [call.tensors])
             return prepared.gather(results)
-        require_no_xla()
-        whole, touched = prepared.in_graph, prepared.touched
-        (results,) = pipeline.bridges.call_in_graph(whole, [call.tensors], touched)
         results = without_gradients(
             self._name, results, functools.partial(_tell, weakref.ref(pipeline))
         )
