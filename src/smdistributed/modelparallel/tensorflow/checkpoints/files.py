@@ -3,7 +3,8 @@
 """Files that are there whole, or not at all: those of a checkpoint, and what Keras writes.
 
 They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
-changed nothing that has a name, and the next save removes what it has left.
+changed nothing that has a name, and the next save removes what it has left. One exception: where a
+file system cannot exchange names, a directory takes the place of another in two steps.
 
 Source: TensorFlow modelparallel specification, section 5.5.
 """
@@ -11,6 +12,7 @@ Source: TensorFlow modelparallel specification, section 5.5.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import glob
@@ -48,8 +50,11 @@ __all__ = [
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
+# What a file system says that cannot let two names change places.
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_libc = ctypes.CDLL(None, use_errno=True)
 # Words of TensorFlow's errors, and what they mean.
 _CAUSES = {
     "No space left": errno.ENOSPC,
@@ -109,9 +114,8 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
     written = os.path.join(hidden, "written")
     rows = [(key, piece, each) for key, of in tensors.items() for piece, each in of.items()]
     rows.sort(key=lambda row: row[:2])  # as TensorFlow has them
-    _require_no_other_writer(hidden, prefix)
     try:
-        with _made(hidden):
+        with _made(hidden, prefix):
             with _as_os_errors(), tf.device("/CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=written,
@@ -126,6 +130,8 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
                 ending = each.removeprefix(os.path.basename(written))
                 os.replace(os.path.join(hidden, each), prefix + ending)
             synchronise_directory(directory)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise could_not_write(prefix, prefix, error) from error
 
@@ -151,10 +157,8 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     target = os.path.realpath(path)
     directory, name = os.path.dirname(target), os.path.basename(os.path.normpath(path))
     hidden = os.path.join(directory, f".{_short(name)}.smp-tmp")
-    replaced = hidden + ".old"
-    _require_no_other_writer(hidden, path)
     try:
-        with _made(hidden):
+        with _made(hidden, path):
             with _as_os_errors(), raising_what_is_full(hidden):
                 result = write(os.path.join(hidden, name))
             written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
@@ -162,16 +166,12 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
                 _synchronise_all(os.path.join(hidden, each))
             for each in written:
                 place = target if each == name else os.path.join(directory, each)
-                if os.path.isdir(os.path.join(hidden, each)):
-                    shutil.rmtree(replaced, ignore_errors=True)
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(place, replaced)
-                os.replace(os.path.join(hidden, each), place)
+                _move(os.path.join(hidden, each), place)
             synchronise_directory(directory)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise could_not_write(path, target, error) from error
-    finally:
-        shutil.rmtree(replaced, ignore_errors=True)
     return result
 
 
@@ -281,42 +281,85 @@ class Reader:
 
 
 @contextlib.contextmanager
-def _made(hidden: str) -> Iterator[None]:
-    """An empty directory, which is locked as long as it is there."""
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.mkdir(hidden)
-    descriptor = os.open(hidden, _DIRECTORY)
+def _made(hidden: str, path: str) -> Iterator[None]:
+    """An empty directory, which is this process' alone until it is removed at the end.
+
+    Raises:
+        OSError: another process writes the path at this moment, or it cannot be made.
+    """
+    descriptor = _locked(hidden, path)
     try:
-        with contextlib.suppress(OSError):  # a file system that has no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for each in list(os.scandir(hidden)):  # what a killed one has left
+            (shutil.rmtree if each.is_dir(follow_symlinks=False) else os.unlink)(each.path)
         yield
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
         os.close(descriptor)
 
 
-def _require_no_other_writer(hidden: str, path: str) -> None:
-    """Fails if another process writes the same path at this moment.
+def _locked(hidden: str, path: str) -> int:
+    """Makes a directory, unless it is there, and locks it; a descriptor, which has the lock."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(hidden)
+        try:
+            descriptor = os.open(hidden, _DIRECTORY)
+        except FileNotFoundError:  # whoever had made it has removed it
+            continue
+        try:
+            _lock(descriptor, path)
+            if _is_at(descriptor, hidden):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
 
-    Raises:
-        OSError: it does.
-    """
-    try:
-        descriptor = os.open(hidden, _DIRECTORY)
-    except OSError:
-        return
+
+def _lock(descriptor: int, path: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise OSError(
+        raise BlockingIOError(
             errno.EBUSY,
             f"{path} is being written by another process at this moment; expected one writer of a"
             " path. Give each job a path of its own. What was there before is untouched",
         ) from error
     except OSError:
         pass  # a file system that has no locks
-    finally:
-        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether a path still leads to what is open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _move(written: str, place: str) -> None:
+    """A file or directory takes the place of what is there, which goes; or nothing changes."""
+    if os.path.isdir(written) and os.path.isdir(place):
+        _exchange(written, place)
+    else:
+        os.replace(written, place)
+
+
+def _exchange(one: str, other: str) -> None:
+    """Two directories change places: at once, where the file system can do that."""
+    at, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    if not _libc.renameat2(at, os.fsencode(one), at, os.fsencode(other), exchange):
+        return
+    number = ctypes.get_errno()
+    if number not in _CANNOT_EXCHANGE:
+        raise OSError(number, os.strerror(number), one, None, other)
+    aside = one + ".old"
+    os.replace(other, aside)
+    try:
+        os.replace(one, other)
+    except BaseException:
+        os.replace(aside, other)
+        raise
 
 
 def _stem(name: str) -> str:
