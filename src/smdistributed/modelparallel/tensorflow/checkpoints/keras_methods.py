@@ -69,7 +69,6 @@ def answer_for_whole_models() -> None:
     """Lets models whose parts are on several ranks have these methods."""
     methods: dict[str, Callable[..., Any]] = {
         "get_weights": _get_weights,
-        "set_weights": _set_weights,
         "save_weights": _save_weights,
         "load_weights": _load_weights,
         "save": _save,
@@ -77,6 +76,7 @@ def answer_for_whole_models() -> None:
     }
     for name, method in methods.items():
         answer(name, _named(name, announced(name, method)))
+    answer("set_weights", announced("set_weights", _set_weights))
     answer("save_model", _named("save_model", _save_model))
 
 
@@ -205,7 +205,7 @@ def _written_by_rank_0(model: Any, call: str, write: Callable[[], Any]) -> Any:
         Exception: what it raised, on all ranks.
     """
     meet(call, None)
-    contents = _contents(model)
+    contents = together(lambda: _contents(model))
     surveys = surveys_of(contents, call)
     survey = merge_surveys(surveys)
 
@@ -295,7 +295,7 @@ def _contents(model: Any) -> Contents:
 def _read_by_rank_0(model: Any, call: str, read: Callable[[], Any]) -> None:
     """Calls something on rank 0 that assigns to the model; then values go to their owners."""
     meet(call, None)
-    contents = _contents(model)
+    contents = together(lambda: _contents(model))
     survey = merge_surveys(surveys_of(contents, call))
     values: dict[Item, Any] = {}
 

@@ -60,6 +60,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         ValueError: `max_to_keep` is not positive, or the directory is on no file system.
     """
 
+    _last_checkpoint_step: int | None  # of TensorFlow's class
+
     def __init__(
         self,
         checkpoint: Any,
@@ -103,29 +105,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         """
         del options
         state.require("manager.save()")
-        if self._is_skipped(check_interval):
-            skips = True
-            number = 0
-        else:
-            skips = False
-            number = int(checkpoint_number) if checkpoint_number is not None else -1
-        brought = meet("manager.save()", (skips, number))
-        if len(set(brought)) > 1:
-            raise CheckpointError(
-                f"manager.save() has been given {_by_rank(brought)}, as (skipped by the interval,"
-                " number); expected the same on all ranks. Give all of them the same"
-                " step_counter and checkpoint_number."
-            )
-        if skips:
-            return None
-        counter = self._checkpoint.save_counter
-        counter.assign_add(1)
-        try:
-            with within("manager.save()"):
-                return self._save(number if checkpoint_number is not None else int(counter))
-        except BaseException:
-            counter.assign_sub(1)
-            raise
+        with within("manager.save()"):
+            return self._save_together(checkpoint_number, check_interval)
 
     def restore(self, save_path: str | os.PathLike[str] | None = None) -> str | None:
         """Gives all objects the values of a checkpoint; a collective of all ranks (ours).
@@ -147,7 +128,54 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
         """
         state.require("manager.restore()")
-        given = None if save_path is None else os.fspath(save_path)
+        with within("manager.restore()"):
+            return self._restore_together(None if save_path is None else os.fspath(save_path))
+
+    def restore_or_initialize(self) -> str | None:
+        """As `restore` of the latest; without one, `init_fn` is called, on each rank."""
+        restored = self.restore()
+        if restored is None and self._init_fn is not None:
+            self._init_fn()
+        return restored
+
+    # ---- how -------------------------------------------------------------------------------------
+
+    def _save_together(self, checkpoint_number: Any, check_interval: bool) -> str | None:
+        if self._is_skipped(check_interval):
+            skips = True
+            number = 0
+        else:
+            skips = False
+            number = int(checkpoint_number) if checkpoint_number is not None else -1
+        brought = meet("manager.save()", (skips, number))
+        if len(set(brought)) > 1:
+            raise CheckpointError(
+                f"manager.save() has been given {_by_rank(brought)}, as (skipped by the interval,"
+                " number); expected the same on all ranks. Give all of them the same"
+                " step_counter and checkpoint_number."
+            )
+        if skips:
+            return None
+        counter = self._checkpoint.save_counter
+        counter.assign_add(1)
+        try:
+            return self._save(number if checkpoint_number is not None else int(counter))
+        except BaseException:
+            counter.assign_sub(1)
+            raise
+
+    def _is_skipped(self, check_interval: bool) -> bool:
+        """As TensorFlow has it."""
+        if self._checkpoint_interval is None:
+            return False
+        step = int(self._step_counter)
+        last = self._last_checkpoint_step
+        if last is not None and step < last + (self._checkpoint_interval if check_interval else 1):
+            return True
+        self._last_checkpoint_step = step
+        return False
+
+    def _restore_together(self, given: str | None) -> str | None:
         latest = self._newest()
         brought: list[tuple[str | None, str | None]] = meet("manager.restore()", (given, latest))
         if len({path for path, _ in brought}) > 1:
@@ -159,7 +187,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         if prefix is None:
             get_logger().info("No checkpoint in %s: nothing is restored", self.directory)
             return None
-        contents = Contents(self._checkpoint)
+        contents = together(lambda: Contents(self._checkpoint))
         if contents.has_model and not contents.is_decided:
             self._restore(prefix, Part.BEFORE_THE_DECISION)
             contents.model._smp_when_decided(
@@ -169,29 +197,10 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             self._restore(prefix, Part.ALL)
         if given is None:
             self._latest_checkpoint = prefix
+        self._go_on_from_what_is_there()
         if self._checkpoint_interval is not None:
             self._last_checkpoint_step = int(self._step_counter)
         return prefix
-
-    def restore_or_initialize(self) -> str | None:
-        """As `restore` of the latest; without one, `init_fn` is called, on each rank."""
-        restored = self.restore()
-        if restored is None and self._init_fn is not None:
-            self._init_fn()
-        return restored
-
-    # ---- how -------------------------------------------------------------------------------------
-
-    def _is_skipped(self, check_interval: bool) -> bool:
-        """As TensorFlow has it."""
-        if self._checkpoint_interval is None:
-            return False
-        step = int(self._step_counter)
-        last: int | None = self._last_checkpoint_step
-        if last is not None and step < last + (self._checkpoint_interval if check_interval else 1):
-            return True
-        self._last_checkpoint_step = step
-        return False
 
     def _newest(self) -> str | None:
         """What this host's file `checkpoint` says; another manager may have written it since."""
@@ -202,7 +211,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         return found
 
     def _restore(self, prefix: str, part: tuple[type, ...]) -> None:
-        with within("manager.restore()"):
+        with within("manager.restore()", has_begun=True):
             restore(self._checkpoint, prefix, part)
 
     def _save(self, number: int) -> str:
@@ -225,7 +234,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         self._tell({**before, prefix: time.time()})
 
     def _require_no_other_job(self) -> None:
-        """Fails if another process has saved to the directory since this one did."""
+        """Fails if another process has saved there since this one has saved or restored there."""
         mine = _listed.get(os.path.realpath(self.directory))
         known = tf.train.get_checkpoint_state(self.directory)
         times = known.all_model_checkpoint_timestamps if known else []
@@ -236,6 +245,13 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
                 " in a directory, as jobs replace and remove each other's checkpoints. Give each"
                 " job a directory of its own. Nothing was written."
             )
+
+    def _go_on_from_what_is_there(self) -> None:
+        """What was restored may be a copy that the script has put there, of another process."""
+        mine = _listed.get(os.path.realpath(self.directory))
+        known = tf.train.get_checkpoint_state(self.directory)
+        if mine and known:
+            mine.update(known.all_model_checkpoint_timestamps)
 
     def _note(self, prefix: str) -> None:
         """On every rank, so that all know which checkpoints there are; a collective."""

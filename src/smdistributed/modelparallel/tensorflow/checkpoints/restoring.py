@@ -101,7 +101,7 @@ def restore(
         FileNotFoundError: no rank sees the files.
         CheckpointError: the files have something else, or are damaged. Nothing was changed.
     """
-    contents = Contents(checkpoint)
+    contents = together(lambda: Contents(checkpoint))
     digests: list[str | None] = allgather_in(GroupKind.WORLD, digest_of(prefix))
     source = next((rank for rank, each in enumerate(digests) if each is not None), None)
     if source is None:

@@ -65,7 +65,7 @@ def gather(checkpoint: Any, call: str) -> Tensors | None:
         ModelNotPartitionedError: the model has no values yet.
         CheckpointError: something cannot be gathered; names it.
     """
-    contents = Contents(checkpoint)
+    contents = together(lambda: Contents(checkpoint))
     surveys = surveys_of(contents, call)
     survey = merge_surveys(surveys)
 

@@ -21,10 +21,13 @@ from smdistributed.modelparallel.decide.topology import GroupKind
 from smdistributed.modelparallel.exceptions import SMPError
 from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
 from smdistributed.modelparallel.tensorflow.job.state import state
-from smdistributed.modelparallel.tensorflow.run.errors import with_line
+from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
 __all__ = ["CheckpointError", "meet", "raise_as_on", "that_pickles", "together", "within"]
+
+# An attribute of errors that all ranks raise.
+_IS_KNOWN = "_smp_is_known_to_all"
 
 
 class CheckpointError(SMPError, ValueError):
@@ -58,18 +61,38 @@ def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
 
 
 @contextlib.contextmanager
-def within(call: str) -> Iterator[None]:
-    """While it is open, errors about other ranks say what this one was doing.
+def within(call: str, has_begun: bool = False) -> Iterator[None]:
+    """While it is open, this rank is in a method that all ranks call.
+
+    Errors about other ranks say what this one was doing. What ends the method on this rank alone,
+    such as Ctrl-C, ends it on all. When they have begun, that ends their groups, too.
 
     Args:
         call: the method, as a script calls it.
+        has_begun: no agreement in it shows that the others have begun; they have.
     """
+    driver = current_pipeline(call).driver
+    begun, failures = driver.number, driver.num_failures
     try:
         yield
     except (SMDDPMismatch, SMDDPPeerLost, SMDDPTimeoutError) as error:
         if call in str(error):
             raise
         raise with_line(error, call) from None
+    except BaseException as error:
+        if not has_begun and driver.agreed <= begun:  # the others wait for this rank to begin
+            if driver.num_failures == failures:
+                driver.refuse(error)
+        elif not isinstance(error, Exception) and not hasattr(error, _IS_KNOWN):
+            _end_groups(call, error)
+        raise
+
+
+def _end_groups(call: str, error: BaseException) -> None:
+    """The other ranks, which wait in operations of the job's groups, hear why. Raises nothing."""
+    for communicator in set(state.job.communicators.values()):
+        with contextlib.suppress(Exception):  # it has ended before
+            communicator.abort(f"{call} ended on rank {state.job.rank}: {text_of(error)}")
 
 
 def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
@@ -87,6 +110,7 @@ def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
         result = do()
     except BaseException as error:  # the others wait, also when this rank is interrupted
         failure = error
+        setattr(error, _IS_KNOWN, True)
     failures: list[BaseException | None] = allgather_in(kind, that_pickles(failure))
     if failure is not None:
         raise failure
