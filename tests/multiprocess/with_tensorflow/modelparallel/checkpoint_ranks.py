@@ -205,6 +205,23 @@ def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:
         assert_same(kept.values(), before)
 
 
+def check_numbers_go_on_after_a_restore(rank: int, size: int) -> None:
+    """In a process that has not saved yet, as in TensorFlow; else it replaced what it came from."""
+    folder = shared_folder("counted")
+    with training(folder, size) as kept:
+        kept.steps(1)
+        paths = [kept.manager.save() for _ in range(2)]
+    for number, is_late in ((3, False), (4, True)):
+        with training(folder, size) as again:
+            if is_late:
+                again.steps(1)
+            assert again.manager.restore() == paths[-1]
+            again.steps(1)
+            paths.append(again.manager.save())
+            assert paths[-1] == str(folder / f"ckpt-{number}"), paths
+            assert again.manager.checkpoints == paths[-2:]
+
+
 def check_two_optimizers_take_their_own_slots(rank: int, size: int) -> None:
     """Each over some of the variables, in each partition; restored before the first step."""
     make = tf.keras.optimizers

@@ -187,6 +187,9 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         if prefix is None:
             get_logger().info("No checkpoint in %s: nothing is restored", self.directory)
             return None
+        # As TensorFlow does: made when it is first asked for, and restored only if it is there.
+        # Without it the next save would count from 1 again, and replace what it came from.
+        _ = self._checkpoint.save_counter
         contents = together(lambda: Contents(self._checkpoint))
         if contents.has_model and not contents.is_decided:
             self._restore(prefix, Part.BEFORE_THE_DECISION)
