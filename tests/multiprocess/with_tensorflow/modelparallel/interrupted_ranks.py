@@ -25,6 +25,7 @@ import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.dataparallel.exceptions import SMDDPPeerLost
 from smdistributed.modelparallel.exceptions import StepAborted
 from smdistributed.modelparallel.tensorflow.checkpoints import files, saving
+from smdistributed.modelparallel.tensorflow.checkpoints.contents import Contents
 from smdistributed.modelparallel.tensorflow.checkpoints.manager import CheckpointManager
 from smdistributed.modelparallel.tensorflow.reporting import report
 from smdistributed.modelparallel.tensorflow.step import pipeline
@@ -75,13 +76,16 @@ def check_an_interrupt_in_a_save_ends_it_on_all_ranks(rank: int, size: int) -> N
         # Before the others can know that this rank saves, too: the next save is as if nothing was.
         interrupted(CheckpointManager, "_is_skipped", kept.manager.save)
         kept.manager.save()
+        # Where all tell each other how it went.
+        interrupted(Contents, "survey", kept.manager.save)
+        kept.manager.save()
         # Then the others wait for values: their group ends, and steps go on.
         interrupted(saving, "merge_surveys", kept.manager.save)
         kept.steps(1)
         text = raised(SMDDPPeerLost, kept.manager.save)
         assert f"manager.save() ended on rank {VICTIM}: KeyboardInterrupt: planted" in text, text
-        assert kept.manager.latest_checkpoint == str(folder / "ckpt-2")
-        assert int(kept.checkpoint.save_counter) == 2
+        assert kept.manager.latest_checkpoint == str(folder / "ckpt-3")
+        assert int(kept.checkpoint.save_counter) == 3
         assert not list(folder.glob(".*"))
     with training(folder, size) as kept:
         kept.manager.restore()

@@ -18,7 +18,7 @@ from smdistributed.dataparallel.exceptions import (
     SMDDPTimeoutError,
 )
 from smdistributed.modelparallel.decide.topology import GroupKind
-from smdistributed.modelparallel.exceptions import SMPError
+from smdistributed.modelparallel.exceptions import SMPError, StepAborted
 from smdistributed.modelparallel.tensorflow.job.communication import allgather_in
 from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
@@ -127,7 +127,10 @@ def raise_as_on(member: int, error: BaseException) -> NoReturn:
 
 
 def that_pickles(error: BaseException | None) -> BaseException | None:
-    """An error as it can be sent to other ranks."""
+    """An error as it can be sent to other ranks, which are not interrupted, and do not exit."""
+    if error is not None and not isinstance(error, Exception):
+        driver = current_pipeline("this method").driver
+        return StepAborted(driver.text_for_others(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

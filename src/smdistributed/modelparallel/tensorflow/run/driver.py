@@ -345,7 +345,7 @@ class Driver:
             self._mail.post(_LEADER, Kind.DONE, number, self._now.mark)
             wait()
         except KeyboardInterrupt as error:
-            self._mail.post(_LEADER, Kind.ABORT, content=self._text_for_others(error))
+            self._mail.post(_LEADER, Kind.ABORT, content=self.text_for_others(error))
             try:
                 self._mail.end_interrupt()
                 wait()
@@ -422,9 +422,13 @@ class Driver:
     def _refuse(self, error: BaseException) -> None:
         self._mail.begin(lambda *_: None)
         self.num_failures += 1
-        self.failure = self._text_for_others(error)
+        self.failure = self.text_for_others(error)
         self._mail.tell_abort(self.failure)
         self._mail.end()
+
+    def text_for_others(self, error: BaseException) -> str:
+        """Which rank raises an error, and where; its class and text."""
+        return f"{self._line()}: {text_of(error)}"
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way here with KeyboardInterrupt; on the main thread Python does.
@@ -475,7 +479,7 @@ class Driver:
 
     def _tell(self, error: BaseException) -> None:
         is_told = isinstance(error, StepAborted)
-        self.failure = str(error) if is_told else self._text_for_others(error)
+        self.failure = str(error) if is_told else self.text_for_others(error)
         if self._now.has_ended or isinstance(error, PeerLostError):
             return  # the others need not hear of the one, and hear of the other by themselves
         if not is_told or self._rank == _LEADER:  # who waits for its verdict has told nobody else
@@ -489,9 +493,6 @@ class Driver:
         if isinstance(error, StepAborted) or self._now.turn is None:
             return error
         return with_line(error, self._line())
-
-    def _text_for_others(self, error: BaseException) -> str:
-        return f"{self._line()}: {text_of(error)}"
 
     def _line(self) -> str:
         return f"{self._members[self._rank]}{self._where()}"
