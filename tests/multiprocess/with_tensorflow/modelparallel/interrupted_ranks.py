@@ -93,6 +93,23 @@ def check_an_interrupt_in_a_save_ends_it_on_all_ranks(rank: int, size: int) -> N
         kept.manager.save()
 
 
+def check_an_interrupt_when_all_is_written_leaves_the_folder_usable(rank: int, size: int) -> None:
+    """It was taken for that of another job."""
+    write_state = files.write_state
+
+    def interrupted_late(*arguments: Any) -> None:
+        write_state(*arguments)
+        raise KeyboardInterrupt("planted")
+
+    with training(shared_folder("interrupted-late"), size) as kept:
+        kept.steps(1)
+        kept.manager.save()
+        kept.steps(1)
+        with mock.patch.object(files, "write_state", interrupted_late):
+            raised((KeyboardInterrupt, StepAborted), kept.manager.save)
+        kept.manager.save()
+
+
 def check_a_copy_that_is_restored_may_be_saved_to(rank: int, size: int) -> None:
     """As by a script that trains for one fold after the other, in one process."""
     folder = shared_folder("copied")

@@ -297,10 +297,11 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             all_model_checkpoint_timestamps=list(timestamps.values()),
             last_preserved_timestamp=self._last_preserved_timestamp,
         )
-        files.write_state(self.directory, told)
         if not _listed:
             state.call_at_reset(_listed.clear)
+        # Before it is written: an interrupt may come just after that.
         _listed.setdefault(os.path.realpath(self.directory), set()).update(timestamps.values())
+        files.write_state(self.directory, told)
 
 
 def _by_rank(brought: list[Any]) -> str:
