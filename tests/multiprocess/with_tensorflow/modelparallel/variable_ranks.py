@@ -302,6 +302,33 @@ def check_values_do_not_depend_on_who_owns_them(rank: int, size: int) -> None:
     assert len(set(kernels)) == len(kernels)
 
 
+def check_a_seed_of_keras_counts_on_other_threads(rank: int, size: int) -> None:
+    """Keras keeps by thread that it is seeded. Until 2026-11 such a build drew other values."""
+
+    def values_of(model: Any, build: Callable[[], Any]) -> list[bytes]:
+        thread = threading.Thread(target=build)
+        thread.start()
+        thread.join()
+        return [np.array(each).tobytes() for each in model.weights]
+
+    def first() -> None:
+        with without_values(book), tracing():
+            tf.compat.v1.wrap_function(lambda x: ours(x), [tf.TensorSpec((None, 6, 6, 1))])
+        book.allocate(lambda record: True)
+
+    def make() -> Any:
+        return K.Sequential([K.layers.Flatten(), K.layers.Dense(4), K.layers.Dense(3)])
+
+    K.utils.set_random_seed(3)
+    plain = make()
+    expected = values_of(plain, lambda: plain(IMAGES))
+    K.utils.set_random_seed(3)
+    book = Book(5)
+    with without_values(book):
+        ours = make()
+    assert values_of(ours, first) == expected
+
+
 def check_variables_of_one_name_are_drawn_apart(rank: int, size: int) -> None:
     forget_seeds()
     book = Book(5)

@@ -34,6 +34,7 @@ from smdistributed.modelparallel.tensorflow.variables.creation import (
 )
 from smdistributed.modelparallel.tensorflow.variables.drawing import (
     InitialValue,
+    is_keras_seeded,
     mark_drawn_seeds,
     seed_of,
     seed_of_the_script,
@@ -107,6 +108,8 @@ class Book:
     def __init__(self, job_seed: int) -> None:
         self.records: list[Record] = []
         self._job_seed = job_seed
+        # Where the model is made; the step that builds it may run on a thread of its own.
+        self._is_keras_seeded = is_keras_seeded()
         self._by_id: dict[int, Record] = {}  # of what lives as long as the records
 
     def record_of(self, variable: Any) -> Record | None:
@@ -149,7 +152,8 @@ class Book:
             of_keras: what Keras 3 knows of it; None if another library makes it.
             kwargs: of `tf.Variable`.
         """
-        initial = _initial_value(of_keras, kwargs["initial_value"])
+        keeps_its_seed = self._is_keras_seeded or is_keras_seeded()
+        initial = _initial_value(of_keras, kwargs["initial_value"], keeps_its_seed)
         value: Any = eager_value(kwargs) if initial is None else None
         del kwargs["initial_value"]
         shape, dtype = kwargs.pop("shape", None), kwargs.pop("dtype", None)
@@ -221,15 +225,17 @@ def empty_optimizers() -> Iterator[None]:
         yield
 
 
-def _initial_value(of_keras: KerasVariable | None, value: Any) -> InitialValue | None:
+def _initial_value(
+    of_keras: KerasVariable | None, value: Any, keeps_its_seed: bool
+) -> InitialValue | None:
     """How the value of a variable will be made; None if it is there."""
     if not callable(value):
         return None
     if of_keras is not None:
-        return InitialValue(value, of_keras.initializer)
+        return InitialValue(value, keeps_its_seed, of_keras.initializer)
     if isinstance(value, functools.partial):  # what tf-keras makes of an initializer
-        return InitialValue(value, value.func)
-    return InitialValue(value)
+        return InitialValue(value, keeps_its_seed, value.func)
+    return InitialValue(value, keeps_its_seed)
 
 
 def _is_complete(shape: Any) -> bool:

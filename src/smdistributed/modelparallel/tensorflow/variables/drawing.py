@@ -32,7 +32,7 @@ from tensorflow.python.eager import context  # the state of eager random numbers
 
 from smdistributed.dataparallel.tensorflow.patching import RULES
 
-__all__ = ["InitialValue", "mark_drawn_seeds", "seed_of", "seed_of_the_script"]
+__all__ = ["InitialValue", "is_keras_seeded", "mark_drawn_seeds", "seed_of", "seed_of_the_script"]
 
 _CONSTANT = ("Zeros", "Ones", "Constant")  # initializers of both Kerases
 
@@ -81,14 +81,14 @@ class InitialValue:
 
     Attributes:
         make: gives the value; a tensor, or what can become one.
-        initializer: of Keras, if `make` calls one.
         keeps_its_seed: whether `initializer` uses the seed that it has, though the script has not
             given it one.
+        initializer: of Keras, if `make` calls one.
     """
 
     make: Callable[[], Any]
+    keeps_its_seed: bool
     initializer: Any = None
-    keeps_its_seed: bool = dataclasses.field(default_factory=lambda: _is_keras_seeded())
 
     def __post_init__(self) -> None:
         generator = getattr(self.initializer, "_random_generator", None)
@@ -131,8 +131,11 @@ def _fresh(make: Callable[[], Any]) -> Any:
         return make()
 
 
-def _is_keras_seeded() -> bool:
-    """Whether `set_random_seed` of the Keras in use has been called."""
+def is_keras_seeded() -> bool:
+    """Whether `set_random_seed` of the Keras in use has been called, on this thread.
+
+    Keras remembers it by thread, though the generator that it seeds, Python's, is the process's.
+    """
     if "keras" in sys.modules:
         from keras.src.backend.common import global_state
 
