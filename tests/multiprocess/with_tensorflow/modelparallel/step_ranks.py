@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from typing import Any
@@ -98,6 +99,23 @@ def check_attributes_and_methods(rank: int, size: int) -> None:
         gc.collect()
         assert gone() is None
         assert len(Trainer.__dict__["method"]._methods) == 1
+
+
+class _Called:
+    """An object that is called, and has no name."""
+
+    def __call__(self, x: Any) -> Any:
+        return tf.reduce_sum(x)
+
+
+def check_what_has_no_name(rank: int, size: int) -> None:
+    """Until 2026-11 steps of these were known by an address, which is another on each rank."""
+    with a_job(partitions=size):
+        model = Model((0, dense("a")), (size - 1, dense("b")))
+        total = float(smp.step(lambda x: _total(model, x))(X).reduce_sum())
+        part = functools.partial(functools.partial(_total, model))
+        np.testing.assert_allclose(smp.step(part)(X).reduce_sum(), total, rtol=1e-5)
+        np.testing.assert_allclose(smp.step(_Called())(X).reduce_sum(), X.sum(), rtol=1e-5)
 
 
 def check_a_trace_goes_when_its_step_is_made(rank: int, size: int) -> None:

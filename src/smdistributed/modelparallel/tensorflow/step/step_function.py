@@ -84,7 +84,7 @@ class StepFunction:
         functools.update_wrapper(self, function)
         self.python_function = function
         self.input_signature = input_signature
-        self._name = str(getattr(function, "__name__", function))
+        self._name = _name_of(function)
         self._converting: dict[str, Any] = {
             "autograph": autograph,
             "autograph_options": autograph_options,
@@ -250,6 +250,13 @@ class StepFunction:
             return converted(*first, *args, **kwargs)
 
         return body
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The same on all ranks, so without the address that a `repr` has."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _converted(function: Callable[..., Any], options: Any) -> Callable[..., Any]:
