@@ -139,7 +139,8 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
 def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     """Lets something write a file or a directory, which takes the place of what is at the path.
 
-    A link keeps pointing at what it points at, which is replaced.
+    A link keeps pointing at what it points at, which is replaced. Of a directory that is there
+    entries of the same names are replaced; others, which may be anybody's, stay.
 
     Args:
         path: where it is to be. Its directory must be there.
@@ -338,28 +339,68 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _move(written: str, place: str) -> None:
-    """A file or directory takes the place of what is there, which goes; or nothing changes."""
-    if os.path.isdir(written) and os.path.isdir(place):
-        _exchange(written, place)
+    """A file or directory takes the place of what is there, which goes; or nothing changes.
+
+    Raises:
+        NotADirectoryError: it is a directory, and a file is there.
+    """
+    if not os.path.isdir(written):
+        os.replace(written, place)
+        return
+    if os.path.exists(place) and not os.path.isdir(place):
+        text = "a file is there, and what is written is a directory"
+        raise NotADirectoryError(errno.ENOTDIR, text)
+    directory, name = os.path.split(place)
+    aside = os.path.join(directory, f".{_short(name)}.smp-tmp.old")
+    if os.path.isdir(aside):  # of a writer that was killed
+        shutil.rmtree(aside) if os.path.lexists(place) else os.replace(aside, place)
+    if os.path.isdir(place):
+        _keep_others(place, written)
+        _exchange(written, place, aside)
     else:
         os.replace(written, place)
 
 
-def _exchange(one: str, other: str) -> None:
+def _keep_others(there: str, new: str) -> None:
+    """Gives a new directory what the one there holds under other names: it may be anybody's."""
+    own = os.listdir(new)
+
+    def ignored(folder: str, names: list[str]) -> list[str]:
+        return [each for each in names if folder == there and each in own]
+
+    shutil.copytree(
+        there, new, symlinks=True, ignore=ignored, copy_function=_link, dirs_exist_ok=True
+    )
+    for folder, _, _ in os.walk(new):
+        synchronise_directory(folder)
+
+
+def _link(one: str, other: str) -> None:
+    """The same file, to which somebody may be writing; a copy where it can have one name only."""
+    try:
+        os.link(one, other)
+    except OSError:
+        shutil.copy2(one, other)
+
+
+def _exchange(one: str, other: str, aside: str) -> None:
     """Two directories change places: at once, where the file system can do that."""
     at, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    if not _libc.renameat2(at, os.fsencode(one), at, os.fsencode(other), exchange):
-        return
-    number = ctypes.get_errno()
+    number = errno.ENOSYS
+    if hasattr(_libc, "renameat2"):  # glibc has it since 2.28
+        if not _libc.renameat2(at, os.fsencode(one), at, os.fsencode(other), exchange):
+            return
+        number = ctypes.get_errno()
     if number not in _CANNOT_EXCHANGE:
         raise OSError(number, os.strerror(number), one, None, other)
-    aside = one + ".old"
-    os.replace(other, aside)
     try:
+        os.replace(other, aside)
         os.replace(one, other)
     except BaseException:
-        os.replace(aside, other)
+        if not os.path.lexists(other):
+            os.replace(aside, other)
         raise
+    shutil.rmtree(aside)
 
 
 def _stem(name: str) -> str:

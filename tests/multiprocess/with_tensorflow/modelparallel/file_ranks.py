@@ -1,0 +1,63 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the process of test_files.py runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from smdistributed.modelparallel.tensorflow.checkpoints.files import write_whole
+from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
+from tests.multiprocess.with_tensorflow.tf_ranks import raised
+
+__all__ = ["around_checks"]
+
+
+def _saved(name: str) -> Any:
+    """Writes a directory like a SavedModel."""
+
+    def write(path: str) -> None:
+        (Path(path) / "variables").mkdir(parents=True)
+        (Path(path) / "saved_model.pb").write_text(name)
+        (Path(path) / "variables" / name).touch()
+
+    return write
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+
+
+def check_what_is_of_others_stays(rank: int, size: int) -> None:
+    """Until 2026-11 an export to a folder or a file that was there removed it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        place, killed = folder / "model", folder / ".model.smp-tmp.old"
+        (place / "code").mkdir(parents=True)
+        (place / "code" / "train.py").touch()
+        (folder / "file").write_text("mine")
+        of_others = {"file", "model/code/train.py"}
+
+        def require(number: str) -> None:
+            of_model = {"model/saved_model.pb", f"model/variables/{number}"}
+            assert _files(folder) == of_others | of_model
+            assert (place / "saved_model.pb").read_text() == number
+
+        for number in ("1", "2"):
+            write_whole(str(place), _saved(number))
+            require(number)
+        text = raised(NotADirectoryError, write_whole, str(folder / "file"), _saved("3"))
+        assert "a file is there" in text
+        assert (folder / "file").read_text() == "mine"
+        (place / "code" / "link").symlink_to("nowhere")
+        os.rename(place, killed)  # as if killed before the new one had its name
+        write_whole(str(place), _saved("4"))
+        require("4")
+        (killed / "variables").mkdir(parents=True)  # as if killed behind that
+        write_whole(str(place), _saved("5"))
+        require("5")
+        assert os.readlink(place / "code" / "link") == "nowhere"
+        assert {each.name for each in folder.iterdir()} == {"file", "model"}
