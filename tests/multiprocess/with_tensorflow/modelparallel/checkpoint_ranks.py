@@ -215,6 +215,7 @@ def check_numbers_go_on_after_a_restore(rank: int, size: int) -> None:
         with training(folder, size) as again:
             if is_late:
                 again.steps(1)
+            raised(FileNotFoundError, again.manager.restore, "")  # which is not the latest one
             assert again.manager.restore() == paths[-1]
             again.steps(1)
             paths.append(again.manager.save())

@@ -183,7 +183,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
                 f"manager.restore() has been given {_by_rank([path for path, _ in brought])};"
                 " expected the same path on all ranks. Pass the same, or none for the latest."
             )
-        prefix = given or next((each for _, each in brought if each is not None), None)
+        latest = next((each for _, each in brought if each is not None), None)
+        prefix = latest if given is None else given
         if prefix is None:
             get_logger().info("No checkpoint in %s: nothing is restored", self.directory)
             return None
