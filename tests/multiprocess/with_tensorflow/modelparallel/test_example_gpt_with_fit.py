@@ -145,3 +145,21 @@ def test_without_a_text_it_says_what_to_pass(tmp_path: Path) -> None:
     assert outcome.error.type_name == "SystemExit"
     assert f"{missing}" in outcome.error.message
     assert "Pass one in UTF-8: --text FILE" in outcome.error.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def test_another_number_of_processes_goes_on(keras: str, tmp_path: Path) -> None:
+    """On two processes, on one, on two replicas of two; each from where the one before stopped."""
+    options = [*TINY, "--checkpoint", str(tmp_path)]
+    first = run(2, keras, *options, "--stop-after", "10")
+    second = run(1, keras, *options, "--stop-after", "20")
+    assert f"going on from {tmp_path}/ckpt-1, step 10" in second
+    third = run(4, keras, *options)
+    assert f"going on from {tmp_path}/ckpt-2, step 20" in third
+    require_parts(third, 4)
+    whole = losses(run(2, keras, *TINY))
+    for one, other in zip(losses(first) + losses(second), whole, strict=False):
+        assert [float(each) for each in one] == pytest.approx([float(each) for each in other], 1e-3)
+    (last,) = losses(third)  # of other batches, as replicas have batches of their own
+    assert float(last[0]) < float(losses(first)[0][0]) - 0.3
