@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from smdistributed.modelparallel.tensorflow.checkpoints import files
 from smdistributed.modelparallel.tensorflow.checkpoints.files import write_whole
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
 from tests.multiprocess.with_tensorflow.tf_ranks import raised
@@ -29,6 +32,42 @@ def _saved(name: str) -> Any:
 
 def _files(folder: Path) -> set[str]:
     return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+
+
+def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: int) -> None:
+    """A disk that is mounted at TEST_DISK, and one of a container's image."""
+    disk = Path(os.environ["TEST_DISK"])
+    with tempfile.TemporaryDirectory() as name:
+        other = Path(name) / "model"
+        other.mkdir()
+        for place in (disk, other):
+            (place / "train.py").touch()
+            for number in ("1", "2"):
+                if place is disk:
+                    write_whole(str(place), _saved(number))
+                else:
+                    with mock.patch.object(files, "_exchange", _other_device):
+                        write_whole(str(place), _saved(number))
+                of_model = {"saved_model.pb", f"variables/{number}"}
+                assert _files(place) == {"train.py"} | of_model
+                assert (place / "saved_model.pb").read_text() == number
+                assert {each.name for each in place.iterdir()} == {
+                    "train.py",
+                    "saved_model.pb",
+                    "variables",
+                }
+        assert os.listdir(name) == ["model"]
+        with (
+            mock.patch.object(files, "_exchange", _other_device),
+            mock.patch("os.replace", _other_device),
+        ):
+            text = raised(OSError, write_whole, str(other), _saved("3"))
+        assert "partly gone" in text
+        assert "untouched" not in text
+
+
+def _other_device(*_: str) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
 def check_what_is_of_others_stays(rank: int, size: int) -> None:

@@ -3,8 +3,9 @@
 """Files that are there whole, or not at all: those of a checkpoint, and what Keras writes.
 
 They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
-changed nothing that has a name, and the next save removes what it has left. One exception: where a
-file system cannot exchange names, a directory takes the place of another in two steps.
+changed nothing that has a name, and the next save removes what it has left. Exceptions: where a
+file system cannot exchange names, a directory takes the place of another in two steps; and in one
+that cannot be renamed, as where a disk is mounted, its files are replaced one after another.
 
 Source: TensorFlow modelparallel specification, section 5.5.
 """
@@ -19,7 +20,7 @@ import glob
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -52,7 +53,10 @@ GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
-# What a file system says that cannot let two names change places.
+# What a file system says of a directory that cannot be renamed: a disk that is mounted, one of a
+# container's image.
+_CANNOT_RENAME = (errno.EBUSY, errno.EXDEV)
+# And where it cannot let two names change places.
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _libc = ctypes.CDLL(None, use_errno=True)
 # Words of TensorFlow's errors, and what they mean.
@@ -157,7 +161,8 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     """
     target = os.path.realpath(path)
     directory, name = os.path.dirname(target), os.path.basename(os.path.normpath(path))
-    hidden = os.path.join(directory, f".{_short(name)}.smp-tmp")
+    on_disk = target if os.path.ismount(target) else directory  # the one of what is written
+    hidden = os.path.join(on_disk, f".{_short(name)}.smp-tmp")
     try:
         with _made(hidden, path):
             with _as_os_errors(), raising_what_is_full(hidden):
@@ -169,7 +174,7 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
                 place = target if each == name else os.path.join(directory, each)
                 _move(os.path.join(hidden, each), place)
             synchronise_directory(directory)
-    except BlockingIOError:
+    except (BlockingIOError, _Unfinished):
         raise
     except OSError as error:
         raise could_not_write(path, target, error) from error
@@ -281,6 +286,10 @@ class Reader:
         return failure
 
 
+class _Unfinished(OSError):
+    """What was there before is not all there any more."""
+
+
 @contextlib.contextmanager
 def _made(hidden: str, path: str) -> Iterator[None]:
     """An empty directory, which is this process' alone until it is removed at the end.
@@ -354,16 +363,47 @@ def _move(written: str, place: str) -> None:
     aside = os.path.join(directory, f".{_short(name)}.smp-tmp.old")
     if os.path.isdir(aside):  # of a writer that was killed
         shutil.rmtree(aside) if os.path.lexists(place) else os.replace(aside, place)
-    if os.path.isdir(place):
-        _keep_others(place, written)
-        _exchange(written, place, aside)
-    else:
+    if not os.path.isdir(place):
         os.replace(written, place)
+        return
+    own = os.listdir(written)
+    try:
+        if os.path.ismount(place):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), place)
+        _keep_others(place, written, own)
+        _exchange(written, place, aside)
+    except OSError as error:
+        if error.errno not in _CANNOT_RENAME:
+            raise
+        _move_entries(written, place, own)
 
 
-def _keep_others(there: str, new: str) -> None:
+def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
+    """Replaces what a directory holds under these names; whoever is killed leaves no whole model.
+
+    Files on top go first and come last: a SavedModel without its `saved_model.pb` is none.
+    """
+    try:
+        for each in names:
+            if not os.path.isdir(os.path.join(place, each)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(place, each))
+        synchronise_directory(place)
+        for each in sorted(names, key=lambda each: not os.path.isdir(os.path.join(written, each))):
+            shutil.rmtree(os.path.join(place, each), ignore_errors=True)
+            os.replace(os.path.join(written, each), os.path.join(place, each))
+            synchronise_directory(place)
+    except OSError as error:
+        raise _Unfinished(
+            error.errno,
+            f"{place} could not be replaced: {error.strerror or error}; expected to be able to"
+            " rename files in it. It cannot be renamed itself, so what it held of the same names"
+            " is partly gone. Mend that and save again",
+        ) from error
+
+
+def _keep_others(there: str, new: str, own: Sequence[str]) -> None:
     """Gives a new directory what the one there holds under other names: it may be anybody's."""
-    own = os.listdir(new)
 
     def ignored(folder: str, names: list[str]) -> list[str]:
         return [each for each in names if folder == there and each in own]
