@@ -45,6 +45,7 @@ ATTRIBUTES = {
     "_maybe_delete": "a tf.train.CheckpointManager's",
     "_maybe_init": "a random generator's, of tf-keras",
     "_model": "a callback's, Keras 3",
+    "_num_elements": "an eager tensor's, without its shape",
     "_numpy": "an eager tensor's memory, not copied",
     "_original_op": "of which operation another one is a gradient",
     "_prefix": "a tf.train.CheckpointManager's",
