@@ -166,14 +166,13 @@ def costs_table(content: dict[str, Any]) -> str:
         over = f"{found['ranks']} ranks, {found['microbatches']} microbatches"
         lines.append([f"an empty step over {over}", _microseconds(found["step_ms"])])
         lines.append(["the same, called in a `tf.function`", _microseconds(found["in_graph_ms"])])
-    segments = [found["segment_ms"] for found in _of("segment", content)]
-    lines += [["a segment", _microseconds(each)] for each in segments]
+    lines += [
+        ["a backward segment and its gradient", _microseconds(found["segment_ms"])]
+        for found in _of("segment", content)
+    ]
     for found in _of("message", content):
         size = _size(found["bytes"])
         lines.append([f"a segment and its message of {size}", _microseconds(found["hop_ms"])])
-        for segment in segments:
-            left_ms = found["hop_ms"]["median"] - segment["median"]
-            lines.append([f"so the message of {size}", f"{left_ms * 1e3:.0f}"])
     return page_parts.table(["What", "µs"], lines)
 
 
@@ -286,10 +285,11 @@ greatest of the turns.
 ## What a step costs
 
 A segment is what a rank runs at a stretch for one microbatch; here it computes next to nothing.
-What it takes is the difference between steps on one rank with a backward pass and without. What it
-takes with its message is the difference between steps of one microbatch that go between two ranks
-more often and less often: the receiver waits for it meanwhile. In a step with many microbatches it
-seldom does. Between blocks of width 256 a message has 256 KiB. Medians, least – greatest.
+What a backward one takes, and adding up its gradient, is the difference between steps on one rank
+with a backward pass and without. What a segment takes with its message is the difference between
+steps of one microbatch that go between two ranks more often and less often: the receiver waits for
+it meanwhile. In a step with many microbatches it seldom does. Between blocks of width 256 a message
+has 256 KiB. Medians, least – greatest.
 
 {costs_table(content)}"""
     if calls := _of("first-call", content):

@@ -80,7 +80,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="run.py",
         description=__doc__.splitlines()[0],
-        epilog="Without options all is measured, in some half an hour on an idle machine with 2 processors.",
+        epilog="Without options all is measured, in some half an hour on an idle machine.",
     )
     add_names(parser, "--parts", PARTS)
     parser.add_argument("--ranks", type=int, default=2, help="partitions; one rank each")
