@@ -131,8 +131,14 @@ def _marked(mark: str) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[str]:
-    left = sorted(each for each in folder.iterdir() if not each.name.startswith(_NOT_OURS))
+    left = sorted(each for each in folder.iterdir() if not _is_not_ours(each))
     return [f"{each.name} ({_inside(each)})" for each in left]
+
+
+def _is_not_ours(path: Path) -> bool:
+    # Keras 3 leaves the folder of a model's assets where `save` fails.
+    of_keras = path.is_dir() and [each.name for each in path.iterdir()] == ["assets"]
+    return path.name.startswith(_NOT_OURS) or (of_keras and not any((path / "assets").iterdir()))
 
 
 def _inside(path: Path) -> str:
