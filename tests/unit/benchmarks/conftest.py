@@ -14,13 +14,19 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
+Load = Callable[[str], ModuleType]
+
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a module of `benchmarks/collectives`; its short name is free again afterwards."""
+def load(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports a module of `benchmarks/FOLDER`, a name in the test's module, else `collectives`.
+
+    Its short name is free again afterwards.
+    """
+    folder = getattr(request.module, "FOLDER", "collectives")
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     yield importlib.import_module
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)

@@ -4,32 +4,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+FOLDER = "tf_step"  # whose modules `load` imports
 
 Load = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Imports a module of `benchmarks/tf_step`; its short name is free again afterwards."""
-    before, path = set(sys.modules), list(sys.path)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "tf_step"))
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(BENCHMARKS):
-            del sys.modules[name]
-    sys.path[:] = path
 
 
 def test_a_call_takes_as_long_as_its_slowest_rank(load: Load) -> None:
