@@ -30,6 +30,10 @@ def _saved(name: str) -> Any:
     return write
 
 
+def _with_a_wrong_ending(path: str) -> None:
+    raise ValueError(f"a wrong ending: {path}")
+
+
 def _files(folder: Path) -> set[str]:
     return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
 
@@ -88,6 +92,8 @@ def check_what_is_of_others_stays(rank: int, size: int) -> None:
         for number in ("1", "2"):
             write_whole(str(place), _saved(number))
             require(number)
+        text = raised(ValueError, write_whole, str(place), _with_a_wrong_ending)
+        assert text == f"a wrong ending: {place}"  # and not where it is written
         text = raised(NotADirectoryError, write_whole, str(folder / "file"), _saved("3"))
         assert "a file is there" in text
         assert (folder / "file").read_text() == "mine"

@@ -165,8 +165,9 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     hidden = os.path.join(on_disk, f".{_short(name)}.smp-tmp")
     try:
         with _made(hidden, path):
-            with _as_os_errors(), raising_what_is_full(hidden):
-                result = write(os.path.join(hidden, name))
+            instead = os.path.join(hidden, name)
+            with _as_os_errors(), _naming(path, instead), raising_what_is_full(hidden):
+                result = write(instead)
             written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
             for each in written:
                 _synchronise_all(os.path.join(hidden, each))
@@ -470,6 +471,18 @@ def _synchronise(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _naming(path: str, instead: str) -> Iterator[None]:
+    """Keras' words, of a wrong ending say, name the path that it was given: the user's, here."""
+    try:
+        yield
+    except Exception as error:
+        error.args = tuple(
+            each.replace(instead, path) if isinstance(each, str) else each for each in error.args
+        )
+        raise
 
 
 @contextlib.contextmanager
