@@ -31,8 +31,9 @@ def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: in
     told = []
     with real.models(world_size, joined=world_size // partitions) as (model, _):
         for fault in faults:  # first in the first calls of a step, which compare its arguments
-            what = globals()[f"_{fault}"]
-            mine = told_by(lambda what=what: _fit(real, model, lambda: what(rank)))
+            happening = _Happening(globals()[f"_{fault}"], rank)
+            kind, text, end = told_by(lambda each=happening: _fit(real, model, each), begin=0.0)
+            mine = kind, text, end - happening.at
             time.sleep(0.6)  # a second interrupt must not hit what follows
             if world_size == partitions and fault != "killed":  # a replica's group has ended
                 told.append(smp.allgather(mine, smp.MP_GROUP))
@@ -42,9 +43,23 @@ def run_faults(rank: int, world_size: int, faults: Sequence[str], partitions: in
     return told
 
 
-def told_by(call: Callable[[], Any]) -> tuple[str, str, float]:
+class _Happening:
+    """What happens in a callback, and when it has happened: of a rank that sleeps, behind that."""
+
+    def __init__(self, what: Callable[[int], None], rank: int) -> None:
+        self._what, self._rank = what, rank
+        self.at = 0.0
+
+    def __call__(self) -> None:
+        try:
+            self._what(self._rank)
+        finally:
+            self.at = time.monotonic()
+
+
+def told_by(call: Callable[[], Any], begin: float | None = None) -> tuple[str, str, float]:
     """Class and text of the error that ends a call, and after how many seconds it came."""
-    begin = time.monotonic()
+    begin = time.monotonic() if begin is None else begin
     try:
         call()
     except BaseException as error:
