@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -41,6 +42,14 @@ def _files(folder: Path) -> set[str]:
 def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: int) -> None:
     """A disk that is mounted at TEST_DISK, and one of a container's image."""
     disk = Path(os.environ["TEST_DISK"])
+    # Until 2026-11 what lay on a disk below was copied beside it, and removed from it.
+    (disk / "below").touch()
+    for number in ("1", "2"):
+        write_whole(str(disk.parent), _saved(number))
+        assert disk.is_mount()
+        of_model = {"saved_model.pb", f"variables/{number}"}
+        assert _files(disk.parent) == {f"{disk.name}/below"} | of_model
+    (disk / "below").unlink()
     with tempfile.TemporaryDirectory() as name:
         other = Path(name) / "model"
         other.mkdir()
@@ -106,3 +115,57 @@ def check_what_is_of_others_stays(rank: int, size: int) -> None:
         require("5")
         assert os.readlink(place / "code" / "link") == "nowhere"
         assert {each.name for each in folder.iterdir()} == {"file", "model"}
+
+
+def check_a_directory_in_which_this_process_works_stays(rank: int, size: int) -> None:
+    """Until 2026-11 it was removed, so relative paths led nowhere; "." was taken for its parent."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        inside = folder / "one" / "two"
+        inside.mkdir(parents=True)
+        os.chdir(inside)
+        try:
+            for number, (path, place) in enumerate(
+                (
+                    (".", inside),
+                    ("..", inside.parent),
+                    ("../../one/two/", inside),
+                    (str(inside.parent), inside.parent),
+                )
+            ):
+                write_whole(path, _saved(str(number)))
+                assert os.path.samefile(".", inside), path
+                assert (place / "saved_model.pb").read_text() == str(number)
+                assert (place / "variables" / str(number)).exists()
+        finally:
+            os.chdir(before)
+        own = {"saved_model.pb", "variables"}
+        assert {each.name for each in inside.iterdir()} == own
+        assert {each.name for each in inside.parent.iterdir()} == own | {"two"}
+        assert os.listdir(name) == ["one"]
+
+
+def check_what_is_of_others_stays_theirs(rank: int, size: int) -> None:
+    """Until 2026-11 directories went to whoever wrote, and what cannot be linked was an error."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+        (place / "code").mkdir(parents=True)
+        (place / "code" / "train.py").touch()
+        if os.geteuid() == 0:
+            for each in (place, place / "code"):
+                os.chown(each, 12345, 12346)
+        expected = [(each.stat().st_uid, each.stat().st_gid) for each in (place, place / "code")]
+        for number, error in (("1", None), ("2", PermissionError)):
+            with (
+                mock.patch("os.link", side_effect=error) if error else contextlib.nullcontext(),
+                mock.patch("shutil.copy2", side_effect=error)
+                if error
+                else contextlib.nullcontext(),
+            ):
+                write_whole(str(place), _saved(number))
+            of_model = {"saved_model.pb", f"variables/{number}"}
+            assert _files(place) == {"code/train.py"} | of_model
+            found = [(each.stat().st_uid, each.stat().st_gid) for each in (place, place / "code")]
+            assert found == expected
+        assert os.listdir(name) == ["model"]

@@ -5,7 +5,8 @@
 They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
 changed nothing that has a name, and the next save removes what it has left. Exceptions: where a
 file system cannot exchange names, a directory takes the place of another in two steps; and in one
-that cannot be renamed, as where a disk is mounted, its files are replaced one after another.
+that must keep its place, as where a disk is mounted or this process works, files are replaced one
+after another.
 
 Source: TensorFlow modelparallel specification, section 5.5.
 """
@@ -19,6 +20,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -160,9 +162,9 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
         Exception: what `write` raises. What was there is there.
     """
     target = os.path.realpath(path)
-    directory, name = os.path.dirname(target), os.path.basename(os.path.normpath(path))
-    on_disk = target if os.path.ismount(target) else directory  # the one of what is written
-    hidden = os.path.join(on_disk, f".{_short(name)}.smp-tmp")
+    directory, name = os.path.dirname(target), os.path.basename(os.path.abspath(path))
+    stays = os.path.isdir(target) and _keeps_its_place(target)
+    hidden = os.path.join(target if stays else directory, f".{_short(name)}.smp-tmp")
     try:
         with _made(hidden, path):
             instead = os.path.join(hidden, name)
@@ -173,7 +175,7 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
                 _synchronise_all(os.path.join(hidden, each))
             for each in written:
                 place = target if each == name else os.path.join(directory, each)
-                _move(os.path.join(hidden, each), place)
+                _move(os.path.join(hidden, each), place, stays)
             synchronise_directory(directory)
     except (BlockingIOError, _Unfinished):
         raise
@@ -348,8 +350,36 @@ def _is_at(descriptor: int, path: str) -> bool:
         return False
 
 
-def _move(written: str, place: str) -> None:
+def _keeps_its_place(directory: str) -> bool:
+    """Whether a directory cannot be renamed, or must not be.
+
+    Nothing may be made beside it; or what stands in it would go with the old one: a disk that is
+    mounted there or below, or this process, whose relative paths would lead nowhere.
+    """
+    if os.path.ismount(directory) or not os.access(os.path.dirname(directory), os.W_OK | os.X_OK):
+        return True
+    below = os.path.join(directory, "")
+    return any(os.path.join(each, "").startswith(below) for each in _standing())
+
+
+def _standing() -> list[str]:
+    """The directories where disks are mounted, and the one in which this process works."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):  # it has been removed
+        found.append(os.getcwd())
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            escaped = line.split()[4]
+            path = re.sub(rb"\\(\d{3})", lambda octal: bytes([int(octal[1], 8)]), escaped)
+            found.append(os.fsdecode(path))
+    return found
+
+
+def _move(written: str, place: str, stays: bool) -> None:
     """A file or directory takes the place of what is there, which goes; or nothing changes.
+
+    Args:
+        stays: what is there is a directory, and keeps its place.
 
     Raises:
         NotADirectoryError: it is a directory, and a file is there.
@@ -368,15 +398,16 @@ def _move(written: str, place: str) -> None:
         os.replace(written, place)
         return
     own = os.listdir(written)
-    try:
-        if os.path.ismount(place):
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), place)
-        _keep_others(place, written, own)
-        _exchange(written, place, aside)
-    except OSError as error:
-        if error.errno not in _CANNOT_RENAME:
-            raise
-        _move_entries(written, place, own)
+    if not stays:
+        try:
+            _keep_others(place, written, own)
+            _exchange(written, place, aside)
+            return
+        except OSError as error:
+            # Some of what is of others could neither be linked nor copied, or it cannot be renamed.
+            if not isinstance(error, shutil.Error) and error.errno not in _CANNOT_RENAME:
+                raise
+    _move_entries(written, place, own)
 
 
 def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
@@ -398,7 +429,7 @@ def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
         raise _Unfinished(
             error.errno,
             f"{place} could not be replaced: {error.strerror or error}; expected to be able to"
-            " rename files in it. It cannot be renamed itself, so what it held of the same names"
+            " rename files in it. It is not renamed itself, so what it held of the same names"
             " is partly gone. Mend that and save again",
         ) from error
 
@@ -413,6 +444,10 @@ def _keep_others(there: str, new: str, own: Sequence[str]) -> None:
         there, new, symlinks=True, ignore=ignored, copy_function=_link, dirs_exist_ok=True
     )
     for folder, _, _ in os.walk(new):
+        before = os.path.join(there, os.path.relpath(folder, new))
+        with contextlib.suppress(OSError):  # it is new, or may not be given away
+            status = os.stat(before, follow_symlinks=False)
+            os.chown(folder, status.st_uid, status.st_gid)
         synchronise_directory(folder)
 
 
