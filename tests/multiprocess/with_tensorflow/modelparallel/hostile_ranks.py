@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +19,7 @@ from with_tensorflow.tf_ranks import no_job, raised
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.marks import mark_of
+from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 
 around_checks = no_job
 K = tf.keras.layers
@@ -179,6 +181,57 @@ def check_threads_that_trace_at_once(rank: int, size: int) -> None:
         expected = one(X).concat().numpy()
         for each, factor in zip(found, (1, 2, 1), strict=True):
             np.testing.assert_allclose(each, expected * factor, 1e-6)
+
+
+def check_threads_that_begin_at_once(rank: int, size: int) -> None:
+    """Until 2026-11 each had a pipeline of its own, and took the messages of the other's."""
+    with pipeline(size) as model, concurrent.futures.ThreadPoolExecutor() as threads:
+        has_begun, is_asked = threading.Event(), threading.Event()
+        original = Pipeline.__init__
+
+        def made(self: Any, job: Any) -> None:
+            has_begun.set()
+            is_asked.wait(60)
+            original(self, job)
+
+        with mock.patch.object(Pipeline, "__init__", made):
+            first = threads.submit(current_pipeline, "a test")
+            assert has_begun.wait(60)
+            second = threads.submit(current_pipeline, "a test")
+            concurrent.futures.wait([second], 0.2)
+            is_asked.set()
+            assert first.result() is second.result()
+        assert smp.step(lambda x: model(x))(X).concat().shape == (8, 3)
+
+
+def check_threads_whose_batches_are_compared(rank: int, size: int) -> None:
+    """Until 2026-11 another thread's step could run between what is compared and what runs."""
+    with pipeline(size) as model, concurrent.futures.ThreadPoolExecutor() as threads:
+        step, found, order = smp.step(lambda x: model(x)), current_pipeline("a test"), []
+        has_begun, is_asked = threading.Event(), threading.Event()
+        compare, run = found._compare, found.driver.run
+
+        def comparing(*args: Any) -> None:
+            order.append("compares")
+            compare(*args)
+            has_begun.set()
+            is_asked.wait(60)
+
+        def running(*args: Any, **kwargs: Any) -> Any:
+            order.append("runs")
+            return run(*args, **kwargs)
+
+        with (
+            mock.patch.object(found, "_compare", comparing),
+            mock.patch.object(found.driver, "run", running),
+        ):
+            first = threads.submit(step, X)
+            assert has_begun.wait(60)
+            second = threads.submit(step, X)
+            concurrent.futures.wait([second], 0.2)
+            is_asked.set()
+            np.testing.assert_array_equal(first.result().concat(), second.result().concat())
+        assert order == ["compares", "runs"] * 2
 
 
 def check_a_number_that_changes_with_each_call(rank: int, size: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -122,6 +123,8 @@ class Pipeline:
         self.decision: Decision | None = None
         self._calls: dict[int, int] = {}
         self._num_warnings = 0
+        # What is compared, and what runs then, are of one call: threads may call steps at once.
+        self._one_call = threading.Lock()
         self._checks = os.environ.get(CHECK_VARIABLE, "1") != "0" and self.size > 1
 
     @property
@@ -156,7 +159,7 @@ class Pipeline:
             Exception: as of `Driver.run`.
         """
         (tensors,) = pieces
-        with self.telling():
+        with self.telling(), self._one_call:
             rows = self._run(whole, tensors)
         if self._watch is not None:
             self._watch.step_ended()
@@ -259,6 +262,7 @@ def _checksum(tensor: Any, before: int) -> int:
 
 
 _pipelines: dict[int, Pipeline] = {}
+_making = threading.RLock()  # threads may call their first step at once
 _when_made: list[Callable[[Pipeline], None]] = []
 
 
@@ -276,7 +280,15 @@ def current_pipeline(caller: str) -> Pipeline:
     """
     job = state.require(caller)
     found = _pipelines.get(id(job))
-    if found is None:
+    return _made(job) if found is None else found
+
+
+def _made(job: Job) -> Pipeline:
+    """Of a job, unless another thread has made it."""
+    with _making:
+        found = _pipelines.get(id(job))
+        if found is not None:
+            return found
         require_stand_in()  # the script may have imported another one since smp.init()
         found = Pipeline(job)
         _pipelines[id(job)] = found
@@ -287,7 +299,7 @@ def current_pipeline(caller: str) -> Pipeline:
         state.call_at_reset(leave)
         for callback in _when_made:
             callback(found)
-    return found
+        return found
 
 
 def is_partitioned() -> bool:
