@@ -7,6 +7,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import tensorflow as tf
 from with_tensorflow.tf_ranks import no_job, raised
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.checkpoints import files
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.marks import mark_of
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
@@ -232,6 +234,27 @@ def check_threads_whose_batches_are_compared(rank: int, size: int) -> None:
             is_asked.set()
             np.testing.assert_array_equal(first.result().concat(), second.result().concat())
         assert order == ["compares", "runs"] * 2
+
+
+def check_lists_on_other_threads_while_a_model_is_saved(rank: int, size: int) -> None:
+    """Until 2026-11 who trained meanwhile paired gradients with variables of other ranks."""
+    with (
+        pipeline(size) as model,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        smp.step(lambda x: model(x))(X)
+        seen = []
+
+        def listed() -> list[int]:
+            return [id(each) for each in model.trainable_variables]
+
+        def write(*_: Any) -> None:
+            seen.append((len(listed()), threads.submit(listed).result()))
+
+        with mock.patch.object(files, "write_whole", write):
+            model.save_weights(f"{folder}/model.weights.h5")
+        assert seen == ([(4, listed())] if rank == 0 else [])
 
 
 def check_a_number_that_changes_with_each_call(rank: int, size: int) -> None:

@@ -270,17 +270,14 @@ def _lent(
 ) -> Iterator[list[tuple[GuardedVariable, Loan]]]:
     """The model shows all its variables, which use what they are lent."""
     loans = [(each, Loan()) for each in variables]
-    private = model._smp_private
     in_use = getattr(model, "optimizer", None)
     whole = next(iter((instead or {}).values()), None)
-    private.is_lent = True
     try:
         if whole is not None:
             model.optimizer = whole
-        with lending(loans), private.showing_all():
+        with lending(loans), model._smp_private.being_lent():
             yield loans
     finally:
-        private.is_lent = False
         if whole is not None:
             model.optimizer = in_use
 

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -300,25 +301,32 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         self._smp_private.take_up()
 
 
+class _OfThread(threading.local):
+    """While one thread saves, others train: their lists have this rank's variables."""
+
+    shows_all = False
+    is_lent = False
+
+
 class _Private:
     """What the library knows of a model.
 
     Attributes:
         book: its variables.
-        shows_all: its lists have the variables of all ranks.
+        shows_all: its lists have the variables of all ranks, on this thread.
         place: by `id` of a `tf.Variable`, the partition that owns it; and the one that is here.
         waiting: what is called when variables have owners and values, by `id` of who asks.
-        is_lent: the whole model is here for a while, to be written: it may be called in graphs.
+        is_lent: the whole model is here for a while, to be written, for this thread: it may be
+            called in graphs.
         is_of_all_ranks: all ranks read and write it together, with one partition, too.
         call: its arguments by name when a step called it first: a `tf.TensorSpec` for a tensor.
     """
 
     def __init__(self, book: Book) -> None:
         self.book = book
-        self.shows_all = False
+        self._of_thread = _OfThread()
         self.place: tuple[dict[int, int], int] = ({}, 0)
         self.waiting: dict[int, Callable[[], None]] = {}
-        self.is_lent = False
         self.is_of_all_ranks = False
         self.call: dict[str, Any] | None = None
         self._found: dict[int, ModelVariable] = {}
@@ -349,14 +357,33 @@ class _Private:
         owner_of, here = self.place
         return not is_elsewhere(variable) and owner_of.get(id(raw(variable)), here) == here
 
+    @property
+    def shows_all(self) -> bool:
+        return self._of_thread.shows_all
+
+    @property
+    def is_lent(self) -> bool:
+        return self._of_thread.is_lent
+
     @contextlib.contextmanager
     def showing_all(self) -> Iterator[None]:
-        """While it is open, the lists of the model are complete."""
-        before, self.shows_all = self.shows_all, True
+        """While it is open, the lists of the model are complete, on this thread."""
+        here = self._of_thread
+        before, here.shows_all = here.shows_all, True
         try:
             yield
         finally:
-            self.shows_all = before
+            here.shows_all = before
+
+    @contextlib.contextmanager
+    def being_lent(self) -> Iterator[None]:
+        """While it is open, the whole model is here, for this thread."""
+        self._of_thread.is_lent = True
+        try:
+            with self.showing_all():
+                yield
+        finally:
+            self._of_thread.is_lent = False
 
     def variable_of(
         self, handle: Any, variables: Callable[[], Sequence[Any]]
