@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from smdistributed.dataparallel.exceptions import (
@@ -60,8 +60,7 @@ def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
     return brought
 
 
-@contextlib.contextmanager
-def within(call: str, has_begun: bool = False) -> Iterator[None]:
+def within(call: str, has_begun: bool = False) -> _Within:
     """While it is open, this rank is in a method that all ranks call.
 
     Errors about other ranks say what this one was doing. What ends the method on this rank alone,
@@ -71,21 +70,33 @@ def within(call: str, has_begun: bool = False) -> Iterator[None]:
         call: the method, as a script calls it.
         has_begun: no agreement in it shows that the others have begun; they have.
     """
-    driver = current_pipeline(call).driver
-    begun, failures = driver.number, driver.num_failures
-    try:
-        yield
-    except (SMDDPMismatch, SMDDPPeerLost, SMDDPTimeoutError) as error:
-        if call in str(error):
-            raise
-        raise with_line(error, call) from None
-    except BaseException as error:
-        if not has_begun and driver.agreed <= begun:  # the others wait for this rank to begin
-            if driver.num_failures == failures:
+    return _Within(call, has_begun)
+
+
+class _Within:
+    """No generator: Ctrl-C just when one is entered would end it late."""
+
+    def __init__(self, call: str, has_begun: bool) -> None:
+        self._call = call
+        self._has_begun = has_begun
+        self._driver = current_pipeline(call).driver
+        self._begun, self._failures = self._driver.number, self._driver.num_failures
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        call, driver = self._call, self._driver
+        if isinstance(error, SMDDPMismatch | SMDDPPeerLost | SMDDPTimeoutError):
+            if call not in str(error):
+                raise with_line(error, call) from None
+        elif error is None:
+            pass
+        elif not self._has_begun and driver.agreed <= self._begun:  # the others wait for this rank
+            if driver.num_failures == self._failures:
                 driver.refuse(error)
         elif not isinstance(error, Exception) and not hasattr(error, _IS_KNOWN):
             _end_groups(call, error)
-        raise
 
 
 def _end_groups(call: str, error: BaseException) -> None:

@@ -146,7 +146,7 @@ def report() -> Report:
             " steps that it tells of. Call it eagerly, on all ranks."
         )
     driver = current_pipeline("smp.report()").driver
-    with driver.telling():
+    with driver.telling(until=lambda: driver.agreed):
         own = _recording.record() if _recording is not None and _recording.job is job else None
         records: list[Any] = driver.agree("calls smp.report()", own)
     require_records(records)

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorflow.python.eager.record import stop_recording  # it is not public
 
@@ -47,7 +47,9 @@ from smdistributed.modelparallel.tensorflow.run.wire import (
     tensor_of,
 )
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Telling"]
+
+T = TypeVar("T")
 
 _LEADER = 0
 # What the engine says of a rank that has ended in order, as one without batches does.
@@ -127,6 +129,11 @@ class Driver:
         """Of what was done last; the same on all ranks that have done it."""
         return self._mail.number
 
+    @property
+    def steps(self) -> int:
+        """How many have ended well; the same on all ranks that know of it."""
+        return self._mail.steps
+
     # --- a step ----------------------------------------------------------------------------------
 
     def run(
@@ -155,28 +162,43 @@ class Driver:
             ValueError: the pieces are not those of the program.
         """
         does = f"runs step {program.name}"
-        with self._lock, stop_recording(), self._under_way(does, self._take_of_step):
-            self._require_pieces(program, pieces)
-            self._begin_step(program, pieces)
-            self._now.mark, self.otherwise = mark, []
-            saved = [variable.read_value() for variable in program.changed]
+        with self._lock, stop_recording():
+            return self._do_together(
+                does, self._take_of_step, lambda: self._run(program, pieces, mark, uses)
+            )
+
+    def _run(
+        self,
+        program: Program,
+        pieces: Sequence[Sequence[Any]],
+        mark: int,
+        uses: Uses | None,
+    ) -> list[list[Any]]:
+        self._require_pieces(program, pieces)
+        self._begin_step(program, pieces)
+        self._now.mark, self.otherwise = mark, []
+        assert program.plan is not None
+        saved = [variable.read_value() for variable in program.changed]
+        try:
+            self._mail.take_early()
+            results = self._run_turns(program, program.plan, Gathered(program, uses))
+            record = self._now.record
+            if record is not None:
+                record.has_told()
             try:
-                self._mail.take_early()
-                results = self._run_turns(program, program.plan, Gathered(program, uses))
-                record = self._now.record
-                if record is not None:
-                    record.has_told()
                 self._end_together(program.number)
-                self._mail.steps += 1
-                if self._records is not None and record is not None:
-                    record.has_ended(self._mail.steps)
-                    self._records.append(record)
-            except BaseException:
-                if not self._now.has_ended:
-                    for variable, value in zip(program.changed, saved, strict=True):
-                        variable.assign(value)
-                raise
-            return results
+            finally:
+                if self._now.has_ended:
+                    self._mail.steps += 1
+            if self._records is not None and record is not None:
+                record.has_ended(self._mail.steps)
+                self._records.append(record)
+        except BaseException:
+            if not self._now.has_ended:
+                for variable, value in zip(program.changed, saved, strict=True):
+                    variable.assign(value)
+            raise
+        return results
 
     @contextmanager
     def recording(self, most: int | None = None) -> Iterator[deque[StepRecord]]:
@@ -388,7 +410,7 @@ class Driver:
                 absent = [rank for rank in range(self._mail.size) if rank not in values]
                 return f"{self._named(absent)} to do the same: this rank {does}"
 
-            with self._under_way(does, take):
+            def do() -> None:
                 for rank in self._mail.others:
                     self._mail.post(rank, Kind.AGREE, content=Agreement(does, value))
                 self._mail.take_early()
@@ -398,18 +420,24 @@ class Driver:
                 finally:
                     if self._now.has_ended:
                         self.agreed = self.number
+
+            self._do_together(does, take, do)
             return [values[rank] for rank in range(self._mail.size)]
 
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """While it is open, what is raised here is told to the others, as of `refuse`."""
-        before = self.num_failures
-        try:
-            yield
-        except BaseException as error:
-            if self.num_failures == before:  # else they have heard of it
-                self.refuse(error)
-            raise
+    def telling(
+        self,
+        also: Callable[[BaseException], None] = lambda _: None,
+        until: Callable[[], int] = lambda: 0,
+    ) -> Telling:
+        """While it is open, what is raised here is told to the others, as of `refuse`.
+
+        Args:
+            also: called with what is raised.
+            until: a count. When it has grown, the others have done all that they do in this block,
+                and do not hear of what is raised: they would take it for the end of what comes
+                next, and be one thing behind.
+        """
+        return Telling(self, also, until)
 
     def refuse(self, error: BaseException) -> None:
         """This rank cannot do what comes next: the others end it with this cause.
@@ -442,14 +470,16 @@ class Driver:
 
     # --- failures --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _under_way(self, does: str, receive: Receive) -> Iterator[None]:
-        """The next thing that all ranks do; if it fails here, the others are told."""
+    def _do_together(self, does: str, receive: Receive, do: Callable[[], T]) -> T:
+        """Does the next thing that all ranks do; if it fails here, the others are told.
+
+        No context manager: an interrupt that comes just when one is entered ends none.
+        """
         self._now = _Doing(does)
         before = self._mail.number
         try:  # also of an interrupt in `begin` the others hear, or they would wait for this number
             self._mail.begin(receive)
-            yield
+            return do()
         except BaseException as raised:
             now = self._now
             has_agreed = now.has_ended and now.program is None  # so the others go on
@@ -514,6 +544,33 @@ class Driver:
 
     def _named(self, ranks: Sequence[int] | set[int]) -> str:
         return ", ".join(str(self._members[rank]) for rank in sorted(ranks))
+
+
+class Telling:
+    """Of `Driver.telling`. No generator: Ctrl-C just when one is entered would end it late."""
+
+    def __init__(
+        self, driver: Driver, also: Callable[[BaseException], None], until: Callable[[], int]
+    ) -> None:
+        self._driver = driver
+        self._also = also
+        self._until = until
+        self._failures = 0
+        self._count = 0
+
+    def __enter__(self) -> None:
+        self._failures = self._driver.num_failures
+        self._count = self._until()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        try:
+            have_heard = self._driver.num_failures > self._failures
+            if not have_heard and self._until() == self._count:
+                self._driver.refuse(error)
+        finally:
+            self._also(error)
 
 
 def _words(turn: Turn) -> str:

@@ -7,12 +7,12 @@ Source: TensorFlow modelparallel specification, sections 3.2 to 3.5.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,7 +27,7 @@ from smdistributed.modelparallel.tensorflow.graph.deciding import Decision
 from smdistributed.modelparallel.tensorflow.job.horovod import require_stand_in
 from smdistributed.modelparallel.tensorflow.job.state import Job, state
 from smdistributed.modelparallel.tensorflow.run.bridge import Bridges
-from smdistributed.modelparallel.tensorflow.run.driver import Driver
+from smdistributed.modelparallel.tensorflow.run.driver import Driver, Telling
 from smdistributed.modelparallel.tensorflow.run.gathering import Uses
 from smdistributed.modelparallel.tensorflow.run.mailbox import EQUALLY_MANY
 from smdistributed.modelparallel.tensorflow.run.members import members_of
@@ -159,21 +159,20 @@ class Pipeline:
             Exception: as of `Driver.run`.
         """
         (tensors,) = pieces
-        with self.telling(), self._one_call:
+        with self._one_call, self.telling_of_step():
             rows = self._run(whole, tensors)
         if self._watch is not None:
             self._watch.step_ended()
         return [[tensor for row in rows for tensor in row]]
 
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
+    def telling(self) -> Telling:
         """While it is open, what is raised here is told: to the pipeline, and to other replicas."""
-        try:
-            with self.driver.telling():
-                yield
-        except BaseException as error:
-            tell_replicas(self.job, error)
-            raise
+        return self.driver.telling(functools.partial(tell_replicas, self.job))
+
+    def telling_of_step(self) -> Telling:
+        """As `telling`, around one step: when it has ended the pipeline is not told any more."""
+        driver = self.driver
+        return driver.telling(functools.partial(tell_replicas, self.job), lambda: driver.steps)
 
     def refuse(self, error: BaseException) -> None:
         """This rank cannot do what comes next: see `Driver.refuse`."""

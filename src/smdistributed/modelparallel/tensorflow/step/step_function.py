@@ -160,7 +160,7 @@ class StepFunction:
         if pipeline is not self._pipeline:
             self._prepared.clear()
             self._pipeline = pipeline
-        with pipeline.telling():
+        with pipeline.telling_of_step():
             refuse_tape_around(self._name)
             refuse_strategy(f"{self._name} was called")
             call = self._bound_call(args, kwargs, pipeline.job.config.microbatches)
