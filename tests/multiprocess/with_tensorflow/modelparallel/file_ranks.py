@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import shutil
+import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -147,25 +150,162 @@ def check_a_directory_in_which_this_process_works_stays(rank: int, size: int) ->
 
 
 def check_what_is_of_others_stays_theirs(rank: int, size: int) -> None:
-    """Until 2026-11 directories went to whoever wrote, and what cannot be linked was an error."""
+    """Until 2026-11 directories went to whoever wrote."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name) / "model"
-        (place / "code").mkdir(parents=True)
-        (place / "code" / "train.py").touch()
-        if os.geteuid() == 0:
-            for each in (place, place / "code"):
-                os.chown(each, 12345, 12346)
-        expected = [(each.stat().st_uid, each.stat().st_gid) for each in (place, place / "code")]
-        for number, error in (("1", None), ("2", PermissionError)):
-            with (
-                mock.patch("os.link", side_effect=error) if error else contextlib.nullcontext(),
-                mock.patch("shutil.copy2", side_effect=error)
-                if error
-                else contextlib.nullcontext(),
-            ):
+        for below in ("", "code"):
+            (place / below).mkdir(parents=True)
+            os.chmod(place, 0o2775)
+            if os.geteuid() == 0:
+                os.chown(place, 12345, 12346)
+            before = place.stat()
+            for number in ("1", "2"):
                 write_whole(str(place), _saved(number))
-            of_model = {"saved_model.pb", f"variables/{number}"}
-            assert _files(place) == {"code/train.py"} | of_model
-            found = [(each.stat().st_uid, each.stat().st_gid) for each in (place, place / "code")]
-            assert found == expected
+                assert _files(place) == {"saved_model.pb", f"variables/{number}"}
+                after = place.stat()
+                for of in ("st_uid", "st_gid", "st_mode"):
+                    assert getattr(after, of) == getattr(before, of), of
+            # What is exchanged is another directory; what others have a part of is the same.
+            assert (after.st_ino == before.st_ino) == bool(below)
+            assert os.listdir(name) == ["model"]
+            shutil.rmtree(place)
+
+
+@contextmanager
+def _bound(folder: Path, place: Path) -> Iterator[None]:
+    """A folder is mounted at a place, too."""
+    folder.mkdir(parents=True)
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", folder, place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def check_folders_that_are_mounted(rank: int, size: int) -> None:
+    """Until 2026-11 an export removed what it was to replace, and what a disk below it held."""
+    disk = Path(os.environ["TEST_DISK"])
+    place, around = disk / "model", disk / "around it"
+    logs, code = around / "logs of us", around / "code"
+    with (
+        _bound(disk / "one", place),
+        _bound(disk / "two", logs),
+        _bound(disk / "three", code),
+    ):
+        for each in (place, logs, code):
+            (each / "mine").touch()
+        subprocess.run(["mount", "-o", "remount,bind,ro", code], check=True)
+        for number in ("1", "2"):
+            for folder in (place, around):
+                write_whole(str(folder), _saved(number))
+                assert (folder / "saved_model.pb").read_text() == number
+                assert os.listdir(folder / "variables") == [number]
+        with _bound(disk / "four", around / "variables" / "mounted"):
+            text = raised(OSError, write_whole, str(around), _saved("3"))
+            assert "mounted is a mounted disk" in text
+            assert (around / "saved_model.pb").read_text() == "2"
+            assert (around / "variables" / "2").exists()
+        shutil.rmtree(disk / "four")
+        assert _files(disk / "one") == {"mine", "saved_model.pb", "variables/2"}
+        assert _files(disk / "two") == _files(disk / "three") == {"mine"}
+        assert _files(logs) == _files(code) == {"mine"}
+        names = {"model", "around it", "one", "two", "three"}
+        assert {each.name for each in disk.iterdir()} == names
+
+
+def check_an_interrupt_while_it_is_cleaned_up(rank: int, size: int) -> None:
+    """Until 2026-11 the lock stayed: nothing could be written there any more."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+        for number in ("1", "2"):
+            with mock.patch.object(shutil, "rmtree", side_effect=KeyboardInterrupt("planted")):
+                raised(KeyboardInterrupt, write_whole, str(place), _saved(number))
+            assert (place / "saved_model.pb").read_text() == number
+        write_whole(str(place), _saved("3"))
         assert os.listdir(name) == ["model"]
+
+
+# ---- the n-th call of the operating system fails -------------------------------------------------
+
+_CALLS = ("link", "listdir", "mkdir", "open", "fsync", "rename", "replace", "rmdir", "unlink")
+_EVERY = int(os.environ.get("TEST_EVERY", "7"))
+
+
+class _Failing:
+    """Its n-th call of `_CALLS` fails.
+
+    Attributes:
+        has_failed: it has come to that.
+    """
+
+    def __init__(self, number: int, error: BaseException) -> None:
+        self.has_failed = False
+        self._left = number
+        self._error = error
+
+    @contextmanager
+    def calls(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name in _CALLS:
+                stack.enter_context(mock.patch.object(os, name, self._of(getattr(os, name))))
+            yield
+
+    def _of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self.has_failed = True
+                raise self._error
+            return function(*args, **kwargs)
+
+        return call
+
+
+def check_a_call_that_fails(rank: int, size: int) -> None:
+    """At folders of TEST_DISK: one is exchanged, one holds what is of others, one is mounted."""
+    disk = Path(os.environ["TEST_DISK"])
+    with _bound(disk / "bound", disk / "mounted"):
+        for place in (disk / "mounted", disk / "shared", disk / "model"):
+            for error in (
+                OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+                KeyboardInterrupt("planted"),
+            ):
+                number = 1
+                while _fails_at(number, error, place):
+                    number += _EVERY
+                assert number > 10
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _fails_at(number: int, error: BaseException, place: Path) -> bool:
+    """Whether it came to the n-th call; what was there is there, or what was written."""
+    of_others = set() if place.name == "model" else {"train.py", "code/deep/run.py"}
+    for name in of_others:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("mine")
+    write_whole(str(place), _saved("1"))
+    failing = _Failing(number, error)
+    text = ""
+    with failing.calls():
+        try:
+            write_whole(str(place), _saved("2"))
+        except (OSError, KeyboardInterrupt) as found:
+            text = str(found)
+    what = (place.name, number, text)
+    if (place / "saved_model.pb").exists():
+        now = (place / "saved_model.pb").read_text()
+        assert os.listdir(place / "variables") == [now], what
+        assert now == "1" if "untouched" in text else True, what
+    else:
+        assert of_others, what
+        assert not isinstance(error, OSError) or "partly gone" in text, what
+    if text and isinstance(error, OSError):
+        assert str(place) in text, what
+        assert os.strerror(errno.ENOSPC) in text, what
+        assert "[(" not in text, what
+    write_whole(str(place), _saved("3"))
+    assert _files(place) == of_others | {"saved_model.pb", "variables/3"}, what
+    assert not list(place.glob(".*")), what
+    assert not list(place.parent.glob(".*")), what
+    return failing.has_failed

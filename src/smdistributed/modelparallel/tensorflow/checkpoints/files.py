@@ -5,8 +5,8 @@
 They are written into a hidden directory, synchronised and renamed; whoever is killed meanwhile has
 changed nothing that has a name, and the next save removes what it has left. Exceptions: where a
 file system cannot exchange names, a directory takes the place of another in two steps; and in one
-that must keep its place, as where a disk is mounted or this process works, files are replaced one
-after another.
+that must keep its place, as it holds what is of others, or a disk is mounted there, or this process
+works there, entries are replaced one after another.
 
 Source: TensorFlow modelparallel specification, section 5.5.
 """
@@ -22,6 +22,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ __all__ = [
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
+_WHOLE = "saved_model.pb"  # what TensorFlow looks for
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
 # What a file system says of a directory that cannot be renamed: a disk that is mounted, one of a
@@ -306,8 +308,10 @@ def _made(hidden: str, path: str) -> Iterator[None]:
             (shutil.rmtree if each.is_dir(follow_symlinks=False) else os.unlink)(each.path)
         yield
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-        os.close(descriptor)
+        try:
+            shutil.rmtree(hidden, ignore_errors=True)
+        finally:  # of an interrupt, too: or no other writer would ever have the lock
+            os.close(descriptor)
 
 
 def _locked(hidden: str, path: str) -> int:
@@ -353,36 +357,43 @@ def _is_at(descriptor: int, path: str) -> bool:
 def _keeps_its_place(directory: str) -> bool:
     """Whether a directory cannot be renamed, or must not be.
 
-    Nothing may be made beside it; or what stands in it would go with the old one: a disk that is
-    mounted there or below, or this process, whose relative paths would lead nowhere.
+    Nothing may be made beside it, a disk is mounted there or below, or this process works there,
+    whose relative paths would lead nowhere.
     """
-    if os.path.ismount(directory) or not os.access(os.path.dirname(directory), os.W_OK | os.X_OK):
-        return True
+    parent = os.path.dirname(directory)
+    is_alone = os.path.ismount(directory) or not os.access(parent, os.W_OK | os.X_OK)
+    return is_alone or _what_stands_in(directory) is not None
+
+
+def _what_stands_in(directory: str) -> str | None:
+    """A place at or below a directory where a disk is mounted, or this process works."""
     below = os.path.join(directory, "")
-    return any(os.path.join(each, "").startswith(below) for each in _standing())
+    return next((each for each in _standing() if os.path.join(each, "").startswith(below)), None)
 
 
-def _standing() -> list[str]:
-    """The directories where disks are mounted, and the one in which this process works."""
-    found = []
+def _standing() -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError):  # it has been removed
-        found.append(os.getcwd())
+        yield os.getcwd()
+    # Python knows no disk that is mounted twice, or a folder of one that is mounted elsewhere.
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             escaped = line.split()[4]
-            path = re.sub(rb"\\(\d{3})", lambda octal: bytes([int(octal[1], 8)]), escaped)
-            found.append(os.fsdecode(path))
-    return found
+            yield os.fsdecode(
+                re.sub(rb"\\(\d{3})", lambda octal: bytes([int(octal[1], 8)]), escaped)
+            )
 
 
 def _move(written: str, place: str, stays: bool) -> None:
     """A file or directory takes the place of what is there, which goes; or nothing changes.
+
+    What others have in a directory stays where it is, so then its own entries are moved.
 
     Args:
         stays: what is there is a directory, and keeps its place.
 
     Raises:
         NotADirectoryError: it is a directory, and a file is there.
+        OSError: of `_move_entries`.
     """
     if not os.path.isdir(written):
         os.replace(written, place)
@@ -392,20 +403,19 @@ def _move(written: str, place: str, stays: bool) -> None:
         raise NotADirectoryError(errno.ENOTDIR, text)
     directory, name = os.path.split(place)
     aside = os.path.join(directory, f".{_short(name)}.smp-tmp.old")
-    if os.path.isdir(aside):  # of a writer that was killed
+    if not stays and os.path.isdir(aside):  # of a writer that was killed
         shutil.rmtree(aside) if os.path.lexists(place) else os.replace(aside, place)
     if not os.path.isdir(place):
         os.replace(written, place)
         return
     own = os.listdir(written)
-    if not stays:
+    if not stays and set(os.listdir(place)) <= set(own):
         try:
-            _keep_others(place, written, own)
+            _give_to_the_owner_of(place, written)
             _exchange(written, place, aside)
             return
         except OSError as error:
-            # Some of what is of others could neither be linked nor copied, or it cannot be renamed.
-            if not isinstance(error, shutil.Error) and error.errno not in _CANNOT_RENAME:
+            if error.errno not in _CANNOT_RENAME:
                 raise
     _move_entries(written, place, own)
 
@@ -414,49 +424,53 @@ def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
     """Replaces what a directory holds under these names; whoever is killed leaves no whole model.
 
     Files on top go first and come last: a SavedModel without its `saved_model.pb` is none.
+
+    Raises:
+        OSError: one of them cannot be replaced; the text says whether any was.
     """
+    for each in names:
+        standing = _what_stands_in(os.path.join(place, each))
+        if standing is not None:
+            text = f"{standing} is a mounted disk, or where this process works"
+            raise OSError(errno.EBUSY, text)
+    text = (
+        f"{place} could not be replaced: %s; expected to be able to rename files in it. It is not"
+        " renamed itself, so what it held of the same names is partly gone. Mend that and save"
+        " again"
+    )
     try:
-        for each in names:
-            if not os.path.isdir(os.path.join(place, each)):
+        for each in sorted(names, key=lambda each: each != _WHOLE):
+            if not _is_directory(os.path.join(place, each)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(place, each))
         synchronise_directory(place)
-        for each in sorted(names, key=lambda each: not os.path.isdir(os.path.join(written, each))):
-            shutil.rmtree(os.path.join(place, each), ignore_errors=True)
+        for each in sorted(names, key=lambda each: _comes_late(os.path.join(written, each))):
+            if _is_directory(os.path.join(place, each)):
+                shutil.rmtree(os.path.join(place, each))
             os.replace(os.path.join(written, each), os.path.join(place, each))
             synchronise_directory(place)
     except OSError as error:
-        raise _Unfinished(
-            error.errno,
-            f"{place} could not be replaced: {error.strerror or error}; expected to be able to"
-            " rename files in it. It is not renamed itself, so what it held of the same names"
-            " is partly gone. Mend that and save again",
-        ) from error
+        raise _Unfinished(error.errno, text % (error.strerror or error)) from error
+    except BaseException as error:
+        error.add_note(text % type(error).__name__)
+        raise
 
 
-def _keep_others(there: str, new: str, own: Sequence[str]) -> None:
-    """Gives a new directory what the one there holds under other names: it may be anybody's."""
-
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [each for each in names if folder == there and each in own]
-
-    shutil.copytree(
-        there, new, symlinks=True, ignore=ignored, copy_function=_link, dirs_exist_ok=True
-    )
-    for folder, _, _ in os.walk(new):
-        before = os.path.join(there, os.path.relpath(folder, new))
-        with contextlib.suppress(OSError):  # it is new, or may not be given away
-            status = os.stat(before, follow_symlinks=False)
-            os.chown(folder, status.st_uid, status.st_gid)
-        synchronise_directory(folder)
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
-def _link(one: str, other: str) -> None:
-    """The same file, to which somebody may be writing; a copy where it can have one name only."""
-    try:
-        os.link(one, other)
-    except OSError:
-        shutil.copy2(one, other)
+def _comes_late(path: str) -> tuple[bool, bool]:
+    return not os.path.isdir(path), os.path.basename(path) == _WHOLE
+
+
+def _give_to_the_owner_of(one: str, other: str) -> None:
+    """A directory gets the owner and the rights of another one, as far as this process may."""
+    status = os.stat(one)
+    with contextlib.suppress(OSError):
+        os.chown(other, status.st_uid, status.st_gid)
+    with contextlib.suppress(OSError):
+        os.chmod(other, stat.S_IMODE(status.st_mode))
 
 
 def _exchange(one: str, other: str, aside: str) -> None:
