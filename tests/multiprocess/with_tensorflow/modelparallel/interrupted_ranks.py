@@ -24,7 +24,7 @@ from machine_speed import soon_s
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.dataparallel.exceptions import SMDDPPeerLost
 from smdistributed.modelparallel.exceptions import StepAborted
-from smdistributed.modelparallel.tensorflow.checkpoints import files, saving
+from smdistributed.modelparallel.tensorflow.checkpoints import files, keras_methods, saving
 from smdistributed.modelparallel.tensorflow.checkpoints.contents import Contents
 from smdistributed.modelparallel.tensorflow.checkpoints.manager import CheckpointManager
 from smdistributed.modelparallel.tensorflow.reporting import report
@@ -91,6 +91,37 @@ def check_an_interrupt_in_a_save_ends_it_on_all_ranks(rank: int, size: int) -> N
         kept.manager.restore()
         kept.steps(1)
         kept.manager.save()
+
+
+def check_what_one_rank_alone_lacks_ends_a_save_on_all(rank: int, size: int) -> None:
+    """Until 2026-11 the others waited for its values, or it for theirs, until the timeout."""
+    folder = shared_folder("lacking")
+    folder.mkdir(parents=True, exist_ok=True)
+    for where, name, method in (
+        (saving, "value_of", "manager.save()"),
+        (keras_methods, "send_value", "model.get_weights()"),
+        (keras_methods, "receive_value", "model.load_weights()"),
+    ):
+        with training(folder, size) as kept:
+            kept.steps(1)
+            path = str(folder / "kept.weights.h5")
+            kept.model.save_weights(path)
+            calls: dict[str, Callable[[], Any]] = {
+                "manager.save()": kept.manager.save,
+                "model.get_weights()": kept.model.get_weights,
+                "model.load_weights()": lambda path=path, kept=kept: kept.model.load_weights(path),
+            }
+            begin = time.monotonic()
+            with contextlib.ExitStack() as stack:
+                if rank == VICTIM:
+                    lacking = MemoryError("planted")
+                    stack.enter_context(mock.patch.object(where, name, side_effect=lacking))
+                text = raised((MemoryError, SMDDPPeerLost), calls[method])
+            assert time.monotonic() - begin < SOON_S
+            if rank != VICTIM:
+                assert f"{method} ended on rank {VICTIM}: " in text, text
+                assert "MemoryError: planted" in text, text
+            kept.steps(1)
 
 
 def check_an_interrupt_when_all_is_written_leaves_the_folder_usable(rank: int, size: int) -> None:

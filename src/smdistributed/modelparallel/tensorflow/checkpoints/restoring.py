@@ -39,6 +39,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.optimizers import build
 from smdistributed.modelparallel.tensorflow.checkpoints.saving import merge_surveys
 from smdistributed.modelparallel.tensorflow.checkpoints.together import (
     CheckpointError,
+    known_to_all,
     together,
 )
 from smdistributed.modelparallel.tensorflow.checkpoints.values import receive_value, send_value
@@ -105,10 +106,12 @@ def restore(
     digests: list[str | None] = allgather_in(GroupKind.WORLD, digest_of(prefix))
     source = next((rank for rank, each in enumerate(digests) if each is not None), None)
     if source is None:
-        raise FileNotFoundError(
-            errno.ENOENT,
-            f"{prefix}.index is on no rank; expected the files of a checkpoint. Restore one of"
-            " manager.checkpoints, or begin anew without restore()",
+        raise known_to_all(
+            FileNotFoundError(
+                errno.ENOENT,
+                f"{prefix}.index is on no rank; expected the files of a checkpoint. Restore one of"
+                " manager.checkpoints, or begin anew without restore()",
+            )
         )
     blind = {rank for rank, each in enumerate(digests) if each != digests[source]}
     _Restoring(contents, prefix, part, optional, source, blind).run()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from smdistributed.dataparallel.exceptions import (
     SMDDPMismatch,
@@ -24,7 +24,17 @@ from smdistributed.modelparallel.tensorflow.job.state import state
 from smdistributed.modelparallel.tensorflow.run.errors import text_of, with_line
 from smdistributed.modelparallel.tensorflow.step.pipeline import current_pipeline
 
-__all__ = ["CheckpointError", "meet", "raise_as_on", "that_pickles", "together", "within"]
+__all__ = [
+    "CheckpointError",
+    "known_to_all",
+    "meet",
+    "raise_as_on",
+    "that_pickles",
+    "together",
+    "within",
+]
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 # An attribute of errors that all ranks raise.
 _IS_KNOWN = "_smp_is_known_to_all"
@@ -34,6 +44,9 @@ class CheckpointError(SMPError, ValueError):
     """What a checkpoint has and what is here do not belong together; nothing was changed."""
 
     __init__ = Exception.__init__
+
+
+setattr(CheckpointError, _IS_KNOWN, True)  # all ranks raise it, for what all have heard
 
 
 def meet(call: str, value: Any, kind: GroupKind = GroupKind.WORLD) -> list[Any]:
@@ -64,7 +77,8 @@ def within(call: str, has_begun: bool = False) -> _Within:
     """While it is open, this rank is in a method that all ranks call.
 
     Errors about other ranks say what this one was doing. What ends the method on this rank alone,
-    such as Ctrl-C, ends it on all. When they have begun, that ends their groups, too.
+    such as Ctrl-C or a lack of memory, ends it on all. When they have begun, that ends their
+    groups, too; but for what all ranks raise (`known_to_all`).
 
     Args:
         call: the method, as a script calls it.
@@ -95,7 +109,7 @@ class _Within:
         elif not self._has_begun and driver.agreed <= self._begun:  # the others wait for this rank
             if driver.num_failures == self._failures:
                 driver.refuse(error)
-        elif not isinstance(error, Exception) and not hasattr(error, _IS_KNOWN):
+        elif not isinstance(error, StepAborted) and not hasattr(error, _IS_KNOWN):
             _end_groups(call, error)
 
 
@@ -120,8 +134,7 @@ def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
     try:
         result = do()
     except BaseException as error:  # the others wait, also when this rank is interrupted
-        failure = error
-        setattr(error, _IS_KNOWN, True)
+        failure = known_to_all(error)
     failures: list[BaseException | None] = allgather_in(kind, that_pickles(failure))
     if failure is not None:
         raise failure
@@ -134,7 +147,13 @@ def together(do: Callable[[], Any], kind: GroupKind = GroupKind.WORLD) -> Any:
 def raise_as_on(member: int, error: BaseException) -> NoReturn:
     """Raises what another rank has raised."""
     error.add_note(f"raised on rank {member}, and so on rank {state.job.rank}.")
-    raise error
+    raise known_to_all(error)
+
+
+def known_to_all(error: ErrorT) -> ErrorT:
+    """An error that all ranks raise: it ends what they do together, and not their groups."""
+    setattr(error, _IS_KNOWN, True)
+    return error
 
 
 def that_pickles(error: BaseException | None) -> BaseException | None:
