@@ -18,7 +18,7 @@ import tensorflow as tf
 from with_tensorflow.tf_ranks import no_job, raised
 
 import smdistributed.modelparallel.tensorflow as smp
-from smdistributed.modelparallel.tensorflow.checkpoints import files
+from smdistributed.modelparallel.tensorflow.checkpoints import files, keras_methods
 from smdistributed.modelparallel.tensorflow.step.gradients import gradients_in_step
 from smdistributed.modelparallel.tensorflow.step.marks import mark_of
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
@@ -255,6 +255,31 @@ def check_lists_on_other_threads_while_a_model_is_saved(rank: int, size: int) ->
         with mock.patch.object(files, "write_whole", write):
             model.save_weights(f"{folder}/model.weights.h5")
         assert seen == ([(4, listed())] if rank == 0 else [])
+
+
+def check_threads_that_gather_at_once(rank: int, size: int) -> None:
+    """Until 2026-11 their exchanges mixed: errors, and groups that could not be used again."""
+    with pipeline(size) as model, concurrent.futures.ThreadPoolExecutor() as threads:
+        smp.step(lambda x: model(x))(X)
+        has_begun, is_asked, begun = threading.Event(), threading.Event(), []
+        contents = keras_methods._contents
+
+        def begins(model: Any) -> Any:
+            begun.append(model)
+            has_begun.set()
+            is_asked.wait(60)
+            return contents(model)
+
+        with mock.patch.object(keras_methods, "_contents", begins):
+            first = threads.submit(model.get_weights)
+            assert has_begun.wait(60)
+            second = threads.submit(model.get_weights)
+            concurrent.futures.wait([second], 0.2)
+            assert len(begun) == 1
+            is_asked.set()
+            for one, other in zip(first.result(), second.result(), strict=True):
+                np.testing.assert_array_equal(one, other)
+        assert len(begun) == 2
 
 
 def check_a_number_that_changes_with_each_call(rank: int, size: int) -> None:

@@ -409,7 +409,9 @@ def _move(written: str, place: str, stays: bool) -> None:
         os.replace(written, place)
         return
     own = os.listdir(written)
-    if not stays and set(os.listdir(place)) <= set(own):
+    # Who was killed while it kept its place has left a hidden one in it.
+    hidden = os.path.basename(os.path.dirname(written))
+    if not stays and set(os.listdir(place)) <= {*own, hidden}:
         try:
             _give_to_the_owner_of(place, written)
             _exchange(written, place, aside)

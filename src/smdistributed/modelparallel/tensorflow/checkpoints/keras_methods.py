@@ -48,7 +48,12 @@ from smdistributed.modelparallel.tensorflow.checkpoints.saving import (
     surveys_of,
 )
 from smdistributed.modelparallel.tensorflow.checkpoints.served_model import write_served_model
-from smdistributed.modelparallel.tensorflow.checkpoints.together import meet, together, within
+from smdistributed.modelparallel.tensorflow.checkpoints.together import (
+    meet,
+    one_method,
+    together,
+    within,
+)
 from smdistributed.modelparallel.tensorflow.checkpoints.values import (
     receive_value,
     send_value,
@@ -82,7 +87,7 @@ def answer_for_whole_models() -> None:
 
 def _named(name: str, method: Original) -> Original:
     def named(*args: Any, **kwargs: Any) -> Any:
-        with within(f"model.{name}()"):
+        with one_method, within(f"model.{name}()"):
             return method(*args, **kwargs)
 
     return named

@@ -22,6 +22,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.saving import gather
 from smdistributed.modelparallel.tensorflow.checkpoints.together import (
     CheckpointError,
     meet,
+    one_method,
     together,
     within,
 )
@@ -105,7 +106,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
         """
         del options
         state.require("manager.save()")
-        with within("manager.save()"):
+        with one_method, within("manager.save()"):
             return self._save_together(checkpoint_number, check_interval)
 
     def restore(self, save_path: str | os.PathLike[str] | None = None) -> str | None:
@@ -128,7 +129,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
         """
         state.require("manager.restore()")
-        with within("manager.restore()"):
+        with one_method, within("manager.restore()"):
             return self._restore_together(None if save_path is None else os.fspath(save_path))
 
     def restore_or_initialize(self) -> str | None:

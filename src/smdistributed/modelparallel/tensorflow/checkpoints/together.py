@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointError",
     "known_to_all",
     "meet",
+    "one_method",
     "raise_as_on",
     "that_pickles",
     "together",
@@ -38,6 +40,9 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 # An attribute of errors that all ranks raise.
 _IS_KNOWN = "_smp_is_known_to_all"
+# Threads of this rank call such methods one after the other, or their exchanges would mix. What has
+# begun, as a restore that ends in a step, does not wait for it: other ranks wait for that.
+one_method = threading.RLock()
 
 
 class CheckpointError(SMPError, ValueError):
