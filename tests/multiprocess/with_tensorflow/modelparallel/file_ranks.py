@@ -143,6 +143,8 @@ def check_a_directory_in_which_this_process_works_stays(rank: int, size: int) ->
                 assert (place / "variables" / str(number)).exists()
         finally:
             os.chdir(before)
+        (inside / ".two.smp-tmp").mkdir()  # as if killed meanwhile
+        write_whole(str(inside), _saved("last"))
         own = {"saved_model.pb", "variables"}
         assert {each.name for each in inside.iterdir()} == own
         assert {each.name for each in inside.parent.iterdir()} == own | {"two"}
