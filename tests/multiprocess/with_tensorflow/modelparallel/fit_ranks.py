@@ -127,6 +127,10 @@ class Statistics:
         for mine, shown in zip(self.kept[replica], self._shown, strict=True):
             shown.assign(tf.identity(mine))
         yield
+        self.take_shown(replica)
+
+    def take_shown(self, replica: int = 0) -> None:
+        """Those that the model has now are those of a replica."""
         for mine, shown in zip(self.kept[replica], self._shown, strict=True):
             mine.assign(tf.convert_to_tensor(shown))
 
@@ -135,6 +139,12 @@ class Microbatched(tf.keras.Model):  # type: ignore[misc] # Keras has no types
     """Plain Keras that trains as pipelines do: their batches joined, microbatch by microbatch."""
 
     statistics: Statistics
+
+    def set_weights(self, weights: Any) -> None:
+        """A callback gives back what the model had: its statistics, too, if it stands for one."""
+        super().set_weights(weights)
+        if self.statistics.replicas == 1:
+            self.statistics.take_shown()
 
     def train_step(self, data: Any) -> Any:
         """The mean of losses and gradients of the microbatches; metrics of the whole batch."""
