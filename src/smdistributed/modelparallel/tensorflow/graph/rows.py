@@ -2,40 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a report shows of a traced step: its layers, who computes what, how large tensors are.
 
-How long an operation takes is a guess from its shapes: of a segment, whose time is measured, it
-says which share is whose, and nothing else.
+How long an operation takes is guessed (`costs`): of a segment, whose time is measured, that says
+which share is whose, and nothing else.
 
 Source: our choice.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from smdistributed.modelparallel.report.costs import OUTSIDE_ROW, Row
+from smdistributed.modelparallel.tensorflow.graph.costs import Costs
 from smdistributed.modelparallel.tensorflow.graph.nodes import EVERYWHERE, Node
 from smdistributed.modelparallel.tensorflow.graph.reading import Reader
 
 __all__ = ["LayerRows", "size_bytes"]
-
-# Of one thread of a CPU, in seconds: to begin an operation; for a multiplication with its addition;
-# to read or write an element; to make one by a function such as `exp`.
-_BEGIN_S = 3e-6
-_MULTIPLY_S = 3e-11
-_ELEMENT_S = 3e-10
-_FUNCTION_S = 2e-9
-_FUNCTIONS = frozenset(
-    (
-        "Elu", "Erf", "Erfc", "Exp", "Expm1", "Log", "Log1p", "LogSoftmax", "Pow", "Selu",
-        "Sigmoid", "Softmax", "SoftmaxCrossEntropyWithLogits", "Softplus",
-        "SparseSoftmaxCrossEntropyWithLogits", "Tanh",
-    )
-)  # fmt: skip
-_FREE = frozenset(("Reshape", "Identity", "Shape", "ExpandDims", "Squeeze", "StopGradient", "NoOp"))
 
 
 class LayerRows:
@@ -44,13 +29,15 @@ class LayerRows:
     Args:
         reader: its operations.
         nodes: the same, placed.
+        costs: of the operations.
 
     Attributes:
         rows: layers, in the order in which they were called first, without times.
     """
 
-    def __init__(self, reader: Reader, nodes: Sequence[Node]) -> None:
+    def __init__(self, reader: Reader, nodes: Sequence[Node], costs: Costs) -> None:
         self._reader = reader
+        self._costs = costs
         collector = reader.trace.collector
         assert collector is not None
         names = collector.unique_names()
@@ -102,19 +89,8 @@ class LayerRows:
         found: dict[str, float] = {}
         for number in numbers:
             path = self.path_of(number)
-            found[path] = found.get(path, 0.0) + self._guess_s(number)
+            found[path] = found.get(path, 0.0) + self._costs.seconds_of(number)
         return tuple(found.items())
-
-    def _guess_s(self, number: int) -> float:
-        op = self._reader.operations[number]
-        if op.type in _FREE:
-            return 0.0
-        given = [_elements(each) for each in op.inputs]
-        made = [_elements(each) for each in op.outputs]
-        touched = sum(given) + sum(made)
-        multiplied = _multiplications(op, given, made)
-        function_s = sum(made) * _FUNCTION_S if op.type in _FUNCTIONS else 0.0
-        return _BEGIN_S + touched * _ELEMENT_S + multiplied * _MULTIPLY_S + function_s
 
 
 def size_bytes(tensor: Any) -> int | None:
@@ -123,40 +99,6 @@ def size_bytes(tensor: Any) -> int | None:
     if elements is None or tensor.dtype == tf.string:
         return None
     return int(elements * tensor.dtype.size)
-
-
-def _multiplications(op: Any, given: Sequence[int], made: Sequence[int]) -> float:
-    if op.type == "MatMul" or op.type.startswith("BatchMatMul"):
-        transposes = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-        shape = op.inputs[0].shape
-        if shape.rank is None or shape.rank < 2:
-            return 0.0
-        return float(made[0] * (shape[-2 if transposes else -1] or 1))
-    if op.type == "Einsum" and len(given) == 2:
-        # Of sizes mk, kn and mn this is mkn.
-        return math.sqrt(given[0] * given[1] * made[0])
-    if "Conv" in op.type and len(given) > 1:
-        return _of_convolution(op, given, made)
-    return 0.0
-
-
-def _of_convolution(op: Any, given: Sequence[int], made: Sequence[int]) -> float:
-    """Each element of the output takes the filter's elements for one channel."""
-    if "BackpropFilter" in op.type:
-        weights, outputs, channels = made[0], given[-1], op.outputs[0].shape
-    elif "BackpropInput" in op.type:
-        weights, outputs, channels = given[1], given[-1], op.inputs[1].shape
-    else:
-        weights, outputs, channels = given[1], made[0], op.inputs[1].shape
-    last = channels[-1] if channels.rank else 1
-    return float(outputs * weights / (last or 1))
-
-
-def _elements(tensor: Any) -> int:
-    """Of a shape that is known in part, what is known."""
-    if tensor.shape.rank is None:
-        return 1
-    return math.prod(each or 1 for each in tensor.shape.as_list())
 
 
 def _elements_of_handle(handle: Any) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from smdistributed.modelparallel.decide.schedules import ordering, schedule_name
 from smdistributed.modelparallel.decide.schedules.schedule import Phase, Schedule
 from smdistributed.modelparallel.report.costs import Row
 from smdistributed.modelparallel.tensorflow.graph.canonical import Common
+from smdistributed.modelparallel.tensorflow.graph.costs import Costs
 from smdistributed.modelparallel.tensorflow.graph.cutting import Again, Segment, SegmentKey, cut
 from smdistributed.modelparallel.tensorflow.graph.functions import SegmentFunctions
 from smdistributed.modelparallel.tensorflow.graph.nodes import (
@@ -46,6 +48,8 @@ from smdistributed.modelparallel.tensorflow.run.program import (
 from smdistributed.modelparallel.tensorflow.step.recomputing import Forward, recomputing
 
 __all__ = ["Own", "State", "build", "own_everywhere", "own_part"]
+
+_CALL_S = 1e-4  # to call a segment's function
 
 
 class State:
@@ -446,7 +450,11 @@ class _Builder:
 
     @functools.cached_property
     def _layer_rows(self) -> LayerRows:
-        return LayerRows(self._reader, self._nodes)
+        return LayerRows(self._reader, self._nodes, self._costs)
+
+    @functools.cached_property
+    def _costs(self) -> Costs:
+        return Costs(self._reader)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -469,13 +477,11 @@ class _Builder:
         ]
 
     def _seconds(self, segment: Segment) -> float:
-        """A guess that is the same on all ranks: shapes of the common part are."""
-        elements = 0
+        """A guess that is the same on all ranks: to the last bit, whatever order nodes have."""
         numbers = [*(segment.again.nodes if segment.again else ()), *segment.nodes]
-        for number in numbers:
-            for output in self._reader.operations[self._common.numbers[number]].outputs:
-                elements += output.shape.num_elements() or 1
-        return 1e-4 + 1e-5 * len(numbers) + 1e-9 * elements
+        common = self._common.numbers
+        guesses = [self._costs.seconds_of(common[number]) for number in numbers]
+        return _CALL_S + math.fsum(guesses)
 
 
 def _name(key: SegmentKey) -> str:
