@@ -436,7 +436,7 @@ def check_two_jobs_in_one_directory_are_named(rank: int, size: int) -> None:
         smp.barrier()
         weights = str(folder / "w.weights.h5")
         for save, path, hidden in (
-            (kept.manager.save, first.replace("-1", "-4"), ".ckpt.smp-tmp"),
+            (kept.manager.save, first.removesuffix("1") + "4", ".ckpt.smp-tmp"),
             (lambda: kept.model.save_weights(weights), weights, ".w.weights.h5.smp-tmp"),
         ):
             with _locked(folder / hidden) if rank == 0 else contextlib.nullcontext():
