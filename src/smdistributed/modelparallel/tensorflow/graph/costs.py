@@ -46,7 +46,11 @@ class Costs:
         self._found: dict[int, float] = {}
 
     def seconds_of(self, number: int) -> float:
-        """Of an operation of the reader."""
+        """Guessed seconds of an operation, for one microbatch.
+
+        Args:
+            number: of the operation in the reader.
+        """
         if number not in self._found:
             self._found[number] = _seconds_of(self._operations[number])
         return self._found[number]
