@@ -747,6 +747,13 @@ def check_what_is_served_needs_no_library(rank: int, size: int) -> None:
         one.manager.save()
         for _ in range(2):  # what is there is replaced
             one.model.save_model(folder / "model")
+        # Until 2026-11 this wrote into a directory "s3:" of the working directory.
+        text = raised(ValueError, one.model.save_model, "s3://bucket/model")
+        assert "'s3://bucket/model' is not a path of this host" in text
+        if tf.keras.Model.__module__.startswith("tf_keras"):
+            text = raised(ValueError, one.model.save_weights, "s3://bucket/weights")
+            assert "'s3://bucket/weights' is not a path of this host" in text
+        assert not os.path.exists("s3:")
         saved = _values_of_all_ranks(one)
         one.model.compile(one.optimizer, tf.keras.losses.SparseCategoricalCrossentropy(True))
         one.model.save(folder / "whole.keras")

@@ -82,9 +82,9 @@ def require_local(directory: str) -> str:
     """
     if "://" in directory:
         raise ValueError(
-            f"the directory {directory!r} is not a path of this host; expected one, as a checkpoint"
-            " is synchronised and renamed there. Save to a local or shared directory, and copy"
-            " from there."
+            f"the directory {directory!r} is not a path of this host; expected one, as what is"
+            " saved is synchronised and renamed there. Save to a local or shared directory, and"
+            " copy from there."
         )
     return directory
 

@@ -132,7 +132,7 @@ def _set_weights(model: Any, original: Original, weights: Any) -> None:
 def _save_weights(model: Any, original: Original, filepath: Any, *args: Any, **kwargs: Any) -> None:
     path = os.fspath(filepath)
     if _is_of_tensorflow(path, kwargs.get("save_format", args[1] if len(args) > 1 else None)):
-        _save_checkpoint(model, os.path.abspath(path))
+        _save_checkpoint(model, os.path.abspath(files.require_local(path)))
     else:
         write = _write_whole(original, path, *args, **kwargs)
         _written_by_rank_0(model, "model.save_weights()", write)

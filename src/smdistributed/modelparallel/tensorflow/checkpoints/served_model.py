@@ -22,13 +22,14 @@ __all__ = ["write_served_model"]
 
 
 def write_served_model(model: Any, path: str) -> None:
-    """Writes a SavedModel of a model that is whole here. What is at the path is replaced.
+    """Writes a SavedModel of a model that is whole here. One at the path is replaced.
 
     Raises:
+        ValueError: the path is on something that is not a file system.
         ModelNotPartitionedError: it has not been called yet.
         OSError: it cannot be written.
     """
-    absolute = os.path.abspath(path)
+    absolute = os.path.abspath(files.require_local(path))
     files.make_directory(os.path.dirname(absolute))
     files.write_whole(absolute, lambda hidden: tf.saved_model.save(_served(model), hidden))
 

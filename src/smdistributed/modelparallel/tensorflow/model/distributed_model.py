@@ -212,10 +212,12 @@ class DistributedModel(WholeModel, metaclass=_Meta):
         step called the model first. The model predicts (`training=False`).
 
         Args:
-            save_path: of a directory, which is made; what is there is replaced.
+            save_path: of a directory of this host, or shared, which is made. A SavedModel that is
+                there is replaced; other files in it stay.
 
         Raises:
             ModelNotPartitionedError: before the first step.
+            ValueError: it is on no file system, as "s3://...".
             OSError: rank 0 cannot write there.
             SMDDPMismatch, SMDDPTimeoutError, SMDDPPeerLost: another rank does not call it.
         """
