@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import tensorflow as tf
+
 from smdistributed.modelparallel.tensorflow.checkpoints import files
 from smdistributed.modelparallel.tensorflow.checkpoints.files import write_whole
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
@@ -40,6 +42,9 @@ def _with_a_wrong_ending(path: str) -> None:
 
 def _files(folder: Path) -> set[str]:
     return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+
+
+_PB = "saved_model.pb"
 
 
 def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: int) -> None:
@@ -171,6 +176,86 @@ def check_what_is_of_others_stays_theirs(rank: int, size: int) -> None:
             assert (after.st_ino == before.st_ino) == bool(below)
             assert os.listdir(name) == ["model"]
             shutil.rmtree(place)
+
+
+@contextmanager
+def _as_another_user() -> Iterator[None]:
+    """While it is open, this process is not root's."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(12345, 12345, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+def check_a_directory_of_another_user(rank: int, size: int) -> None:
+    """In a folder such as /tmp it cannot be renamed. Until 2026-11 exports to it failed."""
+    if os.geteuid() != 0:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+        place.mkdir()
+        os.chmod(name, 0o1777)
+        os.chmod(place, 0o777)
+        with _as_another_user():
+            for number in ("1", "2"):
+                write_whole(str(place), _saved(number))
+                assert _files(Path(name)) == {f"model/{_PB}", f"model/variables/{number}"}
+        assert place.stat().st_uid == 0
+
+
+def check_an_old_one_that_cannot_be_removed(rank: int, size: int) -> None:
+    """As on NFS, where it is read at this moment. Until 2026-11 the new one was removed, too."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+        busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        for number in ("1", "2"):
+            with (
+                mock.patch.object(files, "_libc", object()),  # has no renameat2
+                mock.patch.object(os, "rmdir", side_effect=busy),
+            ):
+                write_whole(str(place), _saved(number))
+            assert _files(place) == {_PB, f"variables/{number}"}
+        write_whole(str(place), _saved("3"))
+        assert _files(Path(name)) == {f"model/{_PB}", "model/variables/3"}
+        assert os.listdir(name) == ["model"]
+
+
+def check_writers_by_two_names_have_one_lock(rank: int, size: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place, link = Path(name) / "model", Path(name) / "latest"
+        place.mkdir()
+        (place / "train.py").touch()
+        link.symlink_to("model")
+
+        def write(path: str) -> None:
+            assert Path(path).name == "latest"
+            text = raised(BlockingIOError, write_whole, str(place), _saved("other"))
+            assert f"{place} is being written by another process" in text
+            _saved("1")(path)
+
+        write_whole(str(link), write)
+        assert _files(place) == {"train.py", _PB, "variables/1"}
+        assert os.readlink(link) == "model"
+
+
+def check_texts_of_the_system_name_the_path_of_the_user(rank: int, size: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+
+        def fail_as_tensorflow(path: str) -> None:
+            raise tf.errors.UnknownError(None, None, f"{path}/assets; a planted error")
+
+        def fail_as_the_system(path: str) -> None:
+            raise OSError(errno.EIO, f"unable to open {path}/assets")
+
+        for fail in (fail_as_tensorflow, fail_as_the_system):
+            text = raised(OSError, write_whole, str(place), fail)
+            assert f"{place}/assets" in text
+            assert ".smp-tmp" not in text
 
 
 @contextmanager

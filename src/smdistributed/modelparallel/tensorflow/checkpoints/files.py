@@ -58,8 +58,8 @@ _WHOLE = "saved_model.pb"  # what TensorFlow looks for
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
 # What a file system says of a directory that cannot be renamed: a disk that is mounted, one of a
-# container's image.
-_CANNOT_RENAME = (errno.EBUSY, errno.EXDEV)
+# container's image, one of another user in a folder where each may rename its own, as /tmp.
+_CANNOT_RENAME = (errno.EBUSY, errno.EXDEV, errno.EPERM)
 # And where it cannot let two names change places.
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -166,11 +166,13 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     target = os.path.realpath(path)
     directory, name = os.path.dirname(target), os.path.basename(os.path.abspath(path))
     stays = os.path.isdir(target) and _keeps_its_place(target)
-    hidden = os.path.join(target if stays else directory, f".{_short(name)}.smp-tmp")
+    beside = target if stays else directory
+    # Of the target: who writes to it by another link has the same lock.
+    hidden = os.path.join(beside, f".{_short(os.path.basename(target))}.smp-tmp")
     try:
         with _made(hidden, path):
             instead = os.path.join(hidden, name)
-            with _as_os_errors(), _naming(path, instead), raising_what_is_full(hidden):
+            with _naming(path, instead), _as_os_errors(), raising_what_is_full(hidden):
                 result = write(instead)
             written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
             for each in written:
@@ -304,14 +306,27 @@ def _made(hidden: str, path: str) -> Iterator[None]:
     """
     descriptor = _locked(hidden, path)
     try:
-        for each in list(os.scandir(hidden)):  # what a killed one has left
-            (shutil.rmtree if each.is_dir(follow_symlinks=False) else os.unlink)(each.path)
+        for each in os.listdir(hidden):
+            _remove_left(os.path.join(hidden, each))
         yield
     finally:
         try:
             shutil.rmtree(hidden, ignore_errors=True)
         finally:  # of an interrupt, too: or no other writer would ever have the lock
             os.close(descriptor)
+
+
+def _remove_left(path: str) -> None:
+    """Removes what a save has left that was killed, or could not remove it.
+
+    Raises:
+        OSError: it cannot be removed; names it.
+    """
+    try:
+        (shutil.rmtree if _is_directory(path) else os.unlink)(path)
+    except OSError as error:
+        text = f"{path} is left of an earlier save, and cannot be removed ({error.strerror})"
+        raise OSError(error.errno, text) from error
 
 
 def _locked(hidden: str, path: str) -> int:
@@ -404,7 +419,7 @@ def _move(written: str, place: str, stays: bool) -> None:
     directory, name = os.path.split(place)
     aside = os.path.join(directory, f".{_short(name)}.smp-tmp.old")
     if not stays and os.path.isdir(aside):  # of a writer that was killed
-        shutil.rmtree(aside) if os.path.lexists(place) else os.replace(aside, place)
+        _remove_left(aside) if os.path.lexists(place) else os.replace(aside, place)
     if not os.path.isdir(place):
         os.replace(written, place)
         return
@@ -492,7 +507,7 @@ def _exchange(one: str, other: str, aside: str) -> None:
         if not os.path.lexists(other):
             os.replace(aside, other)
         raise
-    shutil.rmtree(aside)
+    shutil.rmtree(aside, ignore_errors=True)  # the new one is there; the next save tries again
 
 
 def _stem(name: str) -> str:
@@ -533,6 +548,8 @@ def _naming(path: str, instead: str) -> Iterator[None]:
         error.args = tuple(
             each.replace(instead, path) if isinstance(each, str) else each for each in error.args
         )
+        if isinstance(error, OSError) and error.strerror is not None:
+            error.strerror = error.strerror.replace(instead, path)
         raise
 
 
