@@ -24,6 +24,8 @@ from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
 __all__ = ["around_checks"]
 
+_PB = "saved_model.pb"
+
 
 def _saved(name: str) -> Any:
     """Writes a directory like a SavedModel."""
@@ -31,7 +33,7 @@ def _saved(name: str) -> Any:
     def write(path: str) -> None:
         (Path(path) / "variables").mkdir(parents=True)
         (Path(path) / "saved_model.pb").write_text(name)
-        (Path(path) / "variables" / name).touch()
+        (Path(path) / "variables" / f"variables.{name}").touch()
 
     return write
 
@@ -44,9 +46,6 @@ def _files(folder: Path) -> set[str]:
     return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
 
 
-_PB = "saved_model.pb"
-
-
 def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: int) -> None:
     """A disk that is mounted at TEST_DISK, and one of a container's image."""
     disk = Path(os.environ["TEST_DISK"])
@@ -55,7 +54,7 @@ def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: in
     for number in ("1", "2"):
         write_whole(str(disk.parent), _saved(number))
         assert disk.is_mount()
-        of_model = {"saved_model.pb", f"variables/{number}"}
+        of_model = {"saved_model.pb", f"variables/variables.{number}"}
         assert _files(disk.parent) == {f"{disk.name}/below"} | of_model
     (disk / "below").unlink()
     with tempfile.TemporaryDirectory() as name:
@@ -69,7 +68,7 @@ def check_a_directory_that_cannot_be_renamed_is_written_into(rank: int, size: in
                 else:
                     with mock.patch.object(files, "_exchange", _other_device):
                         write_whole(str(place), _saved(number))
-                of_model = {"saved_model.pb", f"variables/{number}"}
+                of_model = {"saved_model.pb", f"variables/variables.{number}"}
                 assert _files(place) == {"train.py"} | of_model
                 assert (place / "saved_model.pb").read_text() == number
                 assert {each.name for each in place.iterdir()} == {
@@ -102,7 +101,7 @@ def check_what_is_of_others_stays(rank: int, size: int) -> None:
         of_others = {"file", "model/code/train.py"}
 
         def require(number: str) -> None:
-            of_model = {"model/saved_model.pb", f"model/variables/{number}"}
+            of_model = {"model/saved_model.pb", f"model/variables/variables.{number}"}
             assert _files(folder) == of_others | of_model
             assert (place / "saved_model.pb").read_text() == number
 
@@ -112,7 +111,7 @@ def check_what_is_of_others_stays(rank: int, size: int) -> None:
         text = raised(ValueError, write_whole, str(place), _with_a_wrong_ending)
         assert text == f"a wrong ending: {place}"  # and not where it is written
         text = raised(NotADirectoryError, write_whole, str(folder / "file"), _saved("3"))
-        assert "a file is there" in text
+        assert "is a file, and what is written is a directory" in text
         assert (folder / "file").read_text() == "mine"
         (place / "code" / "link").symlink_to("nowhere")
         os.rename(place, killed)  # as if killed before the new one had its name
@@ -123,6 +122,61 @@ def check_what_is_of_others_stays(rank: int, size: int) -> None:
         require("5")
         assert os.readlink(place / "code" / "link") == "nowhere"
         assert {each.name for each in folder.iterdir()} == {"file", "model"}
+
+
+def check_what_is_of_others_stays_in_folders_of_a_model(rank: int, size: int) -> None:
+    """Until 2026-11 what users had in `assets` or `variables` was removed.
+
+    And `keras_metadata.pb` stayed when a model of tf-keras was replaced by one without: loading
+    failed, as it named layers of the one before.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model"
+        (place / "assets" / "of us").mkdir(parents=True)
+        (place / "variables").mkdir()
+        mine = {"assets/of us/names.txt", "assets/labels.txt", "variables/notes.txt"}
+
+        def write(path: str) -> None:
+            _saved("2")(path)
+            (Path(path) / "assets").mkdir()
+            (Path(path) / "assets" / "words.txt").write_text("2")
+
+        for has_mine in (True, False):
+            for each in mine if has_mine else ():
+                (place / each).write_text("mine")
+            for written in (_saved("1"), write):
+                write_whole(str(place), written)
+                (place / "keras_metadata.pb").touch()
+            before = place.stat().st_ino
+            write_whole(str(place), write)
+            own = {"saved_model.pb", "variables/variables.2", "assets/words.txt"}
+            assert _files(place) == own | (mine if has_mine else set())
+            assert (place.stat().st_ino == before) == has_mine
+            assert all((place / each).read_text() == "mine" for each in mine if has_mine)
+            for kind, each in ((NotADirectoryError, "variables"), (IsADirectoryError, _PB)):
+                with _in_the_way(place / each):
+                    text = raised(kind, write_whole, str(place), write)
+                    assert f"{place / each} is a " in text
+                    assert "untouched" in text
+            shutil.rmtree(place)
+            assert os.listdir(name) == []
+
+
+@contextmanager
+def _in_the_way(place: Path) -> Iterator[None]:
+    """A file is where a directory was, or a directory where a file was."""
+    aside = place.with_name("aside")
+    os.rename(place, aside)
+    if aside.is_dir():
+        place.touch()
+    else:
+        place.mkdir()
+    yield
+    if aside.is_dir():
+        place.unlink()
+    else:
+        place.rmdir()
+    os.rename(aside, place)
 
 
 def check_a_directory_in_which_this_process_works_stays(rank: int, size: int) -> None:
@@ -145,7 +199,7 @@ def check_a_directory_in_which_this_process_works_stays(rank: int, size: int) ->
                 write_whole(path, _saved(str(number)))
                 assert os.path.samefile(".", inside), path
                 assert (place / "saved_model.pb").read_text() == str(number)
-                assert (place / "variables" / str(number)).exists()
+                assert (place / "variables" / f"variables.{number}").exists()
         finally:
             os.chdir(before)
         (inside / ".two.smp-tmp").mkdir()  # as if killed meanwhile
@@ -168,7 +222,7 @@ def check_what_is_of_others_stays_theirs(rank: int, size: int) -> None:
             before = place.stat()
             for number in ("1", "2"):
                 write_whole(str(place), _saved(number))
-                assert _files(place) == {"saved_model.pb", f"variables/{number}"}
+                assert _files(place) == {"saved_model.pb", f"variables/variables.{number}"}
                 after = place.stat()
                 for of in ("st_uid", "st_gid", "st_mode"):
                     assert getattr(after, of) == getattr(before, of), of
@@ -176,6 +230,21 @@ def check_what_is_of_others_stays_theirs(rank: int, size: int) -> None:
             assert (after.st_ino == before.st_ino) == bool(below)
             assert os.listdir(name) == ["model"]
             shutil.rmtree(place)
+
+
+def check_a_file_keeps_its_rights(rank: int, size: int) -> None:
+    """Until 2026-11 weights that only their owner might read could be read by all then."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model.weights.h5"
+        place.touch(0o600)
+        if os.geteuid() == 0:
+            os.chown(place, 12345, 12346)
+        before = place.stat()
+        write_whole(str(place), lambda path: Path(path).write_text("new"))
+        after = place.stat()
+        assert place.read_text() == "new"
+        for of in ("st_uid", "st_gid", "st_mode"):
+            assert getattr(after, of) == getattr(before, of), of
 
 
 @contextmanager
@@ -191,6 +260,39 @@ def _as_another_user() -> Iterator[None]:
         os.setresuid(0, 0, 0)
 
 
+def check_a_directory_without_rights_is_named(rank: int, size: int) -> None:
+    """Until 2026-11 an export to a model that is read-only spoilt the path for ever.
+
+    It left a hidden folder, read-only as well, which no later export could remove. Where there was
+    something of others, the old model was removed, or was said to be.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        with _as_another_user():
+            for has_others in (False, True):
+                place = Path(name) / f"model-{has_others}"
+                write_whole(str(place), _saved("1"))
+                (place / "train.py").touch() if has_others else None
+                of_others = {"train.py"} if has_others else set()
+                for below in ("", "variables"):
+                    os.chmod(place / below, 0o555)
+                    text = raised(PermissionError, write_whole, str(place), _saved("2"))
+                    assert f"{place / below} is not writable" in text
+                    assert "untouched" in text
+                    assert _files(place) == {_PB, "variables/variables.1"} | of_others
+                    os.chmod(place / below, 0o755)
+                assert not list(Path(name).glob(".*"))
+                write_whole(str(place), _saved("3"))
+                assert _files(place) == {_PB, "variables/variables.3"} | of_others
+            left = Path(name) / ".model-False.smp-tmp" / "model-False"
+            left.mkdir(parents=True)
+            (left / _PB).touch()
+            os.chmod(left, 0o555)
+            text = raised(PermissionError, write_whole, str(left.parent.parent / left.name), str)
+            assert f"{left} is left of an earlier save, and cannot be removed" in text
+            os.chmod(left, 0o755)
+
+
 def check_a_directory_of_another_user(rank: int, size: int) -> None:
     """In a folder such as /tmp it cannot be renamed. Until 2026-11 exports to it failed."""
     if os.geteuid() != 0:
@@ -203,7 +305,7 @@ def check_a_directory_of_another_user(rank: int, size: int) -> None:
         with _as_another_user():
             for number in ("1", "2"):
                 write_whole(str(place), _saved(number))
-                assert _files(Path(name)) == {f"model/{_PB}", f"model/variables/{number}"}
+                assert _files(Path(name)) == {f"model/{_PB}", f"model/variables/variables.{number}"}
         assert place.stat().st_uid == 0
 
 
@@ -218,9 +320,9 @@ def check_an_old_one_that_cannot_be_removed(rank: int, size: int) -> None:
                 mock.patch.object(os, "rmdir", side_effect=busy),
             ):
                 write_whole(str(place), _saved(number))
-            assert _files(place) == {_PB, f"variables/{number}"}
+            assert _files(place) == {_PB, f"variables/variables.{number}"}
         write_whole(str(place), _saved("3"))
-        assert _files(Path(name)) == {f"model/{_PB}", "model/variables/3"}
+        assert _files(Path(name)) == {f"model/{_PB}", "model/variables/variables.3"}
         assert os.listdir(name) == ["model"]
 
 
@@ -238,7 +340,7 @@ def check_writers_by_two_names_have_one_lock(rank: int, size: int) -> None:
             _saved("1")(path)
 
         write_whole(str(link), write)
-        assert _files(place) == {"train.py", _PB, "variables/1"}
+        assert _files(place) == {"train.py", _PB, "variables/variables.1"}
         assert os.readlink(link) == "model"
 
 
@@ -287,14 +389,14 @@ def check_folders_that_are_mounted(rank: int, size: int) -> None:
             for folder in (place, around):
                 write_whole(str(folder), _saved(number))
                 assert (folder / "saved_model.pb").read_text() == number
-                assert os.listdir(folder / "variables") == [number]
+                assert os.listdir(folder / "variables") == [f"variables.{number}"]
         with _bound(disk / "four", around / "variables" / "mounted"):
             text = raised(OSError, write_whole, str(around), _saved("3"))
             assert "mounted is a mounted disk" in text
             assert (around / "saved_model.pb").read_text() == "2"
-            assert (around / "variables" / "2").exists()
+            assert (around / "variables" / "variables.2").exists()
         shutil.rmtree(disk / "four")
-        assert _files(disk / "one") == {"mine", "saved_model.pb", "variables/2"}
+        assert _files(disk / "one") == {"mine", "saved_model.pb", "variables/variables.2"}
         assert _files(disk / "two") == _files(disk / "three") == {"mine"}
         assert _files(logs) == _files(code) == {"mine"}
         names = {"model", "around it", "one", "two", "three"}
@@ -382,7 +484,7 @@ def _fails_at(number: int, error: BaseException, place: Path) -> bool:
     what = (place.name, number, text)
     if (place / "saved_model.pb").exists():
         now = (place / "saved_model.pb").read_text()
-        assert os.listdir(place / "variables") == [now], what
+        assert os.listdir(place / "variables") == [f"variables.{now}"], what
         assert now == "1" if "untouched" in text else True, what
     else:
         assert of_others, what
@@ -392,7 +494,7 @@ def _fails_at(number: int, error: BaseException, place: Path) -> bool:
         assert os.strerror(errno.ENOSPC) in text, what
         assert "[(" not in text, what
     write_whole(str(place), _saved("3"))
-    assert _files(place) == of_others | {"saved_model.pb", "variables/3"}, what
+    assert _files(place) == of_others | {"saved_model.pb", "variables/variables.3"}, what
     assert not list(place.glob(".*")), what
     assert not list(place.parent.glob(".*")), what
     return failing.has_failed

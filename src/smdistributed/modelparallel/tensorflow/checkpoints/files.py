@@ -17,13 +17,14 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import fnmatch
 import glob
 import hashlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -55,6 +56,8 @@ __all__ = [
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _IDENTITY = "rank0"
 _WHOLE = "saved_model.pb"  # what TensorFlow looks for
+# What else of a SavedModel goes if the new one has none; what is in `assets` may be anybody's.
+_OF_SAVED_MODEL = ("keras_metadata.pb", "variables/variables.*")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_BYTES = 200  # of a name; file systems end at 255
 # What a file system says of a directory that cannot be renamed: a disk that is mounted, one of a
@@ -148,7 +151,8 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     """Lets something write a file or a directory, which takes the place of what is at the path.
 
     A link keeps pointing at what it points at, which is replaced. Of a directory that is there
-    entries of the same names are replaced; others, which may be anybody's, stay.
+    files of the same names are replaced, and those of a SavedModel that the new one lacks go;
+    others, which may be anybody's, stay. Owner and rights stay, as far as this process may.
 
     Args:
         path: where it is to be. Its directory must be there.
@@ -407,26 +411,24 @@ def _move(written: str, place: str, stays: bool) -> None:
         stays: what is there is a directory, and keeps its place.
 
     Raises:
-        NotADirectoryError: it is a directory, and a file is there.
-        OSError: of `_move_entries`.
+        OSError: of `_require_replaceable` and `_move_entries`.
     """
-    if not os.path.isdir(written):
-        os.replace(written, place)
-        return
-    if os.path.exists(place) and not os.path.isdir(place):
-        text = "a file is there, and what is written is a directory"
-        raise NotADirectoryError(errno.ENOTDIR, text)
     directory, name = os.path.split(place)
     aside = os.path.join(directory, f".{_short(name)}.smp-tmp.old")
-    if not stays and os.path.isdir(aside):  # of a writer that was killed
+    if os.path.isdir(written) and not stays and os.path.isdir(aside):  # of a killed writer
         _remove_left(aside) if os.path.lexists(place) else os.replace(aside, place)
-    if not os.path.isdir(place):
+    own = {"", *_below(written)}
+    _require_replaceable(written, place, own)
+    if not os.path.isdir(written) or not os.path.isdir(place):
+        if os.path.isfile(place):
+            _give_to_the_owner_of(place, written)
         os.replace(written, place)
         return
-    own = os.listdir(written)
     # Who was killed while it kept its place has left a hidden one in it.
     hidden = os.path.basename(os.path.dirname(written))
-    if not stays and set(os.listdir(place)) <= {*own, hidden}:
+    going = [glob.escape(hidden), os.path.join(glob.escape(hidden), "*"), *_stale(written)]
+    of_others = (each for each in _below(place) if each not in own and not _matches(each, going))
+    if not stays and not any(of_others):
         try:
             _give_to_the_owner_of(place, written)
             _exchange(written, place, aside)
@@ -434,10 +436,51 @@ def _move(written: str, place: str, stays: bool) -> None:
         except OSError as error:
             if error.errno not in _CANNOT_RENAME:
                 raise
-    _move_entries(written, place, own)
+    _move_entries(written, place)
 
 
-def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
+def _below(directory: str) -> Iterator[str]:
+    """The relative paths of all that a directory holds."""
+    for folder, folders, names in os.walk(directory):
+        for each in (*folders, *names):
+            yield os.path.relpath(os.path.join(folder, each), directory)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, each) for each in patterns)
+
+
+def _stale(written: str) -> Sequence[str]:
+    """Patterns of what goes where this is written."""
+    return _OF_SAVED_MODEL if os.path.exists(os.path.join(written, _WHOLE)) else ()
+
+
+def _require_replaceable(written: str, place: str, own: Iterable[str]) -> None:
+    """Fails if what is there cannot take what is written, before anything has changed.
+
+    Args:
+        own: relative paths of what is written.
+
+    Raises:
+        NotADirectoryError, IsADirectoryError: a file is where a directory is written, or the other
+            way round.
+        PermissionError: this process may not write to a directory that is there.
+    """
+    for each in own:
+        new, old = (os.path.normpath(os.path.join(of, each)) for of in (written, place))
+        if os.path.islink(old) or not os.path.exists(old):
+            continue
+        if os.path.isdir(new) and not os.path.isdir(old):
+            text = f"{old} is a file, and what is written is a directory"
+            raise NotADirectoryError(errno.ENOTDIR, text)
+        if os.path.isdir(old) and not os.path.isdir(new):
+            text = f"{old} is a directory, and what is written is a file"
+            raise IsADirectoryError(errno.EISDIR, text)
+        if os.path.isdir(old) and not os.access(old, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, f"{old} is not writable")
+
+
+def _move_entries(written: str, place: str) -> None:
     """Replaces what a directory holds under these names; whoever is killed leaves no whole model.
 
     Files on top go first and come last: a SavedModel without its `saved_model.pb` is none.
@@ -445,6 +488,7 @@ def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
     Raises:
         OSError: one of them cannot be replaced; the text says whether any was.
     """
+    names = os.listdir(written)
     for each in names:
         standing = _what_stands_in(os.path.join(place, each))
         if standing is not None:
@@ -455,22 +499,35 @@ def _move_entries(written: str, place: str, names: Sequence[str]) -> None:
         " renamed itself, so what it held of the same names is partly gone. Mend that and save"
         " again"
     )
+    going = [os.path.join(place, each) for each in sorted(names, key=lambda each: each != _WHOLE)]
+    for pattern in _stale(written):
+        going += glob.glob(os.path.join(glob.escape(place), pattern))
     try:
-        for each in sorted(names, key=lambda each: each != _WHOLE):
-            if not _is_directory(os.path.join(place, each)):
+        for each in going:
+            if not _is_directory(each):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(place, each))
+                    os.unlink(each)
         synchronise_directory(place)
         for each in sorted(names, key=lambda each: _comes_late(os.path.join(written, each))):
-            if _is_directory(os.path.join(place, each)):
-                shutil.rmtree(os.path.join(place, each))
-            os.replace(os.path.join(written, each), os.path.join(place, each))
+            _put(os.path.join(written, each), os.path.join(place, each))
             synchronise_directory(place)
     except OSError as error:
         raise _Unfinished(error.errno, text % (error.strerror or error)) from error
     except BaseException as error:
         error.add_note(text % type(error).__name__)
         raise
+
+
+def _put(one: str, other: str) -> None:
+    """A file takes a place; of a directory, what it holds does, and what else is there stays."""
+    if not os.path.isdir(one) or not _is_directory(other):
+        if os.path.isdir(one) and os.path.islink(other):
+            os.unlink(other)
+        os.replace(one, other)
+        return
+    for each in os.listdir(one):
+        _put(os.path.join(one, each), os.path.join(other, each))
+    synchronise_directory(other)
 
 
 def _is_directory(path: str) -> bool:
@@ -482,7 +539,7 @@ def _comes_late(path: str) -> tuple[bool, bool]:
 
 
 def _give_to_the_owner_of(one: str, other: str) -> None:
-    """A directory gets the owner and the rights of another one, as far as this process may."""
+    """Gives a file or directory the owner and rights of another, as far as this process may."""
     status = os.stat(one)
     with contextlib.suppress(OSError):
         os.chown(other, status.st_uid, status.st_gid)
