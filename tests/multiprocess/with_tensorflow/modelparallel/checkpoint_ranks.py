@@ -197,6 +197,11 @@ def check_old_ones_go_and_numbers_may_return(rank: int, size: int) -> None:
         assert every_other.checkpoints == [paths[2], paths[1]]
         assert every_other.save() is not None
         assert every_other.save() is None
+        # Until 2026-11 its file `checkpoint` led elsewhere: a run that began again found none.
+        relative = os.path.relpath(folder / "relative")
+        path = smp.CheckpointManager(kept.checkpoint, relative).save()
+        assert tf.train.latest_checkpoint(relative) == path
+        assert smp.CheckpointManager(kept.checkpoint, relative).restore() == path
         plain = tf.train.CheckpointManager(kept.checkpoint, str(folder), max_to_keep=None)
         before = kept.values()
         latest = plain.save()

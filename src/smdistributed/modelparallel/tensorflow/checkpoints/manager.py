@@ -293,7 +293,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc] # no 
             return
         relative = [os.path.relpath(each, self.directory) for each in timestamps]
         told = generate_checkpoint_state_proto(
-            self.directory,
+            # TensorFlow takes paths for those of the working directory where this one is relative.
+            os.path.abspath(self.directory),
             relative[-1],
             all_model_checkpoint_paths=relative,
             all_model_checkpoint_timestamps=list(timestamps.values()),
