@@ -247,6 +247,31 @@ def check_a_file_keeps_its_rights(rank: int, size: int) -> None:
             assert getattr(after, of) == getattr(before, of), of
 
 
+def check_shards_are_not_mixed(rank: int, size: int) -> None:
+    """As of Keras' `max_shard_size`. Until 2026-11 those of two models were loaded as one."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "model.weights.json"
+        names = ["model_0.weights.h5", "model_1.weights.h5", place.name]
+
+        def shards(number: str) -> Callable[[str], None]:
+            def write(path: str) -> None:
+                for each in names:
+                    Path(path).with_name(each).write_text(number)
+
+            return write
+
+        for error in (OSError(errno.EIO, os.strerror(errno.EIO)), KeyboardInterrupt("planted")):
+            write_whole(str(place), shards("1"))
+            replace = mock.Mock(wraps=os.replace, side_effect=[mock.DEFAULT, error])
+            with mock.patch.object(os, "replace", replace):
+                text = raised(type(error), write_whole, str(place), shards("2"))
+            assert "untouched" not in text
+            assert not place.exists()
+            write_whole(str(place), shards("3"))
+            assert sorted(os.listdir(name)) == sorted(names)
+            assert {(Path(name) / each).read_text() for each in names} == {"3"}
+
+
 @contextmanager
 def _as_another_user() -> Iterator[None]:
     """While it is open, this process is not root's."""

@@ -157,7 +157,7 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
     Args:
         path: where it is to be. Its directory must be there.
         write: takes another path, whose last component is the same. What it writes beside that
-            (shards, say) is moved, too, and before.
+            (shards, say) is moved, too, and before; whoever is killed meanwhile leaves none.
 
     Returns:
         What `write` returns.
@@ -181,9 +181,16 @@ def write_whole(path: str, write: Callable[[str], Any]) -> Any:
             written = sorted(os.listdir(hidden), key=lambda each: (each == name, each))
             for each in written:
                 _synchronise_all(os.path.join(hidden, each))
-            for each in written:
-                place = target if each == name else os.path.join(directory, each)
-                _move(os.path.join(hidden, each), place, stays)
+            with contextlib.ExitStack() as stack:
+                if len(written) > 1 and os.path.isfile(target):
+                    # It says which others there are: without it, no mixture of them loads.
+                    stack.enter_context(_telling_what_is_gone(path, "there", ""))
+                    _give_to_the_owner_of(target, os.path.join(hidden, name))
+                    os.unlink(target)
+                    synchronise_directory(directory)
+                for each in written:
+                    place = target if each == name else os.path.join(directory, each)
+                    _move(os.path.join(hidden, each), place, stays)
             synchronise_directory(directory)
     except (BlockingIOError, _Unfinished):
         raise
@@ -494,15 +501,10 @@ def _move_entries(written: str, place: str) -> None:
         if standing is not None:
             text = f"{standing} is a mounted disk, or where this process works"
             raise OSError(errno.EBUSY, text)
-    text = (
-        f"{place} could not be replaced: %s; expected to be able to rename files in it. It is not"
-        " renamed itself, so what it held of the same names is partly gone. Mend that and save"
-        " again"
-    )
     going = [os.path.join(place, each) for each in sorted(names, key=lambda each: each != _WHOLE)]
     for pattern in _stale(written):
         going += glob.glob(os.path.join(glob.escape(place), pattern))
-    try:
+    with _telling_what_is_gone(place, "in it", " It is not renamed itself."):
         for each in going:
             if not _is_directory(each):
                 with contextlib.suppress(FileNotFoundError):
@@ -511,6 +513,17 @@ def _move_entries(written: str, place: str) -> None:
         for each in sorted(names, key=lambda each: _comes_late(os.path.join(written, each))):
             _put(os.path.join(written, each), os.path.join(place, each))
             synchronise_directory(place)
+
+
+@contextlib.contextmanager
+def _telling_what_is_gone(place: str, where: str, why: str) -> Iterator[None]:
+    """While it is open, files are replaced one after another: what fails says so."""
+    text = (
+        f"{place} could not be replaced: %s; expected to be able to rename files {where}.{why} What"
+        " was there of the same names is partly gone. Mend that and save again"
+    )
+    try:
+        yield
     except OSError as error:
         raise _Unfinished(error.errno, text % (error.strerror or error)) from error
     except BaseException as error:
