@@ -162,6 +162,7 @@ class Driver:
             ValueError: the pieces are not those of the program.
         """
         does = f"runs step {program.name}"
+        self.require_outside(does)
         with self._lock, stop_recording():
             return self._do_together(
                 does, self._take_of_step, lambda: self._run(program, pieces, mark, uses)
@@ -391,7 +392,9 @@ class Driver:
             SMDDPPeerLost, SMDDPTimeoutError: another rank is gone, or does not come.
             KeyboardInterrupt: perhaps when all agree, and the others go on to what comes next: they
                 hear of it where this is called in `telling`.
+            RuntimeError: as of `require_outside`.
         """
+        self.require_outside(does)
         with self._lock:
             values: dict[int, Any] = {self._rank: value}
 
@@ -444,6 +447,8 @@ class Driver:
 
         The error is the caller's to raise. It does not wait, and raises nothing.
         """
+        if self._is_in_a_segment():
+            return  # which fails with it, or goes on
         with self._lock:
             self._refuse(error)
 
@@ -457,6 +462,25 @@ class Driver:
     def text_for_others(self, error: BaseException) -> str:
         """Which rank raises an error, and where; its class and text."""
         return f"{self._line()}: {text_of(error)}"
+
+    def require_outside(self, does: str) -> None:
+        """Fails in an operation of a segment, which would wait for the step that it is in.
+
+        Raises:
+            RuntimeError: this is called there.
+        """
+        if self._is_in_a_segment():
+            raise RuntimeError(
+                f"{self._members[self._rank]} {does} in a Python function that TensorFlow calls"
+                " while a step runs (tf.py_function, say); expected it before or after that step,"
+                " for whose end it would wait. Return tensors from the step, and call it then."
+            )
+
+    def _is_in_a_segment(self) -> bool:
+        """Of what threads of the script's begin meanwhile this knows nothing: it may wait."""
+        thread = threading.current_thread()
+        is_of_tensorflow = isinstance(thread, threading._DummyThread)
+        return self._now.turn is not None and (is_of_tensorflow or self._mail.is_of(thread))
 
     def interrupt(self, reason: str) -> bool:
         """Ends what is under way here with KeyboardInterrupt; on the main thread Python does.

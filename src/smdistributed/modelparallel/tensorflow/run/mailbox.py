@@ -121,6 +121,10 @@ class Mailbox:
         self._receive = _nothing
         self._thread = threading.main_thread()
 
+    def is_of(self, thread: threading.Thread) -> bool:
+        """Whether this thread does what is under way."""
+        return self._thread is thread
+
     def next_message(self, timeout_s: float) -> Incoming | None:
         """As of the channel; it is kept until it has been dealt with."""
         # In one call, between whose parts Python handles no signal: Ctrl-C loses no message.

@@ -159,6 +159,7 @@ class Pipeline:
             Exception: as of `Driver.run`.
         """
         (tensors,) = pieces
+        self.driver.require_outside(f"runs step {whole.name}")
         with self._one_call, self.telling_of_step():
             rows = self._run(whole, tensors)
         if self._watch is not None:
