@@ -36,7 +36,7 @@ from smdistributed.modelparallel.tensorflow.checkpoints.matching import (
     variables_of_optimizer,
 )
 from smdistributed.modelparallel.tensorflow.checkpoints.optimizers import build
-from smdistributed.modelparallel.tensorflow.checkpoints.saving import merge_surveys
+from smdistributed.modelparallel.tensorflow.checkpoints.saving import merge_surveys, require_alike
 from smdistributed.modelparallel.tensorflow.checkpoints.together import (
     CheckpointError,
     known_to_all,
@@ -138,6 +138,7 @@ class _Restoring:
 
     def run(self) -> None:
         surveys = allgather_in(GroupKind.MP, together(self._contents.survey))
+        together(lambda: require_alike(surveys))
         found: _Found = self._from_source(lambda: self._compare(merge_surveys(surveys)))
         together(lambda: self._begin(found.begun))
         targets: list[Entry | None] = together(lambda: self._targets(found.rows))

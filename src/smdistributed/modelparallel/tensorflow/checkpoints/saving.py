@@ -42,6 +42,7 @@ __all__ = [
     "gather",
     "merge_surveys",
     "requests_for",
+    "require_alike",
     "require_values",
     "surveys_of",
 ]
@@ -139,6 +140,19 @@ def surveys_of(contents: Contents, call: str) -> list[Survey]:
         return contents.survey()
 
     surveys: list[Survey] = allgather_in(GroupKind.MP, together(look))
+    together(lambda: require_alike(surveys))  # other pipelines may be alike, and would go on
+    return surveys
+
+
+def require_alike(surveys: Sequence[Survey]) -> None:
+    """Fails if the ranks of this pipeline have different optimizers.
+
+    Args:
+        surveys: by rank.
+
+    Raises:
+        CheckpointError: they have.
+    """
     for rank, theirs in zip(state.job.members(GroupKind.MP), surveys, strict=True):
         if theirs.keys() != surveys[0].keys():
             raise CheckpointError(
@@ -146,7 +160,6 @@ def surveys_of(contents: Contents, call: str) -> list[Survey]:
                 f" that of rank {state.job.members(GroupKind.MP)[0]} has {sorted(surveys[0])};"
                 " expected the same on all ranks. Make tf.train.Checkpoint alike everywhere."
             )
-    return surveys
 
 
 def requests_for(

@@ -1,8 +1,8 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Python functions in the graph of a step call what all ranks do together.
+"""One rank does elsewhere, or with something else, what all ranks do together.
 
-Used by `test_nested.py`.
+Used by `test_together.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tensorflow as tf
 from machine_speed import soon_s
 
 import smdistributed.modelparallel.tensorflow as smp
+from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
 from tests.multiprocess.with_tensorflow.modelparallel.kept import shared_folder, training
 from tests.multiprocess.with_tensorflow.modelparallel.plain_process import X
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
@@ -54,3 +55,22 @@ def check_what_would_wait_for_the_step_that_it_is_in(rank: int, size: int) -> No
                 assert f"rank {size - 1} (" in text, text
                 assert "expected it before or after that step" in text, text
                 kept.predict(X)
+
+
+def check_other_optimizers_in_one_pipeline_end_it_in_all(rank: int, size: int) -> None:
+    """Until 2026-11 other pipelines went on, and took what the next call brought for theirs."""
+    folder = shared_folder("other-optimizers")
+    with training(folder, 2) as kept:
+        kept.steps(1)
+        kept.manager.save()
+        objects = {"model": kept.model, "counter": kept.counter}
+        if rank == 0:  # which writes
+            objects["optimizer"] = kept.optimizer
+        manager = smp.CheckpointManager(tf.train.Checkpoint(**objects), folder)
+        for call in (manager.save, manager.restore):
+            text = raised(CheckpointError, call)
+            assert "rank 1 has the optimizers []" in text, text
+            assert "rank 0 has ['optimizer']" in text, text
+        kept.manager.save()
+        assert kept.manager.restore() == str(folder / "ckpt-2")
+        kept.steps(1)
