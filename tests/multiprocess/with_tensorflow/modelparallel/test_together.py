@@ -11,8 +11,8 @@ import pytest
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 CHECKS = Checks(Path(__file__).with_name("together_ranks.py"))
-NESTED = "check_what_would_wait_for_the_step_that_it_is_in"
-OF_PIPELINES = [name for name in CHECKS.names if name != NESTED]
+OF_PIPELINES = ["check_other_optimizers_in_one_pipeline_end_it_in_all"]
+OF_ONE = [name for name in CHECKS.names if name not in OF_PIPELINES]
 
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
@@ -21,8 +21,14 @@ def _env(folder: Path) -> dict[str, str]:
     return {"TEST_FOLDER": str(folder), "TF_USE_LEGACY_KERAS": "0"}
 
 
-def test_within_a_step(tmp_path: Path) -> None:
-    CHECKS.require(NESTED, 2, [NESTED], **_env(tmp_path))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_of_one_pipeline(name: str, folder: Path) -> None:
+    CHECKS.require(name, 2, OF_ONE, **_env(folder))
 
 
 @pytest.mark.slow

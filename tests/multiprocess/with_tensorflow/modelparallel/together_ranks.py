@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import tensorflow as tf
 from machine_speed import soon_s
 
 import smdistributed.modelparallel.tensorflow as smp
 from smdistributed.modelparallel.tensorflow.checkpoints.together import CheckpointError
+from smdistributed.modelparallel.tensorflow.run.driver import Driver
 from tests.multiprocess.with_tensorflow.modelparallel.kept import shared_folder, training
 from tests.multiprocess.with_tensorflow.modelparallel.plain_process import X
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
@@ -55,6 +58,27 @@ def check_what_would_wait_for_the_step_that_it_is_in(rank: int, size: int) -> No
                 assert f"rank {size - 1} (" in text, text
                 assert "expected it before or after that step" in text, text
                 kept.predict(X)
+
+
+def check_an_interrupt_when_all_have_ended_a_method_is_one_rank_s(rank: int, size: int) -> None:
+    """Until 2026-11 the next step of the others failed, and they were one step behind."""
+    agree = Driver.agree
+
+    def interrupted(self: Driver, does: str, value: Any) -> Any:
+        found = agree(self, does, value)
+        if does == "ends predict()":
+            raise KeyboardInterrupt("planted")
+        return found
+
+    with training(shared_folder("ended"), size) as kept:
+        kept.steps(1)
+        expected = kept.model.predict(X, verbose=0)
+        if rank == 0:
+            np.testing.assert_array_equal(kept.model.predict(X, verbose=0), expected)
+        else:
+            with mock.patch.object(Driver, "agree", interrupted):
+                assert raised(KeyboardInterrupt, kept.model.predict, X, verbose=0) == "planted"
+        np.testing.assert_array_equal(kept.model.predict(X, verbose=0), expected)
 
 
 def check_other_optimizers_in_one_pipeline_end_it_in_all(rank: int, size: int) -> None:

@@ -166,14 +166,18 @@ class Pipeline:
             self._watch.step_ended()
         return [[tensor for row in rows for tensor in row]]
 
-    def telling(self) -> Telling:
-        """While it is open, what is raised here is told: to the pipeline, and to other replicas."""
-        return self.driver.telling(functools.partial(tell_replicas, self.job))
+    def telling(self, until: Callable[[], int] = lambda: 0) -> Telling:
+        """While it is open, what is raised here is told: to the pipeline, and to other replicas.
+
+        Args:
+            until: when this count has grown, the pipeline is not told; see `Driver.telling`.
+        """
+        return self.driver.telling(functools.partial(tell_replicas, self.job), until)
 
     def telling_of_step(self) -> Telling:
         """As `telling`, around one step: when it has ended the pipeline is not told any more."""
         driver = self.driver
-        return driver.telling(functools.partial(tell_replicas, self.job), lambda: driver.steps)
+        return self.telling(lambda: driver.steps)
 
     def refuse(self, error: BaseException) -> None:
         """This rank cannot do what comes next: see `Driver.refuse`."""
