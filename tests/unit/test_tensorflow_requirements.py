@@ -17,6 +17,7 @@ TABLE = ROOM / "remedies/requirements.py"
 
 # Attributes of objects of TensorFlow and Keras: what they are.
 ATTRIBUTES = {
+    "_DummyThread": "of Python: a thread that it has not started",
     "_add_control_dependencies": "of a FuncGraph: branches and loops run what has effects",
     "_attached_dependencies": "a tf.train.Checkpoint's, on which nothing else may depend",
     "_built": "an optimizer's, and a random generator's, of tf-keras",
