@@ -118,6 +118,41 @@ def check_what_has_no_name(rank: int, size: int) -> None:
         np.testing.assert_allclose(smp.step(_Called())(X).reduce_sum(), X.sum(), rtol=1e-5)
 
 
+def check_arguments_of_a_tf_function(rank: int, size: int) -> None:
+    """Until 2026-11 the plain function ran, in one piece, as TensorFlow unwraps its arguments."""
+    with a_job(partitions=size, microbatches=2):
+        model = Model((0, dense("a")), (size - 1, dense("b")))
+        one, two = Trainer(model, 1.0), Trainer(model, 3.0)
+        rows = smp.step(lambda x: (tf.shape(x)[0], _total(model, x)))
+        other = smp.step(lambda x: (2 * tf.shape(x)[0], _total(model, x)))
+        traced = []
+
+        @tf.function
+        def call(x: Any, step: Any) -> Any:
+            traced.append(step)
+            return [each.stack() for each in step(x)]
+
+        @tf.function
+        def call_default(x: Any, step: Any = rows) -> Any:
+            return [each.stack() for each in step(x)]
+
+        for _ in range(2):
+            for step, times in ((rows, 1), (other, 2)):
+                assert call(X, step)[0].numpy().tolist() == [times * len(X) // 2] * 2
+            assert call_default(X)[0].numpy().tolist() == [len(X) // 2] * 2
+            assert call_default(X, other)[0].numpy().tolist() == [len(X)] * 2
+        assert [each is rows for each in traced] == [True, False]
+        total = tf.function(lambda x, step: step(x).reduce_sum())
+        once = float(total(X, one.method))
+        np.testing.assert_allclose(once, one.method(X).reduce_sum(), rtol=1e-5)
+        np.testing.assert_allclose(total(X, two.method), 3.0 * once, rtol=1e-5)
+        gone = weakref.ref(other)
+        del other, step
+        traced.clear()
+        gc.collect()
+        assert gone() is None
+
+
 def check_a_trace_goes_when_its_step_is_made(rank: int, size: int) -> None:
     with a_job(partitions=size):
         model = Model((0, dense("a")), (size - 1, dense("b")))

@@ -25,6 +25,7 @@ from smdistributed.dataparallel.tensorflow.xla import require_no_xla
 from smdistributed.modelparallel.tensorflow.containers.arguments import ArgumentSplitter, BoundCall
 from smdistributed.modelparallel.tensorflow.graph.tracing import converting, current_trace
 from smdistributed.modelparallel.tensorflow.job.strategies import refuse_strategy
+from smdistributed.modelparallel.tensorflow.step.as_argument import ItselfType
 from smdistributed.modelparallel.tensorflow.step.pipeline import Pipeline, current_pipeline
 from smdistributed.modelparallel.tensorflow.step.preparing import Prepared, prepare
 from smdistributed.modelparallel.tensorflow.step.tapes import refuse_tape_around, without_gradients
@@ -115,6 +116,10 @@ class StepFunction:
         if found is None or found[0]() is not instance:
             found = self._methods[id(instance)] = self._method_of(instance)
         return found[1]
+
+    def __tf_tracing_type__(self, context: Any) -> ItselfType:
+        """What it is for a `tf.function` that has it as an argument."""
+        return ItselfType(self)
 
     @functools.cached_property
     def _first_parameter(self) -> str:
