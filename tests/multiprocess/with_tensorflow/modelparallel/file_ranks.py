@@ -18,7 +18,7 @@ from unittest import mock
 import tensorflow as tf
 
 from smdistributed.modelparallel.tensorflow.checkpoints import files
-from smdistributed.modelparallel.tensorflow.checkpoints.files import write_whole
+from smdistributed.modelparallel.tensorflow.checkpoints.files import write_checkpoint, write_whole
 from tests.multiprocess.with_tensorflow.tf_ranks import no_job as around_checks
 from tests.multiprocess.with_tensorflow.tf_ranks import raised
 
@@ -245,6 +245,20 @@ def check_a_file_keeps_its_rights(rank: int, size: int) -> None:
         assert place.read_text() == "new"
         for of in ("st_uid", "st_gid", "st_mode"):
             assert getattr(after, of) == getattr(before, of), of
+
+
+def check_half_a_checkpoint_is_not_said_to_be_untouched(rank: int, size: int) -> None:
+    """Data and index are two files. Until 2026-11 the text said that the old one was there."""
+    with tempfile.TemporaryDirectory() as name:
+        prefix = str(Path(name) / "ckpt-1")
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        for number, text in ((1.0, "untouched"), (2.0, "partly gone")):
+            replace = mock.Mock(wraps=os.replace, side_effect=[mock.DEFAULT, error])
+            with mock.patch.object(os, "replace", replace):
+                assert text in raised(OSError, write_checkpoint, prefix, {"x": {"": tf.zeros(3)}})
+            write_checkpoint(prefix, {"x": {"": tf.constant(number)}})
+            assert tf.train.load_checkpoint(prefix).get_tensor("x") == number
+        assert len(os.listdir(name)) == 2
 
 
 def check_shards_are_not_mixed(rank: int, size: int) -> None:

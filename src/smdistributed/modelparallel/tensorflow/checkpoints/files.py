@@ -137,11 +137,14 @@ def write_checkpoint(prefix: str, tensors: Mapping[str, Mapping[str, Any]]) -> N
             files = sorted(os.listdir(hidden))  # the data first
             for each in files:
                 _synchronise(os.path.join(hidden, each))
-            for each in files:
-                ending = each.removeprefix(os.path.basename(written))
-                os.replace(os.path.join(hidden, each), prefix + ending)
+            with contextlib.ExitStack() as stack:
+                if os.path.exists(f"{prefix}.index"):
+                    stack.enter_context(_telling_what_is_gone(prefix, "there", ""))
+                for each in files:
+                    ending = each.removeprefix(os.path.basename(written))
+                    os.replace(os.path.join(hidden, each), prefix + ending)
             synchronise_directory(directory)
-    except BlockingIOError:
+    except (BlockingIOError, _Unfinished):
         raise
     except OSError as error:
         raise could_not_write(prefix, prefix, error) from error
