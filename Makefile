@@ -91,6 +91,9 @@ env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)
 	@if [[ "$(MAKECMDGOALS)" == env ]]; then \
 		echo "Ready: $(VENV) (activate it with 'source $(BIN)/activate')."; fi
 
+.PHONY: env-clusters
+env-clusters: env $(STAMPS)/clusters  ## the same with Slurm, Ray, an S3 server and more, for tests of jobs on clusters (root)
+
 .PHONY: build
 build: $(STAMPS)/package  ## compile the engine and install the package into .venv, editable
 
@@ -285,6 +288,13 @@ $(STAMPS)/trainers: $(STAMPS)/base $(STAMPS)/dev
 		$(call requirements,p["dependency-groups"]["trainers"])
 	@touch $@
 
+# Engines that jobs run on, and servers that stand in for others: their tests are skipped without.
+$(STAMPS)/clusters: $(STAMPS)/base $(STAMPS)/dev tools/install_clusters.sh
+	@tools/install_clusters.sh
+	@echo "Installing Ray, and what the tests of clusters need"
+	@$(PIP_INSTALL) $(call requirements,p["dependency-groups"]["clusters"])
+	@touch $@
+
 # What DeepSpeed does by itself when it first runs on CPUs: it compiles a helper, which takes a minute
 # and is better spent here than within the deadline of a test.
 .PHONY: deepspeed-helper
@@ -312,14 +322,13 @@ $(STAMPS)/tensorflow: $(STAMPS)/base
 	@touch $@
 
 # The SageMaker SDK, which tests read and never import, and botocore, whose model of the service checks
-# requests. In a folder of their own: nothing in .venv may find them, since the package must not need them,
-# and botocore wants an older dateutil than the pins have. Without what the SDK needs: 180 MB.
+# requests. In a folder of their own: nothing in .venv may find them, since the package must not need them.
+# Without what the SDK needs: 180 MB.
 SDK := $(VENV)/sdk
 $(STAMPS)/sdk: $(STAMPS)/base
 	@echo "Fetching the SageMaker SDK, for its signatures, and botocore, for the service's model"
 	@rm -rf $(SDK)
-	@$(PIP_INSTALL) --no-deps --target $(SDK) sagemaker botocore jmespath urllib3 six
-	@$(PIP) install --no-compile --no-deps --target $(SDK) python-dateutil==2.9.0.post0
+	@$(PIP_INSTALL) --no-deps --target $(SDK) sagemaker botocore jmespath urllib3 six python-dateutil
 	@touch $@
 
 # Apart from the other tools: it is large, and not part of every day.
