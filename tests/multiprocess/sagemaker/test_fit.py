@@ -579,7 +579,7 @@ def test_a_signal_in_the_first_moments_stops_the_job(
     fitted.fit(wait=False)
     time.sleep(after_s)
     (pid,) = [
-        pid for pid, line in processes_of(str(path_of(fitted))).items() if "local_job" in line
+        pid for pid, line in processes_of(str(path_of(fitted))).items() if "backends.runner" in line
     ]
     os.kill(pid, signal.SIGTERM)
     fitted.latest_training_job.wait(logs=False)
@@ -606,7 +606,7 @@ def test_a_job_whose_process_is_killed_is_ended_by_its_agents(
     fitted = estimator(source, session, SLEEPS, hosts=2)
     fitted.fit(wait=False)
     wait_for_line(fitted, "pid")
-    (pid,) = processes_of(f"local_job {path_of(fitted)}")
+    (pid,) = processes_of(f"backends.runner {path_of(fitted)}")
     os.kill(pid, signal.SIGKILL)
     described = ended(fitted, "Failed", "Failed")
     assert "InternalServerError: the process of the job" in described["FailureReason"]

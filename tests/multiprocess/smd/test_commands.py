@@ -131,7 +131,7 @@ def test_a_job_whose_process_was_killed_goes_on_as_a_new_one(
     until = time.monotonic() + 20
     while not (job / "hosts" / "algo-1" / "log").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    (pid,) = processes_of(f"local_job {job}")
+    (pid,) = processes_of(f"backends.runner {job}")
     assert "expected one that has ended" in smd("run", "--resume", "first", status=2).stderr
     os.kill(pid, signal.SIGKILL)
     while "InternalServerError" not in smd("describe", "first").stdout:

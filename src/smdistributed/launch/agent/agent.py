@@ -202,7 +202,7 @@ class Agent:
         base = with_horovod({**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"})
         attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
         base["SMDDP_RUN_ID"] = self._job.name + attempt
-        gpus = _share_of(base, plan.index, plan.num_hosts)
+        gpus = _share_of(base, plan.machine_index, plan.machine_hosts)
         if gpus is not None:
             base["CUDA_VISIBLE_DEVICES"] = gpus
         num_gpus = visible_accelerators(base)
@@ -223,7 +223,9 @@ class Agent:
             folders.append(str(Path(contract.__file__).parent / "toolkit"))
         base["PYTHONPATH"] = os.pathsep.join([*folders, *_words(base.get("PYTHONPATH"))])
         cores = usable_cores()
-        base.setdefault("OMP_NUM_THREADS", str(max(1, cores // (plan.processes * plan.num_hosts))))
+        base.setdefault(
+            "OMP_NUM_THREADS", str(max(1, cores // (plan.processes * plan.machine_hosts)))
+        )
         base["SMDDP_TOKEN_FILE"] = str(self._job.path / "token")
         told = variables(
             self._paths,

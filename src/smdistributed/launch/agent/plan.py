@@ -27,7 +27,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Plan:
         processes: on each host.
         is_distributed: the processes are ranks of one job; else each host runs one by itself.
         master_address, master_port: where ranks meet.
+        addresses: by name of the host, where the others reach it.
+        machine_index, machine_hosts: it is number `machine_index` of so many hosts on its machine.
         resources: of all hosts, as `resourceconfig.json` has them.
         hyperparameters: of the request.
         channels: by name, what the script is told of each.
@@ -87,6 +89,9 @@ class Plan:
     is_distributed: bool
     master_address: str
     master_port: int
+    addresses: dict[str, str]
+    machine_index: int
+    machine_hosts: int
     resources: dict[str, Any]
     hyperparameters: dict[str, str]
     channels: dict[str, dict[str, str]]
@@ -211,19 +216,18 @@ class HostDirectory:
         # What the script has made unreadable stays there, and is in nobody's way.
         shutil.rmtree(old, ignore_errors=True)
 
-    def write_names(self, hosts: Sequence[str], address: str) -> None:
+    def write_names(self, addresses: Mapping[str, str]) -> None:
         """Makes the file in which the names of all hosts stand, beside those of the machine.
 
         Args:
-            hosts: their names.
-            address: of all of them.
+            addresses: by name of the host.
         """
         try:
             machine = Path("/etc/hosts").read_bytes()
         except OSError:
             machine = b""
-        line = f"{address} {' '.join(hosts)}\n".encode()
-        self.names.write_bytes(machine.rstrip(b"\n") + b"\n" + line)
+        lines = [f"{address} {name}\n".encode() for name, address in addresses.items()]
+        self.names.write_bytes(machine.rstrip(b"\n") + b"\n" + b"".join(lines))
 
     def write_plan(self, plan: Plan) -> None:
         """Tells the agent what to do."""

@@ -147,7 +147,7 @@ def _start(job: JobDirectory) -> subprocess.Popen[bytes]:
     with (job.path / "job.log").open("ab") as file, held_back():
         return subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "smdistributed.launch.backends.local_job"),
+                *(sys.executable, "-P", "-m", "smdistributed.launch.backends.runner"),
                 *(str(job.path), str(lock)),
             ],
             stdin=subprocess.DEVNULL,

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
-from smdistributed.launch.backends import local_job
-from smdistributed.launch.backends.local_job import plans_of
+from smdistributed.launch.agent.plan import Plan
+from smdistributed.launch.backends import this_machine
+from smdistributed.launch.backends.hosts import Machine
+from smdistributed.launch.backends.plans import environment_of, hosts_of, plans_of
+from smdistributed.launch.backends.this_machine import ThisMachine
 from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.record import JobRecord
 
 
@@ -28,8 +32,10 @@ def record(hyperparameters: dict[str, str], hosts: int = 2, **local: Any) -> Job
     return JobRecord.new(request, local, "arn", dt.datetime.now(dt.UTC))
 
 
-def plans(record: JobRecord, tmp_path: Path) -> list[local_job.Plan]:
-    return plans_of(record, Home(tmp_path))
+def plans(record: JobRecord, tmp_path: Path) -> list[Plan]:
+    hosts = ThisMachine(JobDirectory(tmp_path / "jobs" / "job-1"))
+    machines = hosts.reach(hosts_of(record), environment_of(record), lambda: False)
+    return plans_of(record, Home(tmp_path), machines)
 
 
 MPI = {"sagemaker_mpi_enabled": "true"}
@@ -52,13 +58,31 @@ def test_processes_on_each_host(
     num_gpus: int,
     processes: int,
 ) -> None:
-    monkeypatch.setattr(local_job, "visible_accelerators", lambda _: num_gpus)
+    monkeypatch.setattr(this_machine, "visible_accelerators", lambda _: num_gpus)
     made = plans(record(hyperparameters), tmp_path)
     assert [plan.processes for plan in made] == [processes] * 2
     assert [plan.host for plan in made] == ["algo-1", "algo-2"]
     assert [plan.index for plan in made] == [0, 1]
     assert len({plan.master_port for plan in made}) == 1
     assert [plan.resources["current_host"] for plan in made] == ["algo-1", "algo-2"]
+
+
+def test_hosts_that_are_machines_of_their_own(tmp_path: Path) -> None:
+    machines = [
+        Machine("10.0.0.1", "eth1", 8, (7001, 7002)),
+        Machine("10.0.0.2", "eth0", 4, (7001, 7003)),
+    ]
+    given = record({MIRRORED: "true"})
+    first, second = plans_of(given, Home(tmp_path), machines)
+    assert [each.master_address for each in (first, second)] == ["10.0.0.1"] * 2
+    assert [each.master_port for each in (first, second)] == [7001] * 2
+    assert second.addresses == {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2"}
+    assert second.tf_workers == ["10.0.0.1:7002", "10.0.0.2:7003"]
+    assert (second.machine_index, second.machine_hosts) == (0, 1)
+    names = [each.resources["network_interface_name"] for each in (first, second)]
+    assert names == ["eth1", "eth0"]
+    ranks = [each.processes for each in plans_of(record(MPI), Home(tmp_path), machines)]
+    assert ranks == [4, 4], "each rank has a GPU, on the smaller machine too"
 
 
 def test_a_rank_that_is_debugged_is_one_of_the_job(tmp_path: Path) -> None:

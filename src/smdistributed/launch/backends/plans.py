@@ -1,0 +1,183 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent of each host is to do: made of a job's request, and of what its machines are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.agent.plan import Plan
+from smdistributed.launch.backends.hosts import Machine
+from smdistributed.launch.contract.files import channel_config
+from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
+from smdistributed.launch.contract.processes import (
+    MIRRORED,
+    is_distributed,
+    processes_per_host,
+)
+from smdistributed.launch.contract.resources import (
+    HOMOGENEOUS,
+    InstanceGroup,
+    Resources,
+    host_names,
+)
+from smdistributed.launch.data.sources import sources_of
+from smdistributed.launch.debugging import WITHOUT_LIMIT
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.storage import local_path
+
+__all__ = ["environment_of", "hosts_of", "plans_of"]
+
+_MPI_OPTIONS = (
+    "sagemaker_mpi_custom_mpi_options",
+    "sagemaker_distributed_dataparallel_custom_mpi_options",
+)
+# What runs scripts in Amazon's containers.
+_MODULES = {
+    "pytorch": "sagemaker_pytorch_container.training:main",
+    "tensorflow": "sagemaker_tensorflow_container.training:main",
+}
+
+
+def hosts_of(record: JobRecord) -> list[str]:
+    """Names of a job's hosts, in the order of their ranks."""
+    groups = _groups(record.request["ResourceConfig"])
+    return [host for group in groups for host in group.hosts]
+
+
+def environment_of(record: JobRecord) -> dict[str, str]:
+    """Further variables of a job's ranks, on all hosts."""
+    texts: dict[str, str] = dict(record.request.get("HyperParameters", {}))
+    kind = record.local.get("BaseFramework") or record.local.get("Framework")
+    module = _MODULES.get(str(kind), "")
+    return {
+        **({"SM_FRAMEWORK_MODULE": module} if module else {}),
+        **_exported(Hyperparameters.of(decode(texts)).framework),
+        **({} if record.local.get("debug_rank") is None else WITHOUT_LIMIT),
+        **record.request.get("Environment", {}),
+    }
+
+
+def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list[Plan]:
+    """What the agent of each host is to do.
+
+    Args:
+        record: of the job.
+        home: where the store lies.
+        machines: of the hosts, in the order of `hosts_of`.
+
+    Raises:
+        ConfigurationError: the request cannot be met.
+    """
+    request = record.request
+    groups = _groups(request["ResourceConfig"])
+    members = [(host, group.name) for group in groups for host in group.hosts]
+    hosts = [host for host, _ in members]
+    texts: dict[str, str] = dict(request.get("HyperParameters", {}))
+    hyperparameters = Hyperparameters.of(decode(texts))
+    framework = hyperparameters.framework
+    mode = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
+    channels = {each["ChannelName"]: each for each in request.get("InputDataConfig", [])}
+    data = {name: sources_of(each, mode, members, home) for name, each in channels.items()}
+    archive = str(hyperparameters.job.get("sagemaker_submit_directory", ""))
+    debug_rank = record.local.get("debug_rank")
+    environment = environment_of(record)
+    kept = request.get("CheckpointConfig", {})
+    # The ranks of all hosts are counted alike, so that of the host with the fewest decides.
+    num_gpus = min(_gpus_of_host(each) for each in machines)
+    processes = processes_per_host(framework, groups[0].instance_type, num_gpus)
+    if debug_rank is not None and debug_rank >= processes * len(hosts):
+        raise ConfigurationError(
+            f"rank {debug_rank} is to be debugged, and the job has {processes * len(hosts)};"
+            " expected one of them, counted from 0."
+        )
+    # Hosts may share an address, so each needs a port of its own in the place of 8890.
+    is_mirrored = framework.get(MIRRORED) is True
+    workers = [f"{each.address}:{each.ports[1]}" for each in machines] if is_mirrored else []
+    return [
+        Plan(
+            host=host,
+            index=index,
+            num_hosts=len(hosts),
+            processes=processes,
+            is_distributed=is_distributed(framework),
+            master_address=machines[0].address,
+            master_port=machines[0].ports[0],
+            addresses={name: each.address for name, each in zip(hosts, machines, strict=True)},
+            machine_index=machine.index,
+            machine_hosts=machine.count,
+            resources=Resources(host, groups, network_interface=machine.interface).to_json(),
+            hyperparameters=texts,
+            channels={
+                name: channel_config(each, mode)
+                for name, each in channels.items()
+                if host in data[name]
+            },
+            sources={name: vars(each[host]) for name, each in data.items() if host in each},
+            archive=str(local_path(archive, home)) if archive else "",
+            environment=environment,
+            metrics=list(request["AlgorithmSpecification"].get("MetricDefinitions", [])),
+            checkpoints=str(local_path(kept["S3Uri"], home)) if kept else "",
+            checkpoints_here=kept.get("LocalPath") or "/opt/ml/checkpoints",
+            intermediate=_intermediate(hyperparameters, record.name, home),
+            tf_workers=workers,
+            cpu_shim=record.local.get("cpu_shim", True),
+            emulate_gpus=record.local.get("emulate_gpus", False),
+            debug_rank=debug_rank,
+            terminal=record.local.get("terminal", ""),
+        )
+        for index, (host, machine) in enumerate(zip(hosts, machines, strict=True))
+    ]
+
+
+def _gpus_of_host(machine: Machine) -> int:
+    """Of a host that may share its machine (`agent`)."""
+    is_shared = machine.num_gpus >= machine.count
+    return machine.num_gpus // machine.count if is_shared else machine.num_gpus
+
+
+def _exported(framework: Mapping[str, Any]) -> dict[str, str]:
+    """Variables of `custom_mpi_options`, split at spaces as Amazon's containers split them.
+
+    `-x NAME=VALUE`, and `--NCCL_DEBUG LEVEL`. `-x NAME` hands on what is there, as all is here.
+    """
+    words = [
+        word for name in _MPI_OPTIONS for word in str(framework.get(name) or "").strip('"').split()
+    ]
+    found = {}
+    for word, following in itertools.pairwise([*words, ""]):
+        name, is_set, value = following.partition("=")
+        if word == "-x" and is_set:
+            found[name] = value
+        elif word == "--NCCL_DEBUG":
+            found["NCCL_DEBUG"] = following
+    return found
+
+
+def _intermediate(hyperparameters: Hyperparameters, name: str, home: Home) -> str:
+    """Where intermediate output goes; empty if the request does not say."""
+    uri = hyperparameters.job.get("sagemaker_s3_output")
+    if not uri:
+        return ""
+    return str(local_path(f"{str(uri).rstrip('/')}/{name}/output/intermediate", home))
+
+
+def _groups(config: dict[str, Any]) -> tuple[InstanceGroup, ...]:
+    asked = config.get("InstanceGroups") or [
+        {
+            "InstanceGroupName": HOMOGENEOUS,
+            "InstanceType": config["InstanceType"],
+            "InstanceCount": config["InstanceCount"],
+        }
+    ]
+    groups: list[InstanceGroup] = []
+    first = 1
+    for each in asked:
+        names = host_names(each["InstanceCount"], first)
+        groups.append(InstanceGroup(each["InstanceGroupName"], each["InstanceType"], names))
+        first += len(names)
+    return tuple(groups)
