@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The session of the SDK's local mode. Here every session is one of this machine.
+"""The session of the SDK's local mode: its jobs run on this machine, whatever else is set.
 
 Source: launch specification, section 1.
 """
@@ -41,5 +41,6 @@ class LocalSession(Session):
             default_bucket=default_bucket,
             sagemaker_config=sagemaker_config,
             default_bucket_prefix=default_bucket_prefix,
+            backend="local",
         )
         self.config: Mapping[str, Any] | None = None

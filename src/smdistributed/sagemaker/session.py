@@ -10,6 +10,7 @@ Source: launch specification, sections 1, 3 and 9.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 
 from smdistributed._common.log import get_logger
 from smdistributed.launch.backends.backend import Backend
+from smdistributed.launch.backends.engines import Backends, chosen
 from smdistributed.launch.backends.interruption import interrupt
-from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.request import checked
 from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
 from smdistributed.launch.contract.hyperparameters import encode
@@ -57,6 +58,7 @@ class Session:
         default_bucket: the name of the bucket that is taken where none is given.
         default_bucket_prefix: comes before the keys there.
         home: where all of it lies; None: as the environment says.
+        backend: where new jobs run, such as `slurm`; None: as the environment or the settings say.
     """
 
     def __init__(
@@ -72,11 +74,12 @@ class Session:
         default_bucket_prefix: str | None = None,
         *,
         home: Home | None = None,
+        backend: str | None = None,
     ) -> None:
         self.boto_session = boto_session
         self.sagemaker_config = dict(sagemaker_config or {})
         self.default_bucket_prefix = default_bucket_prefix
-        self.backend: Backend = LocalBackend()
+        self.backend: Backend = Backends(lambda: chosen(backend, os.environ, self.home))
         self._default_bucket = default_bucket
         self._home = home
 

@@ -5,7 +5,7 @@
 0    done; of `run` and `logs -f`: the job has ended well, or was stopped
 1    the job has failed, or the endpoint of `deploy`
 2    the command is wrong, or names a job that is not there
-3    the job could not be started on this machine, or a disk is full
+3    the job could not be started: a machine or a scheduler is not there, or a disk is full
 130  Ctrl-C
 141  nobody reads what is printed
 """
@@ -32,6 +32,7 @@ def main() -> int:
         import typer  # noqa: F401
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is missing; pip install 'smdistributed-open[launch]'", USAGE)
+    from smdistributed.launch.backends.backend import BackendError
     from smdistributed.smd import commands, running, serving  # noqa: F401 - they add their commands
     from smdistributed.smd.application import application
 
@@ -39,6 +40,8 @@ def main() -> int:
         status = application(prog_name="smd", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BackendError as error:
+        return _say(str(error), NOT_STARTED)
     except SmdistributedError as error:
         return _say(str(error), USAGE)
     except ValueError as error:  # of estimators: what was given cannot work

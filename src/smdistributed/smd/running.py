@@ -89,6 +89,10 @@ def run(
     emulate_gpus: Annotated[
         bool, typer.Option("--emulate-gpus", help="SM_NUM_GPUS is the number of processes.")
     ] = False,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Where it runs; else as SMD_BACKEND or config.toml say."),
+    ] = None,
     debug: Annotated[
         int | None,
         typer.Option(min=0, help="RANK: it keeps this terminal; breakpoint() works in it."),
@@ -102,8 +106,8 @@ def run(
         session = Session()
         return _followed(TrainingJob(session, session.resume_training_job(resume, name)), wait)
     if job is not None:
-        _refuse_others(context, "job", "name", "wait")
-        session = Session()
+        _refuse_others(context, "job", "name", "wait", "backend")
+        session = Session(backend=backend)
         made = session.create_training_job(_document(job), name)
         return _followed(TrainingJob(session, made), wait)
     if script is None:
@@ -125,6 +129,7 @@ def run(
         "max_run": max_run,
         "cpu_shim": cpu_shim,
         "emulate_gpus": emulate_gpus,
+        "sagemaker_session": Session(backend=backend),
     }
     distribution = _distribution(data_parallel, processes_per_host)
     if distribution is not None:

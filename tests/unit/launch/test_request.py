@@ -48,7 +48,6 @@ def test_a_short_document_is_completed(home: Home) -> None:
         **document(),
         "AlgorithmSpecification": {"TrainingInputMode": "File"},
         "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
-        "InputDataConfig": [],
         "EnableManagedSpotTraining": False,
         "EnableNetworkIsolation": False,
     }

@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "BackendError"]
+
+
+class BackendError(SmdistributedError):
+    """A scheduler, or machines, cannot be reached, or refuse a job; says what to check by hand."""
 
 
 class Backend(Protocol):
-    """Brings the hosts of jobs up, somewhere. What it knows of a job is in the job's directory.
+    """Brings the hosts of jobs up, somewhere. What it knows of a job is in the job's directory."""
 
-    Attributes:
-        name: of the kind, such as `local`.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """Of the kind, such as `local`."""
 
     def submit(self, job: JobDirectory) -> None:
         """Starts a job that was just made; returns at once.
@@ -35,6 +38,7 @@ class Backend(Protocol):
 
         Raises:
             OSError: it could not be started; the job has failed then.
+            BackendError: likewise.
         """
 
     def poll(self, job: JobDirectory) -> JobRecord:

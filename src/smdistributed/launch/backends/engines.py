@@ -1,16 +1,53 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which backend a job is of, and what brings its hosts up. One is imported when it is wanted."""
+"""Which backend a job is of, and what brings its hosts up. One is imported when it is wanted.
+
+Source: launch specification, section 11.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.backends.backend import Backend
 from smdistributed.launch.backends.hosts import Hosts
+from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.data.settings import BACKENDS, Settings
+from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.logs import JobLog
+from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["hosts_for"]
+__all__ = ["BACKEND", "Backends", "chosen", "hosts_for"]
+
+BACKEND = "SMD_BACKEND"
+"""Variable: where jobs run."""
+
+
+def chosen(given: str | None, environ: Mapping[str, str], home: Home) -> str:
+    """The backend of new jobs: what was given, else the environment, else the settings.
+
+    Raises:
+        ConfigurationError: there is none of that name, or the settings are wrong.
+    """
+    for what, name in (("backend", given), (BACKEND, environ.get(BACKEND))):
+        if name:
+            _require_known(what, name)
+            return name
+    return Settings.of(home).default_backend
+
+
+def _require_known(what: str, name: str) -> None:
+    if name not in BACKENDS:
+        raise ConfigurationError(
+            f"{what} is {name!r}; expected one of {', '.join(map(repr, BACKENDS))}, of which"
+            " 'local' is this machine."
+        )
+
+
+def _backend_named(name: str) -> Backend:
+    return LocalBackend()
 
 
 def hosts_for(job: JobDirectory) -> Callable[[], Hosts]:
@@ -19,11 +56,56 @@ def hosts_for(job: JobDirectory) -> Callable[[], Hosts]:
     Raises:
         ConfigurationError: its record cannot be read, or names no backend that is known.
     """
-    name = job.read().local.get("Backend", "local")
-    if name == "local":
-        from smdistributed.launch.backends.this_machine import ThisMachine
+    _backend_of(job)
+    from smdistributed.launch.backends.this_machine import ThisMachine
 
-        return lambda: ThisMachine(job)
-    raise ConfigurationError(
-        f"job {job.name!r} is of the backend {name!r}; expected one that this version has: 'local'."
-    )
+    return lambda: ThisMachine(job)
+
+
+def _backend_of(job: JobDirectory) -> str:
+    name = str(job.read().local.get("Backend", BACKENDS[0]))
+    _require_known(f"the backend of job {job.name!r}", name)
+    return name
+
+
+class Backends:
+    """All backends as one: each job is of the one that its record names.
+
+    Args:
+        choose: says of which new jobs are.
+    """
+
+    def __init__(self, choose: Callable[[], str]) -> None:
+        self._choose = choose
+        self._made: dict[str, Backend] = {}
+
+    @property
+    def name(self) -> str:
+        """Of the backend of new jobs."""
+        return self._choose()
+
+    def submit(self, job: JobDirectory) -> None:
+        """As of `Backend`."""
+        self._of(job).submit(job)
+
+    def poll(self, job: JobDirectory) -> JobRecord:
+        """As of `Backend`."""
+        return self._of(job).poll(job)
+
+    def stop(self, job: JobDirectory, reason: str) -> None:
+        """As of `Backend`."""
+        self._of(job).stop(job, reason)
+
+    def logs(self, job: JobDirectory, host: str | None = None, rank: int | None = None) -> JobLog:
+        """As of `Backend`."""
+        return self._of(job).logs(job, host, rank)
+
+    def clean(self, job: JobDirectory) -> None:
+        """As of `Backend`."""
+        self._of(job).clean(job)
+
+    def _of(self, job: JobDirectory) -> Backend:
+        name = _backend_of(job)
+        if name not in self._made:
+            self._made[name] = _backend_named(name)
+        return self._made[name]

@@ -134,6 +134,8 @@ def _checked(document: Mapping[str, Any], home: Home) -> dict[str, Any]:
         _text("ChannelName of InputDataConfig", channel.get("ChannelName"))
     mode = request["AlgorithmSpecification"]["TrainingInputMode"]
     check_channels(request["InputDataConfig"], mode, home)
+    if not request["InputDataConfig"]:  # the service's model has no empty list
+        del request["InputDataConfig"]
     return request
 
 

@@ -7,8 +7,12 @@
     [file_systems.FSxLustre.fs-0123456789abcdef0]
     "/abcdefgh" = "/mnt/fsx"
 
-A table below `file_systems` has the type and the id of a file system as its name. Each of its
-entries says that a directory of the file system is a directory of this machine.
+    [slurm]
+    partition = "gpu"
+
+A table of the name of a backend is read by that backend. One below `file_systems` has the type and
+the id of a file system as its name. Each of its entries says that a directory of the file system is
+a directory of this machine.
 
 Source: launch specification, sections 5 and 11.
 """
@@ -24,10 +28,12 @@ from typing import Any
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.home import Home
 
-__all__ = ["FILE_SYSTEM_TYPES", "Settings"]
+__all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
 
 FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
-_BACKENDS = ("local",)
+BACKENDS = ("local",)
+"""Where jobs run; the first is this machine."""
+_TABLES = ("s3", "slurm", "ssh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +44,13 @@ class Settings:
         file: it.
         default_backend: where jobs run if nothing else says so.
         mounts: by type and id of a file system, where its directories are on this machine.
+        tables: by its name, what else is there, as it was read.
     """
 
     file: Path
     default_backend: str
     mounts: Mapping[tuple[str, str], Mapping[PurePosixPath, Path]]
+    tables: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, home: Home) -> Settings:
@@ -61,19 +69,24 @@ class Settings:
                 f"{file} cannot be read: {error}; expected a file in TOML, as"
                 " https://toml.io describes it."
             ) from None
-        unknown = sorted(document.keys() - {"default_backend", "file_systems"})
+        known = ("default_backend", "file_systems", *_TABLES)
+        unknown = sorted(document.keys() - set(known))
         if unknown:
             raise ConfigurationError(
-                f"{file} has the key {unknown[0]!r}, which nobody knows; expected default_backend"
-                " and file_systems. Remove it, or correct its name."
+                f"{file} has the key {unknown[0]!r}, which nobody knows; expected"
+                f" {', '.join(known)}. Remove it, or correct its name."
             )
-        backend = document.get("default_backend", _BACKENDS[0])
-        if backend not in _BACKENDS:
+        backend = document.get("default_backend", BACKENDS[0])
+        if backend not in BACKENDS:
             raise ConfigurationError(
-                f"default_backend in {file} is {backend!r}; expected 'local', which is this"
-                " machine, as this version has no other backend."
+                f"default_backend in {file} is {backend!r}; expected one of"
+                f" {', '.join(map(repr, BACKENDS))}, of which 'local' is this machine."
             )
-        return cls(file, backend, _mounts_of(document.get("file_systems", {}), file))
+        tables = {
+            name: _table(document.get(name, {}), name, file, f"expected a table, [{name}]")
+            for name in _TABLES
+        }
+        return cls(file, backend, _mounts_of(document.get("file_systems", {}), file), tables)
 
     def place_of(self, kind: str, identity: str, directory: str) -> Path:
         """Where a directory of a file system is on this machine; it need not be there.
