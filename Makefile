@@ -94,6 +94,10 @@ env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)
 .PHONY: env-clusters
 env-clusters: env $(STAMPS)/clusters  ## the same with Slurm, Ray, an S3 server and more, for tests of jobs on clusters (root)
 
+.PHONY: slurm-here
+slurm-here: env-clusters  ## start Slurm with two nodes on this machine, to try jobs on it (root); Ctrl-C ends it
+	@$(BIN)/python -m tests.clusters.slurm
+
 .PHONY: build
 build: $(STAMPS)/package  ## compile the engine and install the package into .venv, editable
 

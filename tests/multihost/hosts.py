@@ -161,6 +161,7 @@ def network(
     both_ways: bool = False,
     nics: int = 1,
     container_bridge: bool = False,
+    subnet: str = "10.77",
 ) -> Iterator[list[Host]]:
     """`count` hosts joined by a switch; on leaving, whatever runs on them is killed.
 
@@ -171,6 +172,7 @@ def network(
         both_ways: limit what a host is sent as well as what it sends.
         nics: NICs per host, each on a network of its own; `gbit` is the rate of each.
         container_bridge: give every host a docker0, before its NICs.
+        subnet: the first half of all addresses; matters where the network is joined to another.
 
     Raises `CommandFailed` where that is not permitted; ask `why_not()` before.
     """
@@ -187,7 +189,7 @@ def network(
             name = f"host-{index}"
             inside = stack.enter_context(namespaces(name))
             cards = tuple(
-                Nic(f"eth{k}", f"10.77.{k}.{index + 1}", f"port{k}-{index}", f"br{k}")
+                Nic(f"eth{k}", f"{subnet}.{k}.{index + 1}", f"port{k}-{index}", f"br{k}")
                 for k in range(nics)
             )
             hosts.append(Host(index, name, cards, inside, switch))

@@ -1,0 +1,39 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that tests ask for by name; where there can be none they are skipped in words.
+
+One for all tests of a worker. Tests that break theirs make one of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.clusters.slurm import Slurm
+    from tests.clusters.ssh import SshHosts
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Slurm]:
+    """Slurm with the nodes n1 and n2, of 4 processors each; commands need its `environ`."""
+    from tests.clusters.slurm import slurm, why_not
+
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with slurm() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def two_ssh_hosts() -> Iterator[SshHosts]:
+    """Machines host-0 and host-1, which share no temporary files and no home with this one."""
+    from tests.clusters.ssh import ssh_hosts, why_not
+
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with ssh_hosts() as hosts:
+        yield hosts
