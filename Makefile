@@ -98,6 +98,10 @@ env-clusters: env $(STAMPS)/clusters  ## the same with Slurm, Ray, an S3 server 
 slurm-here: env-clusters  ## start Slurm with two nodes on this machine, to try jobs on it (root); Ctrl-C ends it
 	@$(BIN)/python -m tests.clusters.slurm
 
+.PHONY: ray-here
+ray-here: env-clusters  ## start Ray with two nodes on this machine, to try jobs on it (root); Ctrl-C ends it
+	@$(BIN)/python -m tests.clusters.ray
+
 .PHONY: build
 build: $(STAMPS)/package  ## compile the engine and install the package into .venv, editable
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.clusters.ray import Ray
     from tests.clusters.slurm import Slurm
     from tests.clusters.ssh import SshHosts
 
@@ -37,3 +38,17 @@ def two_ssh_hosts() -> Iterator[SshHosts]:
         pytest.skip(reason)
     with ssh_hosts() as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Ray]:
+    """Ray with the nodes host-0 (the head) and host-1, of 2 processors each.
+
+    It takes 10 s or more to start, and 800 MB.
+    """
+    from tests.clusters.ray import ray, why_not
+
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with ray() as cluster:
+        yield cluster

@@ -7,12 +7,7 @@
         hosts.machines["host-1"].power_off()        # gone, and nobody was told
         hosts.links["host-1"].silence()             # from now on its packets vanish
 
-    host-0 (10.N.0.1)  ─┐
-                        ├─ bridge ── this machine (10.N.0.254)
-    host-1 (10.N.0.2)  ─┘
-
-Each has processes, network, host name, `/tmp`, `/run` and home of its own. What else lies on the
-disk they see as this machine does, Python and this package above all.
+What they share with this machine, and what not: `hosts.py`.
 """
 
 from __future__ import annotations
@@ -20,21 +15,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import getpass
-import os
-import random
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.clusters.machine import Machine, NoMachine, folder_of_its_own, machine
-from tests.clusters.machine import why_not as why_no_machine
-from tests.multihost.hosts import Host, network
-from tests.multihost.namespaces import why_not as why_no_network
+from tests.clusters.hosts import hosts_network, machines_of
+from tests.clusters.hosts import why_not as why_no_hosts
+from tests.clusters.machine import Machine, NoMachine, folder_of_its_own
+from tests.multihost.hosts import Host
 
-_REPOSITORY = Path(__file__).parents[2]
 _START_S = 30.0
 _LOOK_S = 0.02
 
@@ -64,37 +54,15 @@ Host {name}
   GlobalKnownHostsFile /dev/null
   StrictHostKeyChecking yes
 """
-# $1: its files; $2 and following: folders that it has for itself, then `--`, then what stays in
-# them of this machine.
 _SCRIPT = """
-    set -e
-    mount -t tmpfs -o size=16m none /run
-    mkdir -p /run/sshd /run/smd /run/kept
-    mount --bind "$1" /run/smd
-    shift
-    own=()
-    while [ "$1" != -- ]; do own+=("$1"); shift; done
-    shift
-    number=0
-    for each in "$@"; do
-        number=$((number + 1))
-        mkdir "/run/kept/$number"
-        mount --bind "$each" "/run/kept/$number"
-    done
-    for each in "${own[@]}"; do mount -t tmpfs -o mode=1777,size=4g none "$each"; done
-    number=0
-    for each in "$@"; do
-        number=$((number + 1))
-        mkdir -p "$each"
-        mount --bind "/run/kept/$number" "$each"
-    done
+    mkdir -p /run/sshd
     /usr/sbin/sshd -D -e -f "/run/smd/$0.conf" </dev/null >&2 &
 """
 
 
 def why_not() -> str | None:
     """Why there can be no such machines here, in words; None if there can."""
-    return why_no_machine("sshd", "ssh", "ssh-keygen") or why_no_network()
+    return why_no_hosts("sshd", "ssh", "ssh-keygen")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,27 +108,13 @@ def ssh_hosts(count: int = 2, *, hidden: Sequence[Path] = ()) -> Iterator[SshHos
     Raises:
         NoMachine: they do not start; ask `why_not()` before.
     """
-    own = [Path(tempfile.gettempdir()).resolve(), Path("/tmp"), Path.home().resolve(), *hidden]
-    own = [each for each in dict.fromkeys(own) if each.is_dir()]
-    used = (_REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
-    kept = [each for each in used if any(each.is_relative_to(folder) for folder in own)]
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(folder_of_its_own("smd-ssh"))
-        subnet = _free_subnet()
-        links = {each.name: each for each in stack.enter_context(network(count, subnet=subnet))}
-        here = f"{subnet}.0.254"
-        _join(next(iter(links.values())), here)
+        here, links = stack.enter_context(hosts_network(count))
         _make_keys(folder, links)
-        machines = {}
-        for name, link in links.items():
-            log = folder / f"{name}.log"
-            files = folder / "there"
-            made = machine(
-                *(name, _SCRIPT, str(files), *map(str, own), "--", *map(str, kept)),
-                prefix=link.inside.prefix(),
-                log=log,
-            )
-            machines[name] = stack.enter_context(made)
+        machines = stack.enter_context(
+            machines_of(links, _SCRIPT, folder=folder / "there", logs=folder, hidden=hidden)
+        )
         hosts = SshHosts(folder / "config", list(links), here, machines, links, folder)
         for name in links:
             _wait_for(hosts, name)
@@ -186,29 +140,6 @@ def _make_keys(folder: Path, links: Mapping[str, Host]) -> None:
 def _keygen(path: Path, comment: str) -> None:
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-
-
-def _free_subnet() -> str:
-    routes = subprocess.run(["ip", "route"], check=True, capture_output=True, text=True).stdout
-    free = [each for each in range(128, 250) if f"10.{each}." not in routes]
-    return f"10.{random.SystemRandom().choice(free)}"
-
-
-def _join(host: Host, address: str) -> None:
-    """This machine gets a port of the switch, which goes with the switch."""
-    name = f"smd{os.urandom(4).hex()}"
-    host.switch.run(f"ip link add name uplink type veth peer name {name} netns {os.getpid()}")
-    host.switch.run(f"ip link set dev uplink master {host.nics[0].bridge} up")
-    network_of_it = address.rpartition(".")[0] + ".0/24"
-    for words in (
-        f"address add {address}/32 dev {name}",
-        f"link set dev {name} up",
-        # Refused if another test has this network already.
-        f"route add {network_of_it} dev {name} src {address}",
-    ):
-        outcome = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
-        if outcome.returncode != 0:
-            raise NoMachine(f"ip {words}: {outcome.stderr.strip()}")
 
 
 def _wait_for(hosts: SshHosts, name: str) -> None:

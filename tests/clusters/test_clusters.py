@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from machine_speed import scaled
 
-from tests.clusters import slurm, ssh
+from tests.clusters import ray, slurm, ssh
 from tests.clusters.slurm import Slurm
 from tests.clusters.ssh import SshHosts
 
@@ -39,6 +39,14 @@ from tests.clusters.ssh import ssh_hosts
 with ssh_hosts() as hosts:
     hosts.run("host-0", "setsid sleep 4712 </dev/null >/dev/null 2>&1 &")
     print(hosts.config, *hosts.machines["host-0"].processes(), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+RAY_AND_DIE = """
+import os
+from tests.clusters.ray import ray
+with ray(1) as cluster:
+    print(cluster.folder / "there", *cluster.machines["host-0"].processes(), flush=True)
     os.kill(os.getpid(), 9)
 """
 
@@ -100,7 +108,12 @@ def test_hosts_with_ssh_have_this_package_and_reach_one_another(two_ssh_hosts: S
 
 
 @pytest.mark.parametrize(
-    ("why_not", "script"), [(slurm.why_not, SLURM_AND_DIE), (ssh.why_not, SSH_AND_DIE)]
+    ("why_not", "script"),
+    [
+        (slurm.why_not, SLURM_AND_DIE),
+        (ssh.why_not, SSH_AND_DIE),
+        pytest.param(ray.why_not, RAY_AND_DIE, marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_is_left_when_the_maker_is_killed(why_not, script) -> None:
     require(why_not())
