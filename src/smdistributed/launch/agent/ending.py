@@ -28,7 +28,7 @@ from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
 from smdistributed.launch.storage import TEMPORARY, local_path
 
-__all__ = ["end_job", "end_orphaned_job", "host_directories", "now"]
+__all__ = ["end_job", "end_orphaned_job", "has_model", "host_directories", "now"]
 
 # How long the agents of other hosts have to end theirs.
 _OTHERS_S = 20.0
@@ -65,8 +65,7 @@ def end_job(
     record = job.read()
     problem = ""
     try:
-        is_ours = failure.startswith(NOT_THE_SCRIPTS)
-        model = _save(job, record, hosts, stopped is not None or not failure or is_ours)
+        model = _save(job, record, hosts, has_model(failure, stopped))
     except Exception as error:  # whatever it is: a job that has ended must not look as if it ran
         model, problem = "", f"ClientError: artifacts could not be saved: {error}"
     last = Secondary.COMPLETED
@@ -90,6 +89,11 @@ def end_job(
     job.write(record)
     job.note("ended", now(), status=str(record.status), reason=reason)
     return record
+
+
+def has_model(failure: str, stopped: Secondary | None) -> bool:
+    """Whether the model of a job that has ended so is of use: its script has not failed."""
+    return stopped is not None or not failure or failure.startswith(NOT_THE_SCRIPTS)
 
 
 def _save(

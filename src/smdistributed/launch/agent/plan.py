@@ -249,10 +249,18 @@ class HostDirectory:
         with contextlib.suppress(OSError):
             self._reserve.unlink(missing_ok=True)
 
+    def report_bytes(self) -> bytes:
+        """The file of the report, for another folder of the host.
+
+        Raises:
+            OSError: it is not there.
+        """
+        return self._report.read_bytes()
+
     def read_report(self) -> Report | None:
         """What the agent does; None if it has not begun."""
         try:
-            document = json.loads(self._report.read_bytes())
+            document = json.loads(self.report_bytes())
         except FileNotFoundError:
             return None
         return Report(

@@ -21,20 +21,24 @@ _GRACE_S = 2.0
 _POLL_S = 0.02
 
 
-def end_strays() -> None:
-    """Ends all child processes of this one: SIGTERM, and SIGKILL a moment later."""
+def end_strays(own: Container[int] = ()) -> None:
+    """Ends child processes of this one: SIGTERM, and SIGKILL a moment later.
+
+    Args:
+        own: numbers of processes that stay; this one has started them, and reaps them itself.
+    """
     deadline = time.monotonic() + _GRACE_S
     told: set[int] = set()
-    while children := _children():
+    while children := [pid for pid in _children() if pid not in own]:
         is_late = time.monotonic() >= deadline
         for pid in children:
             if is_late or pid not in told:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
                 told.add(pid)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
+        for pid in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         time.sleep(_POLL_S)
 
 

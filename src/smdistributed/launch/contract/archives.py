@@ -21,6 +21,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.contract.paths import OPT_ML
@@ -116,7 +117,11 @@ def pack_sources(
 
 
 def pack_directories(
-    archive: Path, directories: Sequence[Path], bases: Sequence[Path] = ()
+    archive: Path,
+    directories: Sequence[Path],
+    bases: Sequence[Path] = (),
+    *,
+    is_compressed: bool = True,
 ) -> tuple[bool, list[str]]:
     """Writes one archive of what is in some directories; of a name, what the first of them has.
 
@@ -124,6 +129,7 @@ def pack_directories(
         archive: the file to be written.
         directories: one is left out if it is not there.
         bases: of each, what its script had at `/opt/ml`: links may lead there.
+        is_compressed: a `.tar.gz`; else a `.tar`.
 
     Returns: whether there was anything, else no archive is written; and names of files that more
         than one directory has.
@@ -131,7 +137,7 @@ def pack_directories(
     Raises:
         ConfigurationError: the archive cannot be written.
     """
-    return _merged(directories, bases, lambda members: _write(archive, members))
+    return _merged(directories, bases, lambda members: _write(archive, members, is_compressed))
 
 
 def copy_directories(
@@ -189,7 +195,7 @@ def _merged(
     return True, clashes
 
 
-def unpack(archive: Path, directory: Path) -> None:
+def unpack(archive: Path, directory: Path, *, is_compressed: bool = True) -> None:
     """Unpacks an archive into an existing directory.
 
     What would leave the directory, and what is neither file, directory nor link, is refused.
@@ -198,7 +204,7 @@ def unpack(archive: Path, directory: Path) -> None:
         ConfigurationError: it is no such archive, or the directory cannot be written.
     """
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with tarfile.open(archive, "r:gz" if is_compressed else "r:") as tar:
             tar.extractall(directory, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ConfigurationError(
@@ -207,11 +213,14 @@ def unpack(archive: Path, directory: Path) -> None:
         ) from None
 
 
-def _write(archive: Path, members: Callable[[], Iterator[tuple[str, Path]]]) -> None:
+def _write(
+    archive: Path, members: Callable[[], Iterator[tuple[str, Path]]], is_compressed: bool = True
+) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".smd-{archive.name}.", dir=archive.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz", dereference=True) as tar:
+            mode: Literal["w:gz", "w:"] = "w:gz" if is_compressed else "w:"
+            with tarfile.open(fileobj=file, mode=mode, dereference=True) as tar:
                 for member, path in members():
                     tar.add(path, member, recursive=False)
             file.flush()

@@ -1,0 +1,13 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A host on another machine, which shares no file with the job's process.
+
+A courier runs there. What the host needs goes to it, and what happens comes back, as messages on
+its standard input and output. The job's process keeps what it tells in the job's directory, where
+it looks as if the host were here.
+
+messages    what they say, and how it is written
+host        the courier: a folder of its own, the agent in it, and what is to be told
+mirror      the other end
+files       files in pieces, on both ends
+"""
