@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every backend of jobs has to do (launch specification, section 11).
 
-A new backend is one more entry of `BACKENDS`. Nothing here looks at how a backend does it: jobs are
-asked for by their documents, and looked at through the five verbs and the job's directory.
+A new backend is one more entry of `BACKENDS`, with what its settings say. Nothing here looks at how
+a backend does it: jobs are asked for by their documents, and looked at through the five verbs and
+the job's directory.
 """
 
 from __future__ import annotations
@@ -24,13 +25,32 @@ import pytest
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import Backend
-from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.backends.engines import Backends
+from smdistributed.launch.data.settings import Settings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory, create_job
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary, Status
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"local": LocalBackend}
+
+def of_this_machine(request: pytest.FixtureRequest) -> str:
+    return ""
+
+
+def of_ssh(request: pytest.FixtureRequest) -> str:
+    hosts = request.getfixturevalue("two_ssh_hosts")
+    return f"""
+        [ssh]
+        hosts = {json.dumps(list(hosts.names))}
+        python = "{sys.executable}"
+        command = ["ssh", "-F", "{hosts.config}"]
+    """
+
+
+BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
+    "local": of_this_machine,
+    "ssh": of_ssh,
+}
 
 SOON_S = 30.0
 
@@ -62,13 +82,22 @@ for number in range(50):
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return BACKENDS[request.param]()
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """With the settings of a backend."""
+    home = Home(tmp_path / "home")
+    home.make()
+    settings = textwrap.dedent(BACKENDS[request.param](request))
+    home.config.write_text(f'default_backend = "{request.param}"\n{settings}')
+    return home
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
+def backend(home: Home) -> Backend:
+    return made(home)
+
+
+def made(home: Home) -> Backend:
+    return Backends(lambda: Settings.of(home).default_backend)
 
 
 def job_of(home: Home, script: str, *, hosts: int = 1, ranks: int = 1, name: str = "job") -> Any:
@@ -100,7 +129,8 @@ def job_of(home: Home, script: str, *, hosts: int = 1, ranks: int = 1, name: str
     }
     now = dt.datetime.now(dt.UTC)
     arn = f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{name}"
-    return create_job(home, [name], lambda _: JobRecord.new(request, {}, arn, now))
+    local = {"Backend": Settings.of(home).default_backend}
+    return create_job(home, [name], lambda _: JobRecord.new(request, local, arn, now))
 
 
 def ended(backend: Backend, job: JobDirectory) -> JobRecord:
@@ -216,7 +246,7 @@ def test_another_process_may_look_and_stop(backend: Backend, home: Home) -> None
     """What is known of a job is in its directory, and not in the object that has started it."""
     job = job_of(home, WAITS)
     backend.submit(job)
-    other, there = type(backend)(), JobDirectory(job.path)
+    other, there = made(home), JobDirectory(job.path)
     wait_for_line(other, there, "waiting")
     other.stop(there, "from elsewhere")
     assert ended(other, there).secondary is Secondary.STOPPED

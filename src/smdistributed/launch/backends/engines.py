@@ -47,6 +47,10 @@ def _require_known(what: str, name: str) -> None:
 
 
 def _backend_named(name: str) -> Backend:
+    if name == "ssh":
+        from smdistributed.launch.backends.ssh import SshBackend
+
+        return SshBackend()
     return LocalBackend()
 
 
@@ -56,7 +60,10 @@ def hosts_for(job: JobDirectory) -> Callable[[], Hosts]:
     Raises:
         ConfigurationError: its record cannot be read, or names no backend that is known.
     """
-    _backend_of(job)
+    if _backend_of(job) == "ssh":
+        from smdistributed.launch.backends.ssh import SshHosts
+
+        return lambda: SshHosts(job)
     from smdistributed.launch.backends.this_machine import ThisMachine
 
     return lambda: ThisMachine(job)

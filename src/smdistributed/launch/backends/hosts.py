@@ -4,6 +4,7 @@
 
     reach     machines, and what they say of themselves, from which the plans of hosts are made
     start     the agent of one host
+    bring     what the hosts have at /opt/ml, once the job has ended
     close     nothing of it is left
 
 An engine is a class that does these: `this_machine` starts processes, others reach further.
@@ -46,13 +47,11 @@ class Machine:
 
 
 class HostAgent(Protocol):
-    """The agent of a host, as the job's process sees it.
+    """The agent of a host, as the job's process sees it."""
 
-    Attributes:
-        directory: what is known of the host, in the job's directory.
-    """
-
-    directory: HostDirectory
+    @property
+    def directory(self) -> HostDirectory:
+        """What is known of the host, in the job's directory."""
 
     def has_ended(self) -> bool:
         """Whether nothing is to be heard of it any more."""
@@ -108,6 +107,18 @@ class Hosts(Protocol):
 
     def own_processes(self) -> list[int]:
         """Numbers of processes that this one has started for it, and reaps itself."""
+
+    def bring(self, *, has_model: bool) -> None:
+        """Brings what the hosts have at `/opt/ml` to their folders in the job's directory.
+
+        After all agents have ended, of the last attempt.
+
+        Args:
+            has_model: the model is wanted; else the other output alone.
+
+        Raises:
+            SmdistributedError: some of it is lost; says what, and of which host.
+        """
 
     def close(self) -> None:
         """Takes away what is left, after all agents have ended."""

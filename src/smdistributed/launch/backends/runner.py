@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from smdistributed._common.errors import SmdistributedError
-from smdistributed.launch.agent.ending import end_job, host_directories, now
+from smdistributed.launch.agent.ending import end_job, has_model, host_directories, now
 from smdistributed.launch.agent.plan import End
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.backends.attempt import Attempt
@@ -60,6 +60,7 @@ class JobRunner:
     def __init__(self, job: JobDirectory, make_hosts: Callable[[], Hosts]) -> None:
         self._job = job
         self._make_hosts = make_hosts
+        self._hosts: Hosts | None = None
         self._home = Home(job.path.parent.parent)
         self._stopped: Secondary | None = None
         self._failure = ""
@@ -76,15 +77,20 @@ class JobRunner:
         """Does all of it."""
         note_from_now_on(self._note_signal)
         adopt_orphans()  # what the ranks of an agent leave behind that was killed
-        self._try()
-        while self._is_tried_again():
+        try:
             self._try()
+            while self._is_tried_again():
+                self._try()
+            self._bring()
+        finally:
+            self._close_hosts()
         end_job(self._job, host_directories(self._job), self._failure, self._stopped)
         self._job.lock.release()
 
     def _try(self) -> None:
         """One attempt, from the plans to the end of its agents."""
-        hosts = self._make_hosts()
+        self._close_hosts()
+        self._hosts = hosts = self._make_hosts()
         attempt = Attempt(hosts)
         self._num_attempts += 1
         self._interruption = ""
@@ -112,9 +118,22 @@ class JobRunner:
         finally:
             self._trained_before_s, self._began = self._trained_s(), None
             attempt.close()
-            hosts.close()
-            end_strays()
+            end_strays(hosts.own_processes())
             self._failure = attempt.failure or failure
+
+    def _bring(self) -> None:
+        """What the hosts have at `/opt/ml` is wanted here, as no other attempt follows."""
+        assert self._hosts is not None
+        try:
+            self._hosts.bring(has_model=has_model(self._failure, self._stopped))
+        except SmdistributedError as error:
+            if not self._failure:
+                self._failure = f"InternalServerError: {error}"
+
+    def _close_hosts(self) -> None:
+        if self._hosts is not None:
+            self._hosts.close()
+            self._hosts = None
 
     def _is_tried_again(self) -> bool:
         """Whether another attempt follows; the job is Starting then, after a pause.

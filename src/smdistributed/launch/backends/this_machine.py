@@ -106,6 +106,9 @@ class ThisMachine:
         """Of the agents."""
         return self._pids
 
+    def bring(self, *, has_model: bool) -> None:
+        """It is there."""
+
     def close(self) -> None:
         """Nothing is left once the agents have ended."""
 
