@@ -35,6 +35,7 @@ from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.hosts import HostAgent, Machine, UnreachableError
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.plans import hosts_of
+from smdistributed.launch.courier.links import ProcessLink
 from smdistributed.launch.courier.messages import Hello
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
 from smdistributed.launch.data.settings import Settings
@@ -143,7 +144,7 @@ def _connected(
     until = time.monotonic() + _REACH_S
 
     def connect(machine: str) -> tuple[Mirror, Hello] | MirrorError:
-        mirror = Mirror(machine, settings.courier(machine))
+        mirror = Mirror(machine, ProcessLink(settings.courier(machine)))
         try:
             return mirror, mirror.hello(max(0.1, until - time.monotonic()))
         except MirrorError as error:
@@ -267,7 +268,7 @@ class SshHosts:
 
     def own_processes(self) -> list[int]:
         """Of the connections."""
-        return [each.pid for each in (*self._free.values(), *self._begun)]
+        return [pid for each in (*self._free.values(), *self._begun) for pid in each.pids()]
 
     def bring(self, *, has_model: bool) -> None:
         """Brings the results of all hosts.

@@ -13,8 +13,6 @@ import json
 import os
 import queue
 import re
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +24,7 @@ from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Ran
 from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.courier.files import Arriving, below, pieces_of
 from smdistributed.launch.courier.host import MOST_SILENT_S, STORES
+from smdistributed.launch.courier.links import Link
 from smdistributed.launch.courier.messages import (
     MOST_BODY,
     AgentEnded,
@@ -57,7 +56,6 @@ _GROWING = re.compile(
 )
 _STILL_S = 1.0
 _CLOSE_S = 10.0
-_LAST_LINES = 5
 
 
 class MirrorError(SmdistributedError):
@@ -69,23 +67,12 @@ class Mirror:
 
     Args:
         machine: as the user calls it.
-        command: that runs the courier there, and is its connection.
+        link: to its courier.
     """
 
-    def __init__(self, machine: str, command: Sequence[str]) -> None:
+    def __init__(self, machine: str, link: Link) -> None:
         self.machine = machine
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - of the connection, as it lives
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._incoming = self._process.stdout.fileno()
-        self._outgoing = self._process.stdin.fileno()
+        self._link = link
         self._decoder = Decoder(has_mark=True)
         self._arriving = Arriving()
         self._outbox: queue.SimpleQueue[Iterator[Message]] = queue.SimpleQueue()
@@ -110,10 +97,9 @@ class Mirror:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def pid(self) -> int:
-        """Of the connection's process."""
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """Of processes that this one has started for the link, and reaps itself."""
+        return self._link.pids()
 
     @property
     def directory(self) -> HostDirectory:
@@ -305,19 +291,12 @@ class Mirror:
     def close(self) -> None:
         """Ends the courier, and takes the connection away."""
         self._outbox.put(iter([Close()]))
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._link.end(_CLOSE_S)
         self._is_over.set()
         self._outbox.put(iter(()))
         for thread in self._threads:
             thread.join(_CLOSE_S)
-        for file in (self._process.stdin, self._process.stdout, self._errors):
-            assert file is not None
-            with contextlib.suppress(OSError):
-                file.close()
+        self._link.free()
         self._arriving.drop()
 
     # --- the connection --------------------------------------------------------------------------
@@ -333,25 +312,15 @@ class Mirror:
         self._has_ended = True
         self._hellos.put(None)
         self._brought.put(None)
-        if self._process.poll() is None:
-            self._process.kill()
-
-    def _why_closed(self) -> str:
-        """What the connection's process has printed, or how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_S)
-        said = os.pread(self._errors.fileno(), MOST_BODY, 0).decode(errors="replace")
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        text = " ".join(lines[-_LAST_LINES:]) or "it printed nothing"
-        return f"the connection ended with status {self._process.returncode}: {text}"
+        self._link.cut()
 
     def _listen(self) -> None:
         try:
-            while content := os.read(self._incoming, MOST_BODY):
+            while content := self._link.read():
                 self._heard_at = time.monotonic()
                 for message in self._decoder.feed(content):
                     self._take(message)
-            self._lose(self._why_closed())
+            self._lose(self._link.why_closed())
         except ProtocolError as error:
             said = self._decoder.before[-200:].decode(errors="replace").strip()
             self._lose(f"{error}" + (f" It said: {said}" if said else ""))
@@ -362,29 +331,25 @@ class Mirror:
         """Sends what is to be sent, and once a second that this end is there."""
         sending: Iterator[Message] = iter(())
         said_at = 0.0
-        try:
-            while not self._is_over.is_set():
+        while not self._is_over.is_set():
+            try:
+                message = next(sending, None)
+            except OSError as error:
+                self._lose(f"what it needs cannot be read here: {error}")
+                return
+            try:
                 if time.monotonic() - said_at >= _STILL_S:
                     said_at = time.monotonic()
-                    self._write(StillHere(said_at, False, False))
-                message = next(sending, None)
+                    self._link.write(encoded(StillHere(said_at, False, False)))
                 if message is not None:
-                    self._write(message)
+                    self._link.write(encoded(message))
                     continue
-                with contextlib.suppress(queue.Empty):
-                    sending = self._outbox.get(timeout=_STILL_S)
-        except Exception as error:
-            if not self._is_over.is_set():
-                self._lose(
-                    self._why_closed()
-                    if isinstance(error, BrokenPipeError)
-                    else f"what it needs cannot be sent: {type(error).__name__}: {error}"
-                )
-
-    def _write(self, message: Message) -> None:
-        rest = memoryview(encoded(message))
-        while rest:
-            rest = rest[os.write(self._outgoing, rest) :]
+            except (OSError, ValueError):  # it is closed
+                if not self._is_over.is_set():
+                    self._lose(self._link.why_closed())
+                return
+            with contextlib.suppress(queue.Empty):
+                sending = self._outbox.get(timeout=_STILL_S)
 
     # --- what the courier tells ------------------------------------------------------------------
 
