@@ -9,5 +9,8 @@ it looks as if the host were here.
 messages    what they say, and how it is written
 host        the courier: a folder of its own, the agent in it, and what is to be told
 mirror      the other end
+links       what carries the bytes
 files       files in pieces, on both ends
+telling     what is new in files
+lines       messages as lines, where a log is all that comes back
 """

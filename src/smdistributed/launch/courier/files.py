@@ -28,11 +28,11 @@ def below(root: Path, path: str) -> Path:
     return root.joinpath(*parts)
 
 
-def pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+def pieces_of(file: BinaryIO, most: int = MOST_BODY) -> Iterator[tuple[bytes, bool]]:
     """The pieces of a file, of which an empty one has one; and whether it is the last."""
-    piece = file.read(MOST_BODY)
+    piece = file.read(most)
     while True:
-        following = file.read(MOST_BODY)
+        following = file.read(most)
         yield piece, not following
         if not following:
             return

@@ -47,11 +47,8 @@ from smdistributed.launch.courier.messages import (
     Brought,
     Close,
     Decoder,
-    Dropped,
     EndRanks,
-    Grown,
     Hello,
-    Kept,
     Message,
     Place,
     ProtocolError,
@@ -61,6 +58,7 @@ from smdistributed.launch.courier.messages import (
     encoded,
 )
 from smdistributed.launch.courier.network import interface_of, own_address
+from smdistributed.launch.courier.telling import Growth, Tree
 from smdistributed.launch.environment import free_port, visible_accelerators
 from smdistributed.launch.home import home_directory
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -108,8 +106,8 @@ class Courier:
         self._agent: subprocess.Popen[bytes] | None = None
         self._has_told_end = False
         self._told = b""
-        self._offsets: dict[Path, int] = {}
-        self._stores: dict[str, dict[str, tuple[int, int, int]]] = {}
+        self._growth = Growth(folder)
+        self._trees: list[Tree] = []
         self._sending: Iterator[Message] | None = None
         self._is_closed = False
 
@@ -207,8 +205,7 @@ class Courier:
     def _start(self, message: Start) -> None:
         host = HostDirectory(self._job.host(str(below(Path(), message.host))))
         plan = HostDirectory(self._folder).read_plan()
-        for store in STORES:
-            self._stores[store] = _looks(self._folder / "store" / store)
+        self._trees = [Tree(store, self._folder / "store" / store) for store in STORES]
         self._job.lock.acquire()  # by which the agent knows that it is not alone
         step, _ = available_step(self._folder)
         try:
@@ -271,25 +268,13 @@ class Courier:
         with contextlib.suppress(OSError):
             files += sorted((self._folder / "tensorboard" / host.name).iterdir())
         for path in files:
-            self._tell_growth(path)
+            for message in self._growth.news(path):
+                self._send(message)
         with contextlib.suppress(OSError):
             content = host.report_bytes()
             if content != self._told:
                 self._send(Told(content))
                 self._told = content
-
-    def _tell_growth(self, path: Path) -> None:
-        offset = self._offsets.get(path, 0)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                while content := file.read(MOST_BODY):
-                    self._send(Grown(str(path.relative_to(self._folder)), offset, content))
-                    offset += len(content)
-        except OSError:
-            return
-        finally:
-            self._offsets[path] = offset
 
     def _tell_stores(self, *, is_whole: bool) -> None:
         """Tells of files that are to be kept.
@@ -311,20 +296,7 @@ class Courier:
             self._sending = None
 
     def _changes(self) -> Iterator[Message]:
-        for store, told in self._stores.items():
-            folder = self._folder / "store" / store
-            now = _looks(folder)
-            for path in told.keys() - now.keys():
-                del told[path]
-                yield Dropped(store, path)
-            for path, look in now.items():
-                if told.get(path) == look:
-                    continue
-                with contextlib.suppress(FileNotFoundError), (folder / path).open("rb") as file:
-                    modified_ns = os.fstat(file.fileno()).st_mtime_ns
-                    for body, is_last in pieces_of(file):
-                        yield Kept(store, path, modified_ns, is_last, body)
-                    told[path] = look
+        return itertools.chain.from_iterable(tree.changes() for tree in self._trees)
 
     def _bring(self, names: list[str]) -> None:
         for name in names:
@@ -385,20 +357,6 @@ class Courier:
                 self._agent.kill()  # its guardian ends the ranks
                 self._agent.wait()
         end_strays()
-
-
-def _looks(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Files that are whole, by their path below the folder, and what tells whether they change."""
-    found = {}
-    for above, _, names in os.walk(folder):
-        for name in names:
-            path = Path(above, name)
-            with contextlib.suppress(OSError):
-                look = path.stat()
-                if not name.startswith("."):
-                    key = str(path.relative_to(folder))
-                    found[key] = (look.st_size, look.st_mtime_ns, look.st_ino)
-    return found
 
 
 # --- the folder -----------------------------------------------------------------------------------

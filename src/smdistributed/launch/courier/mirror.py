@@ -334,7 +334,7 @@ class Mirror:
         while not self._is_over.is_set():
             try:
                 message = next(sending, None)
-            except OSError as error:
+            except (OSError, SmdistributedError) as error:
                 self._lose(f"what it needs cannot be read here: {error}")
                 return
             try:
