@@ -47,9 +47,16 @@ def of_ssh(request: pytest.FixtureRequest) -> str:
     """
 
 
+def of_slurm(request: pytest.FixtureRequest) -> str:
+    cluster = request.getfixturevalue("slurm_cluster")
+    request.getfixturevalue("monkeypatch").setenv("SLURM_CONF", str(cluster.conf))
+    return ""
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "local": of_this_machine,
     "ssh": of_ssh,
+    "slurm": of_slurm,
 }
 
 SOON_S = 30.0

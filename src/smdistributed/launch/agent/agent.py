@@ -90,7 +90,7 @@ class Agent:
         self._is_orphan = False
 
     def run(self) -> bool:
-        """Does all of it. Returns: whether the job's process lived to the end."""
+        """Does all of it. Returns: whether the job is left to the agents to be ended."""
         if not self._directory.lock.acquire():
             raise SmdistributedError(f"there is an agent of {self._directory.path} already.")
         self._report(Phase.PREPARING)
@@ -123,9 +123,9 @@ class Agent:
             self._fail(f"Framework Error: \n{type(error).__name__}: {error}")
         self._directory.give_room()
         self._report(Phase.ENDED)
-        is_alive = self._job.is_alive()
+        is_ours_to_end = self._directory.is_kept() is None and not self._job.is_alive()
         self._directory.lock.release()
-        return is_alive
+        return is_ours_to_end
 
     # --- before ----------------------------------------------------------------------------------
 
@@ -344,7 +344,12 @@ class Agent:
 
     def _is_unwanted(self) -> bool:
         """Whether nothing need be begun any more."""
-        return self._directory.asked_to_end() is not None or not self._job.is_alive()
+        return self._directory.asked_to_end() is not None or not self._is_wanted()
+
+    def _is_wanted(self) -> bool:
+        """Whether the job's process lives; of another machine, who keeps this agent knows it."""
+        is_kept = self._directory.is_kept()
+        return self._job.is_alive() if is_kept is None else is_kept
 
     def _look(self) -> None:
         """Once a second. A disk that is full for a moment must not end the ranks."""
@@ -353,7 +358,7 @@ class Agent:
 
     def _look_around(self) -> None:
         assert self._supervisor is not None
-        if not self._job.is_alive() and not self._is_orphan:
+        if not self._is_wanted() and not self._is_orphan:
             self._is_ending = self._is_orphan = True
             self._supervisor.end(_ORPHAN_GRACE_S, to_groups=not self._is_python)
             self._say("the job's process is gone: ending the ranks")
@@ -454,7 +459,7 @@ def main() -> int:
     """Runs the agent of the folder that is the argument."""
     directory = HostDirectory(Path(sys.argv[1]))
     directory.lock.adopt(int(sys.argv[2]))
-    if not Agent(directory).run():
+    if Agent(directory).run():
         end_orphaned_job(directory.path.parent.parent)
     return 0
 

@@ -5,6 +5,8 @@
     plan.json     what the agent is to do; written before it starts
     report.json   what it does, and how the ranks ended; whole or not there
     lock          held by the agent while it lives
+    keeper        held on the machine of the agent by who keeps it there, if the job's process is
+                  elsewhere
     reserve       room for the last report, if the disk is full by then
     heartbeat     there while ranks run, and touched by the agent about once a second
     log           what the ranks print, each line with the time
@@ -124,7 +126,7 @@ class RankEnd:
         returncode: its exit status; -n if signal n ended it.
         failed_first: of this host.
         last_lines: that it has printed; of ranks that failed. A report has none.
-        ended_at: when; seconds of the machine's monotonic clock.
+        ended_at: when; seconds since the epoch, as those of all machines are.
     """
 
     rank: int
@@ -186,6 +188,8 @@ class HostDirectory:
         self.heartbeat = path / "heartbeat"
         self.lock = Lock(path / "lock")
         self.end_file = path.parent / "end.json"
+        self._keeper = path / "keeper"
+        self.keeper = Lock(self._keeper)
         self._plan = path / "plan.json"
         self._report = path / "report.json"
         self._reserve = path / "reserve"
@@ -200,6 +204,10 @@ class HostDirectory:
         job = self.path.parent.parent
         counted = [point.name for point in points_of(job) if point.host == self.name]
         return EventFile(job / "tensorboard" / self.name, self.name, counted)
+
+    def is_kept(self) -> bool | None:
+        """Whether somebody keeps the agent on its machine; None if that was never said."""
+        return self.keeper.is_held_elsewhere() if self._keeper.exists() else None
 
     def renew(self) -> None:
         """Takes away what an earlier attempt has left, but for what was logged.

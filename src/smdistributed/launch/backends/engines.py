@@ -51,6 +51,10 @@ def _backend_named(name: str) -> Backend:
         from smdistributed.launch.backends.ssh import SshBackend
 
         return SshBackend()
+    if name == "slurm":
+        from smdistributed.launch.backends.slurm.backend import SlurmBackend
+
+        return SlurmBackend()
     return LocalBackend()
 
 
@@ -60,10 +64,15 @@ def hosts_for(job: JobDirectory) -> Callable[[], Hosts]:
     Raises:
         ConfigurationError: its record cannot be read, or names no backend that is known.
     """
-    if _backend_of(job) == "ssh":
+    name = _backend_of(job)
+    if name == "ssh":
         from smdistributed.launch.backends.ssh import SshHosts
 
         return lambda: SshHosts(job)
+    if name == "slurm":
+        from smdistributed.launch.backends.slurm.nodes import SlurmNodes
+
+        return lambda: SlurmNodes(job)
     from smdistributed.launch.backends.this_machine import ThisMachine
 
     return lambda: ThisMachine(job)

@@ -29,10 +29,18 @@ class Heartbeat:
     Args:
         file: that the agent touches. As long as it is not there, nothing is expected.
         clock: seconds, monotonic.
+        is_expected: something is, from now on: what is not there is silent.
     """
 
-    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        file: Path,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_expected: bool = False,
+    ) -> None:
         self._file = file
+        self._is_expected = is_expected
         self._clock = clock
         self._looked_at = clock()
         self._seen = 0
@@ -44,7 +52,7 @@ class Heartbeat:
         step = min(now - self._looked_at, _LONGEST_LOOK_S)
         self._looked_at = now
         try:
-            touched = self._file.stat().st_mtime_ns
+            touched = self._touched()
             if touched == self._seen and self._silent_s >= _SUSPICIOUS_S:
                 os.utime(self._file.parent)
         except OSError:  # no ranks run; or a disk on which nobody could touch anything
@@ -52,3 +60,11 @@ class Heartbeat:
         self._silent_s = self._silent_s + step if touched == self._seen else 0.0
         self._seen = touched
         return self._silent_s
+
+    def _touched(self) -> int:
+        try:
+            return self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            if self._is_expected:
+                return 0
+            raise

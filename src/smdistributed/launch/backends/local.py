@@ -27,7 +27,7 @@ from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["LocalBackend"]
+__all__ = ["LocalBackend", "remove"]
 
 _log = get_logger()
 
@@ -116,21 +116,29 @@ class LocalBackend:
         Raises:
             ConfigurationError: it has not ended, or this user may not.
         """
-        record = self.poll(job)
-        if not record.status.is_terminal:
-            raise ConfigurationError(
-                f"job {job.name!r} is {record.secondary}; expected one that has ended, to be"
-                " removed. Stop it first."
-            )
-        _wait_for_its_processes(job)
-        try:
-            make_writable(job.path)
-            shutil.rmtree(job.path)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the directory of job {job.name!r} cannot be removed: {error}; expected one that"
-                " this user may write."
-            ) from None
+        remove(job, self.poll(job))
+
+
+def remove(job: JobDirectory, record: JobRecord) -> None:
+    """Removes the directory of a job that has ended.
+
+    Raises:
+        ConfigurationError: it has not ended, or this user may not.
+    """
+    if not record.status.is_terminal:
+        raise ConfigurationError(
+            f"job {job.name!r} is {record.secondary}; expected one that has ended, to be"
+            " removed. Stop it first."
+        )
+    _wait_for_its_processes(job)
+    try:
+        make_writable(job.path)
+        shutil.rmtree(job.path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the directory of job {job.name!r} cannot be removed: {error}; expected one that"
+            " this user may write."
+        ) from None
 
 
 def _wait_for_its_processes(job: JobDirectory) -> None:

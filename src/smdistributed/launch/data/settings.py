@@ -31,7 +31,7 @@ from smdistributed.launch.home import Home
 __all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
 
 FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
-BACKENDS = ("local", "ssh")
+BACKENDS = ("local", "slurm", "ssh")
 """Where jobs run; the first is this machine."""
 _TABLES = ("s3", "slurm", "ssh")
 
