@@ -39,6 +39,8 @@ class LocalBackend:
     """Runs jobs on this machine."""
 
     name = "local"
+    module = "smdistributed.launch.backends.runner"
+    """The process of a job."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -50,7 +52,7 @@ class LocalBackend:
             OSError: the process could not be started; the job has failed then.
         """
         try:
-            self._started.append(_start(job))  # it is ours to reap
+            self._started.append(_start(job, self.module))  # it is ours to reap
         except BaseException as error:
             why = f"the process of the job could not be started: {error_text(error)}"
             end_job(job, [], f"InternalServerError: {why}")
@@ -79,6 +81,10 @@ class LocalBackend:
             record = job.read()
             if record.status.is_terminal:
                 return record
+            if self.outlives(job):
+                self._started.append(_start(job, self.module))
+                job.lock.hand_over()
+                return record
             return end_job(
                 job,
                 hosts,
@@ -92,6 +98,10 @@ class LocalBackend:
             ) from None
         finally:
             job.lock.release()
+
+    def outlives(self, job: JobDirectory) -> bool:
+        """Whether a job goes on elsewhere though its process here is gone: it gets another one."""
+        return False
 
     def stop(self, job: JobDirectory, reason: str) -> None:
         """Has a job stop; what has ended stays as it is.
@@ -149,13 +159,13 @@ def _wait_for_its_processes(job: JobDirectory) -> None:
         time.sleep(_LOOK_S)
 
 
-def _start(job: JobDirectory) -> subprocess.Popen[bytes]:
+def _start(job: JobDirectory, module: str) -> subprocess.Popen[bytes]:
     """The process of a job, which has the job's lock too."""
     lock = job.lock.descriptor
     with (job.path / "job.log").open("ab") as file, held_back():
         return subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "smdistributed.launch.backends.runner"),
+                *(sys.executable, "-P", "-m", module),
                 *(str(job.path), str(lock)),
             ],
             stdin=subprocess.DEVNULL,

@@ -30,7 +30,7 @@ from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.storage import local_path
 
-__all__ = ["environment_of", "hosts_of", "plans_of"]
+__all__ = ["environment_of", "hosts_of", "members_of", "plans_of"]
 
 _MPI_OPTIONS = (
     "sagemaker_mpi_custom_mpi_options",
@@ -45,8 +45,13 @@ _MODULES = {
 
 def hosts_of(record: JobRecord) -> list[str]:
     """Names of a job's hosts, in the order of their ranks."""
-    groups = _groups(record.request["ResourceConfig"])
-    return [host for group in groups for host in group.hosts]
+    return [host for host, _ in members_of(record.request)]
+
+
+def members_of(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of each host of a request, in the order of their ranks: its name, and its group's."""
+    groups = _groups(request["ResourceConfig"])
+    return [(host, group.name) for group in groups for host in group.hosts]
 
 
 def environment_of(record: JobRecord) -> dict[str, str]:
@@ -75,7 +80,7 @@ def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list
     """
     request = record.request
     groups = _groups(request["ResourceConfig"])
-    members = [(host, group.name) for group in groups for host in group.hosts]
+    members = members_of(request)
     hosts = [host for host, _ in members]
     texts: dict[str, str] = dict(request.get("HyperParameters", {}))
     hyperparameters = Hyperparameters.of(decode(texts))

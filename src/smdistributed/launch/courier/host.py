@@ -91,9 +91,11 @@ class Courier:
     Args:
         incoming, outgoing: descriptors of the connection.
         folder: its own, which is there.
+        address: at which other machines reach this one.
     """
 
-    def __init__(self, incoming: int, outgoing: int, folder: Path) -> None:
+    def __init__(self, incoming: int, outgoing: int, folder: Path, address: str) -> None:
+        self._address = address
         self._incoming = incoming
         self._outgoing = outgoing
         self._folder = folder
@@ -127,7 +129,6 @@ class Courier:
             self._end_agent()
 
     def _hello(self) -> Hello:
-        address = own_address()
         step, why = available_step(self._folder)
         ports = {free_port()}
         while len(ports) < 2:
@@ -135,8 +136,8 @@ class Courier:
         return Hello(
             version=__version__,
             name=os.uname().nodename,
-            address=address,
-            interface=interface_of(address),
+            address=self._address,
+            interface=interface_of(self._address),
             folder=str(self._folder),
             num_gpus=visible_accelerators(os.environ),
             ports=list(ports),
@@ -409,7 +410,8 @@ def _remove(folder: Path) -> None:
 
 
 def main() -> int:
-    """Runs a courier on standard input and output."""
+    """Runs a courier on standard input and output; an argument is the address of this machine."""
+    address = sys.argv[1] if len(sys.argv) > 1 else own_address()
     outgoing = os.dup(1)
     os.dup2(2, 1)  # what is printed by mistake is no message
     os.set_inheritable(outgoing, False)
@@ -418,7 +420,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     adopt_orphans()
     with _own_folder() as folder:
-        Courier(0, outgoing, folder).run()
+        Courier(0, outgoing, folder, address).run()
     return 0
 
 

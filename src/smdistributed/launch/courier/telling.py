@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from smdistributed.launch.courier.files import pieces_of
 from smdistributed.launch.courier.messages import MOST_BODY, Dropped, Grown, Kept, Message
+from smdistributed.launch.storage import TEMPORARY
 
 __all__ = ["Growth", "Tree"]
 
@@ -46,19 +47,30 @@ class Tree:
 
     Args:
         store: as messages call it.
-        folder: of the files. What is there now is known already.
+        folder: of the files.
         most: bytes of a piece.
+        is_known: what is there now is known already.
+        names: of files; None: all are told.
     """
 
-    def __init__(self, store: str, folder: Path, most: int = MOST_BODY) -> None:
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        most: int = MOST_BODY,
+        *,
+        is_known: bool = True,
+        names: Container[str] | None = None,
+    ) -> None:
         self._store = store
         self._folder = folder
         self._most = most
-        self._told = _looks(folder)
+        self._names = names
+        self._told = self._looks() if is_known else {}
 
     def changes(self) -> Iterator[Message]:
         """What is other than it was told."""
-        now = _looks(self._folder)
+        now = self._looks()
         for path in self._told.keys() - now.keys():
             del self._told[path]
             yield Dropped(self._store, path)
@@ -71,17 +83,17 @@ class Tree:
                     yield Kept(self._store, path, modified_ns, is_last, body)
                 self._told[path] = look
 
-
-def _looks(folder: Path) -> dict[str, _Look]:
-    """By their path below the folder. What is being written is left out."""
-    found = {}
-    for above, names, files in os.walk(folder):
-        names[:] = [each for each in names if not each.startswith(".smd-")]
-        for name in files:
-            path = Path(above, name)
-            with contextlib.suppress(OSError):
-                look = path.stat()
-                if not name.startswith(".smd-"):
-                    key = str(path.relative_to(folder))
-                    found[key] = (look.st_size, look.st_mtime_ns, look.st_ino)
-    return found
+    def _looks(self) -> dict[str, _Look]:
+        """By their path below the folder. What is being written is left out."""
+        found = {}
+        for above, folders, files in os.walk(self._folder):
+            folders[:] = [each for each in folders if not each.startswith(TEMPORARY)]
+            for name in files:
+                is_told = self._names is None or name in self._names
+                with contextlib.suppress(OSError):
+                    path = Path(above, name)
+                    look = path.stat()
+                    if is_told and not name.startswith(TEMPORARY):
+                        key = str(path.relative_to(self._folder))
+                        found[key] = (look.st_size, look.st_mtime_ns, look.st_ino)
+        return found

@@ -1,0 +1,39 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a follower asks of a cluster, in which a job's process runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+__all__ = ["Cluster"]
+
+
+class Cluster(Protocol):
+    """Where the job's process runs."""
+
+    def start(self) -> None:
+        """Has it start, unless it was started before.
+
+        Raises:
+            SmdistributedError: it cannot be; says why.
+        """
+
+    def text(self) -> Iterator[str]:
+        """Its log from the start, in pieces as they come; an empty one at least each second.
+
+        It ends when the process has, and all of its log was read.
+
+        Raises:
+            SmdistributedError: the cluster cannot be asked any more.
+        """
+
+    def stop(self) -> None:
+        """Has the process stop the job, by SIGTERM. Once is as good as twice."""
+
+    def interrupt(self, reason: str) -> None:
+        """Has it end the attempt, as `interruption` says."""
+
+    def how_it_ended(self) -> str:
+        """In words, for the case that the job has no end."""

@@ -1,0 +1,114 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job's process that runs in a cluster: it does what it does elsewhere, and tells by its log.
+
+What it writes to the job's directory, and what is to be kept, goes as lines to standard output. On
+the machine that has started the job a follower reads them (`follower`). Nothing depends on it: the
+job goes on without, and another one can read all of it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from smdistributed.launch.agent.ending import host_directories
+from smdistributed.launch.backends.hosts import Hosts
+from smdistributed.launch.backends.package import JOB_FILES, stores_of
+from smdistributed.launch.backends.runner import JobRunner
+from smdistributed.launch.courier.lines import MOST_OF_LINE, line_of
+from smdistributed.launch.courier.messages import Message
+from smdistributed.launch.courier.telling import Growth, Tree
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory, job_names
+
+__all__ = ["drive"]
+
+_TELL_S = 0.3
+
+
+def drive(package: Path, hosts_of: Callable[[JobDirectory], Callable[[], Hosts]]) -> None:
+    """Runs the job of a package to its end.
+
+    Args:
+        package: as `package` has made it.
+        hosts_of: what brings the hosts of its attempts up.
+    """
+    with tempfile.TemporaryDirectory(prefix="smd-", ignore_cleanup_errors=True) as folder:
+        home = Home(Path(folder, "home"))
+        shutil.copytree(package / "home", home.root)
+        for path in (home.root, home.jobs, home.buckets):
+            path.chmod(0o700)
+        (name,) = job_names(home)
+        job = JobDirectory(home.jobs / name)
+        job.keep_room()
+        job.lock.acquire()
+        telling = _Telling(job)
+        runner = JobRunner(job, hosts_of(job))
+        telling.begin()
+        try:
+            runner.run()
+        finally:
+            telling.end()
+
+
+class _Telling:
+    """Of what is new in a job's directory, and in what is to be kept."""
+
+    def __init__(self, job: JobDirectory) -> None:
+        self._path = job.path
+        record = job.read()
+        home = Home(job.path.parent.parent)
+        self._growth = Growth(job.path, MOST_OF_LINE)
+        self._files = Tree("job", job.path, MOST_OF_LINE, is_known=False, names=JOB_FILES)
+        self._trees = [
+            Tree(store, folder, MOST_OF_LINE)
+            for store, folder in stores_of(record.request, record.name, home).items()
+        ]
+        self._job = job
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
+
+    def begin(self) -> None:
+        """Tells from now on, on a thread of its own."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Tells the rest."""
+        self._is_over.set()
+        self._thread.join()
+        self._tell()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(_TELL_S):
+            self._tell()
+
+    def _tell(self) -> None:
+        # The record is read first and told last: whoever sees the job's end has all the rest.
+        files = list(self._files.changes())
+        for message in self._news():
+            self._print(message)
+        for message in files:
+            self._print(message)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+
+    def _news(self) -> Iterator[Message]:
+        yield from self._growth.news(self._path / "events.jsonl")
+        for host in host_directories(self._job):
+            for path in (host.path / "agent.log", host.log, host.metrics, host.system_metrics):
+                yield from self._growth.news(path)
+            with contextlib.suppress(OSError):
+                for path in sorted((self._path / "tensorboard" / host.name).iterdir()):
+                    yield from self._growth.news(path)
+        for tree in self._trees:
+            yield from tree.changes()
+
+    def _print(self, message: Message) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads: the job goes on
+            print(line_of(message))

@@ -1,0 +1,215 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process that follows a job in a cluster: `python -m ...backends.follower FOLDER LOCK`.
+
+The job's own process runs there (`driver`), and tells by its log; this one keeps what it tells in
+the job's directory, which is the truth for all who look. It hands on that the job is to stop. If it
+is killed the job goes on, and another follower reads all of it again.
+
+LOCK is as of `runner`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+
+from smdistributed._common.errors import SmdistributedError
+from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed.launch.backends.cluster import Cluster
+from smdistributed.launch.backends.engines import cluster_of
+from smdistributed.launch.backends.package import JOB_FILES, stores_of
+from smdistributed.launch.backends.signals import note_from_now_on
+from smdistributed.launch.courier.files import Arriving, below
+from smdistributed.launch.courier.lines import message_of
+from smdistributed.launch.courier.messages import Dropped, Grown, Kept, Message, ProtocolError
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.files import copy_whole
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Secondary
+
+__all__ = ["Follower", "main"]
+
+_GROWING = re.compile(
+    r"events\.jsonl|hosts/algo-\d+/(agent\.log|log|metrics\.jsonl|system_metrics\.jsonl)"
+    r"|tensorboard/algo-\d+/[^/]+"
+)
+_WHOLE = re.compile(rf"(hosts/algo-\d+/)?({'|'.join(map(re.escape, JOB_FILES))})")
+
+
+class Follower:
+    """Of one job.
+
+    Args:
+        job: its directory.
+        cluster: where it runs.
+    """
+
+    def __init__(self, job: JobDirectory, cluster: Cluster) -> None:
+        self._job = job
+        self._cluster = cluster
+        self._record = job.read()
+        self._home = Home(job.path.parent.parent)
+        self._stores = stores_of(self._record.request, job.name, self._home)
+        self._arriving = {store: Arriving() for store in (*self._stores, "job")}
+        self._problem = ""
+        self._rest = ""
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Follows it to its end."""
+        # A stop of this process is none of the job: it goes on, and so may this.
+        note_from_now_on(lambda number, frame: None)
+        failure = ""
+        try:
+            self._cluster.start()
+            for text in self._cluster.text():
+                self._take_text(text)
+                self._hand_on()
+        except SmdistributedError as error:
+            failure = str(error)
+        except Exception as error:
+            failure = f"InternalServerError: {type(error).__name__}: {error}"
+        for each in self._arriving.values():
+            each.drop()
+        if not self._job.read().status.is_terminal:
+            self._end(failure)
+        self._job.lock.release()
+
+    def _end(self, failure: str) -> None:
+        """The process there has ended, and not the job."""
+        hosts = host_directories(self._job)
+        if self._job.stop_reason() is not None:
+            end_job(self._job, hosts, "", Secondary.STOPPED)
+            return
+        failure = failure or f"the job's process is gone: {self._cluster.how_it_ended()}"
+        kind = "" if failure.startswith(("ClientError", "Internal")) else "InternalServerError: "
+        end_job(self._job, hosts, kind + failure)
+
+    def _hand_on(self) -> None:
+        """What somebody asks of the job here."""
+        if not self._is_stopping and self._job.stop_reason() is not None:
+            self._is_stopping = True
+            self._cluster.stop()
+        reason = self._job.interruption()
+        if reason is not None:
+            self._cluster.interrupt(reason)
+            self._job.forget_interruption()
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    def _take_text(self, text: str) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            message = message_of(line)
+            if message is not None:
+                self._take(message)
+            elif line.strip():
+                print(line, flush=True)  # into this process's own log
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Grown):
+            self._take_growth(message)
+        elif isinstance(message, Kept) and message.store == "job":
+            self._take_file(message)
+        elif isinstance(message, Kept | Dropped):
+            self._keep(message)
+        else:
+            raise ProtocolError(f"{type(message).__name__} is not for a follower.")
+
+    def _take_growth(self, message: Grown) -> None:
+        if not _GROWING.fullmatch(message.path):
+            raise ProtocolError(f"{message.path!r:.100} is no file that grows.")
+        path = below(self._job.path, message.path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            known = file.tell() - message.offset
+            if known < 0:
+                raise ProtocolError(f"{message.path} has {-known:,} bytes that were not told.")
+            file.write(message.body[known:])  # of an earlier follower there may be some already
+
+    def _take_file(self, message: Kept) -> None:
+        if not _WHOLE.fullmatch(message.path):
+            raise ProtocolError(f"{message.path!r:.100} is no file that is told.")
+        is_record = message.path == "job.json"
+        path = below(self._job.path, "told.json" if is_record else message.path)
+        is_whole = self._arriving["job"].add(
+            path, message.body, is_last=message.is_last, modified_ns=message.modified_ns
+        )
+        if is_whole and is_record:
+            self._take_record(JobRecord.of_json(json.loads(path.read_bytes())))
+            path.unlink()
+
+    def _take_record(self, told: JobRecord) -> None:
+        """What became of the job; its request is as it was here."""
+        before = self._job.read()
+        if before.status.is_terminal or len(told.transitions) < len(before.transitions):
+            return  # an earlier follower has read on
+        if told.status.is_terminal:
+            self._copy_model(told)
+        base, here = told.request["OutputDataConfig"], before.request["OutputDataConfig"]
+        model = told.model_artifacts.replace(base["S3OutputPath"], here["S3OutputPath"], 1)
+        reason = told.failure_reason
+        transitions = told.transitions
+        if told.status.is_terminal and self._problem:
+            reason = f"{reason}\n({self._problem})" if reason else f"ClientError: {self._problem}"
+            transitions = (
+                *transitions[:-1],
+                dataclasses.replace(transitions[-1], secondary=Secondary.FAILED),
+            )
+            model = ""
+        record = dataclasses.replace(
+            before,
+            transitions=transitions,
+            failure_reason=reason,
+            model_artifacts=model,
+            metrics=told.metrics,
+            size=told.size,
+        )
+        if told.status.is_terminal:
+            self._job.give_room()
+        self._job.write(record)
+
+    def _copy_model(self, told: JobRecord) -> None:
+        """There too, where the SDK's local mode puts it (`agent.ending`)."""
+        output = self._stores["output"]
+        uri = self._record.request["OutputDataConfig"]["S3OutputPath"]
+        if uri.startswith("file://") and told.model_artifacts.endswith("/model.tar.gz"):
+            with contextlib.suppress(OSError):
+                copy_whole(output / "model.tar.gz", output.parent.parent / "model.tar.gz")
+
+    def _keep(self, message: Kept | Dropped) -> None:
+        root = self._stores.get(message.store)
+        if root is None:
+            raise ProtocolError(f"{message.store!r} is no store of this job.")
+        path = below(root, message.path)
+        try:
+            if isinstance(message, Kept):
+                self._arriving[message.store].add(
+                    path, message.body, is_last=message.is_last, modified_ns=message.modified_ns
+                )
+            else:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    while path.parent != root:
+                        path = path.parent
+                        path.rmdir()
+        except OSError as error:
+            self._problem = f"{path} could not be written: {error}"
+
+
+def main() -> int:
+    """Follows the job of the directory that is the argument."""
+    job = JobDirectory(Path(sys.argv[1]))
+    job.lock.adopt(int(sys.argv[2]))
+    Follower(job, cluster_of(job)).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
