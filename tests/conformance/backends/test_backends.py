@@ -53,10 +53,20 @@ def of_slurm(request: pytest.FixtureRequest) -> str:
     return ""
 
 
+def of_ray(request: pytest.FixtureRequest) -> str:
+    cluster = request.getfixturevalue("ray_cluster")
+    return f"""
+        [ray]
+        address = "{cluster.address}"
+        python = "{sys.executable}"
+    """
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "local": of_this_machine,
     "ssh": of_ssh,
     "slurm": of_slurm,
+    "ray": of_ray,
 }
 
 SOON_S = 30.0
@@ -88,9 +98,22 @@ for number in range(50):
 """
 
 
+SAMPLES = {
+    "ray": (
+        "test_submit_returns_at_once_and_the_job_ends_well",
+        "test_stop_tells_the_script_and_saves_what_there_is",
+    )
+}
+"""Of backends whose jobs take seconds to begin: other tests run with `--run-slow`."""
+
+
 @pytest.fixture(params=BACKENDS)
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """With the settings of a backend."""
+    sample = SAMPLES.get(request.param)
+    is_wanted = not sample or request.function.__name__ in sample
+    if not is_wanted and not request.config.getoption("--run-slow"):
+        pytest.skip("a job of this backend takes seconds to begin; run with --run-slow")
     home = Home(tmp_path / "home")
     home.make()
     settings = textwrap.dedent(BACKENDS[request.param](request))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import Backend
+from smdistributed.launch.backends.cluster import Cluster
 from smdistributed.launch.backends.hosts import Hosts
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.data.settings import BACKENDS, Settings
@@ -19,7 +20,7 @@ from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.logs import JobLog
 from smdistributed.launch.jobs.record import JobRecord
 
-__all__ = ["BACKEND", "Backends", "chosen", "hosts_for"]
+__all__ = ["BACKEND", "Backends", "chosen", "cluster_of", "hosts_for"]
 
 BACKEND = "SMD_BACKEND"
 """Variable: where jobs run."""
@@ -55,6 +56,10 @@ def _backend_named(name: str) -> Backend:
         from smdistributed.launch.backends.slurm.backend import SlurmBackend
 
         return SlurmBackend()
+    if name == "ray":
+        from smdistributed.launch.backends.ray_cluster import RayBackend
+
+        return RayBackend()
     return LocalBackend()
 
 
@@ -76,6 +81,17 @@ def hosts_for(job: JobDirectory) -> Callable[[], Hosts]:
     from smdistributed.launch.backends.this_machine import ThisMachine
 
     return lambda: ThisMachine(job)
+
+
+def cluster_of(job: JobDirectory) -> Cluster:
+    """Where a job runs that a follower follows.
+
+    Raises:
+        ConfigurationError: as of `hosts_for`, or the settings of the cluster are wrong.
+    """
+    from smdistributed.launch.backends.ray_cluster import RayCluster
+
+    return RayCluster(job)
 
 
 def _backend_of(job: JobDirectory) -> str:

@@ -31,9 +31,9 @@ from smdistributed.launch.home import Home
 __all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
 
 FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
-BACKENDS = ("local", "slurm", "ssh")
+BACKENDS = ("local", "ray", "slurm", "ssh")
 """Where jobs run; the first is this machine."""
-_TABLES = ("s3", "slurm", "ssh")
+_TABLES = ("ray", "s3", "slurm", "ssh")
 
 
 @dataclasses.dataclass(frozen=True)
