@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import Backend
-from smdistributed.launch.backends.cluster import Cluster
 from smdistributed.launch.backends.hosts import Hosts
+from smdistributed.launch.backends.in_cluster.cluster import Cluster
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.data.settings import BACKENDS, Settings
 from smdistributed.launch.home import Home
@@ -57,7 +57,7 @@ def _backend_named(name: str) -> Backend:
 
         return SlurmBackend()
     if name == "ray":
-        from smdistributed.launch.backends.ray_cluster import RayBackend
+        from smdistributed.launch.backends.ray.backend import RayBackend
 
         return RayBackend()
     return LocalBackend()
@@ -89,7 +89,7 @@ def cluster_of(job: JobDirectory) -> Cluster:
     Raises:
         ConfigurationError: as of `hosts_for`, or the settings of the cluster are wrong.
     """
-    from smdistributed.launch.backends.ray_cluster import RayCluster
+    from smdistributed.launch.backends.ray.backend import RayCluster
 
     return RayCluster(job)
 

@@ -72,7 +72,7 @@ def test_what_is_not_mounted_names_the_id_the_file_and_the_line(home: Home) -> N
         ("default_backend = 'local'\nx = \n", r"at line 2, column 5"),
         ("[file_systems.EFS.fs-1]\n'/a/' = '/x'\n'/a' = '/y'", "has '/a' twice, once with a slash"),
         ("backend = 'local'", "has the key 'backend', which nobody knows"),
-        ("default_backend = 'ray'", "is 'ray'; expected one of 'local'"),
+        ("default_backend = 'none'", "is 'none'; expected one of 'local'"),
         ("default_backend = 1", "is 1; expected one of 'local'"),
         ("file_systems = 1", "file_systems in .* is 1; expected tables"),
         ("[file_systems.NFS.x]", "file_systems.NFS in .* is of no known type"),

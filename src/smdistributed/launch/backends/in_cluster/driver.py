@@ -19,7 +19,7 @@ from pathlib import Path
 
 from smdistributed.launch.agent.ending import host_directories
 from smdistributed.launch.backends.hosts import Hosts
-from smdistributed.launch.backends.package import JOB_FILES, stores_of
+from smdistributed.launch.backends.in_cluster.package import JOB_FILES, stores_of
 from smdistributed.launch.backends.runner import JobRunner
 from smdistributed.launch.courier.lines import MOST_OF_LINE, line_of
 from smdistributed.launch.courier.messages import Message

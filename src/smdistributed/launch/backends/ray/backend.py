@@ -26,9 +26,9 @@ from typing import Any
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
-from smdistributed.launch.backends.package import Package
-from smdistributed.launch.backends.ray_settings import RaySettings
+from smdistributed.launch.backends.ray.settings import RaySettings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
@@ -41,7 +41,7 @@ _ASK_S = 2.0
 _GIVE_UP_S = 300.0
 # Ray's own is 3 s: the ranks have 120 s, and what there is is saved.
 _STOP_WAIT_S = 600
-_DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray_driver")
+_DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray.driver")
 
 
 def _client(settings: RaySettings) -> Any:
@@ -82,7 +82,7 @@ class RayBackend(LocalBackend):
     """Runs jobs in a Ray cluster; a process here follows each."""
 
     name = "ray"
-    module = "smdistributed.launch.backends.follower"
+    module = "smdistributed.launch.backends.in_cluster.follower"
 
     def submit(self, job: JobDirectory) -> None:
         """Starts a job, once it is known that the cluster answers.

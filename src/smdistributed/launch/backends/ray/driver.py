@@ -1,11 +1,11 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The job's process in a Ray cluster: `python -m ...backends.ray_driver CPUS GPUS`.
+"""The job's process in a Ray cluster: `python -m ...backends.ray.driver CPUS GPUS`.
 
 Ray runs it in the folder of the job's package. One placement group has a bundle for each host, and
 an actor in each bundle runs a courier (`launch.courier`).
 
-    python -m ...backends.ray_driver --interrupt JOB REASON    from another job: as `interruption`
+    python -m ...backends.ray.driver --interrupt JOB REASON    from another job: as `interruption`
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.ending import now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
-from smdistributed.launch.backends.driver import drive
 from smdistributed.launch.backends.hosts import HostAgent, Hosts, Machine, UnreachableError
+from smdistributed.launch.backends.in_cluster.driver import drive
 from smdistributed.launch.courier.messages import Hello
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
 from smdistributed.launch.jobs.directory import JobDirectory

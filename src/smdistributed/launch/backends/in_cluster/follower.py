@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The process that follows a job in a cluster: `python -m ...backends.follower FOLDER LOCK`.
+"""Follows a job in a cluster: `python -m ...backends.in_cluster.follower FOLDER LOCK`.
 
 The job's own process runs there (`driver`), and tells by its log; this one keeps what it tells in
 the job's directory, which is the truth for all who look. It hands on that the job is to stop. If it
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import end_job, host_directories
-from smdistributed.launch.backends.cluster import Cluster
 from smdistributed.launch.backends.engines import cluster_of
-from smdistributed.launch.backends.package import JOB_FILES, stores_of
+from smdistributed.launch.backends.in_cluster.cluster import Cluster
+from smdistributed.launch.backends.in_cluster.package import JOB_FILES, stores_of
 from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.courier.files import Arriving, below
 from smdistributed.launch.courier.lines import message_of

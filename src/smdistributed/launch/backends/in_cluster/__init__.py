@@ -1,0 +1,9 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs whose own process runs in a cluster that shares no file with who has started them.
+
+package     all that the job needs, as a folder that goes there
+driver      the job's process there; it tells by its log what happens
+follower    here: keeps what it tells in the job's directory
+cluster     what a follower asks of the cluster
+"""
