@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from smdistributed.launch.agent.ending import host_directories
+from smdistributed._common.version import __version__
+from smdistributed.launch.agent.ending import end_job, host_directories
 from smdistributed.launch.backends.hosts import Hosts
 from smdistributed.launch.backends.in_cluster.package import JOB_FILES, stores_of
 from smdistributed.launch.backends.runner import JobRunner
@@ -49,6 +50,16 @@ def drive(package: Path, hosts_of: Callable[[JobDirectory], Callable[[], Hosts]]
         job.keep_room()
         job.lock.acquire()
         telling = _Telling(job)
+        version = (package / "version").read_text()
+        if version != __version__:
+            end_job(
+                job,
+                [],
+                f"ClientError: the cluster has version {__version__} of smdistributed-open, and"
+                f" who has started the job {version}; expected the same on both.",
+            )
+            telling.tell()
+            return
         runner = JobRunner(job, hosts_of(job))
         telling.begin()
         try:
@@ -82,13 +93,14 @@ class _Telling:
         """Tells the rest."""
         self._is_over.set()
         self._thread.join()
-        self._tell()
+        self.tell()
 
     def _run(self) -> None:
         while not self._is_over.wait(_TELL_S):
-            self._tell()
+            self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tells what is new."""
         # The record is read first and told last: whoever sees the job's end has all the rest.
         files = list(self._files.changes())
         for message in self._news():

@@ -4,7 +4,7 @@
 
     home/jobs/NAME/job.json     its record; its URIs are those that it has there
     home/buckets/...            its sources, data and checkpoints
-    home/config.toml            the settings that mean something there
+    version                     of this package here
 
 It is a home directory, in which the job's process runs there. What is `file://` here lies in a
 bucket there; what is in an S3 store, or in a folder that the cluster has too, stays where it is.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.version import __version__
 from smdistributed.launch.backends.plans import members_of
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode, encode
 from smdistributed.launch.data.sources import keys_below, sources_of
@@ -82,6 +83,7 @@ class Package:
         path.mkdir(mode=0o700)
         JobDirectory(path).write(dataclasses.replace(record, request=request))
         (there.buckets / _FILES).mkdir(mode=0o700, exist_ok=True)
+        (folder / "version").write_text(__version__)
 
     def _is_there(self, uri: str) -> bool:
         """Whether the cluster has what a URI names, as this machine has it."""

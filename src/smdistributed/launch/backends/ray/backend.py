@@ -10,7 +10,7 @@ Source: launch specification, section 11.
 
 from __future__ import annotations
 
-import asyncio
+import codecs
 import contextlib
 import json
 import queue
@@ -19,15 +19,17 @@ import shlex
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.backends.ray.api import TERMINAL, RayApi
 from smdistributed.launch.backends.ray.settings import RaySettings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -35,47 +37,15 @@ from smdistributed.launch.jobs.files import write_whole
 
 __all__ = ["RayBackend", "RayCluster"]
 
-_REACH_S = 8.0
 _TICK_S = 0.5
 _ASK_S = 2.0
+# After its end nothing more comes of a log that was silent for so long.
+_LAST_S = 2.0
 _GIVE_UP_S = 300.0
-# Ray's own is 3 s: the ranks have 120 s, and what there is is saved.
+_MOST_READ = 1 << 16
+# Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
 _DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray.driver")
-
-
-def _client(settings: RaySettings) -> Any:
-    """Of the Jobs API.
-
-    Raises:
-        BackendError: it cannot be reached, or is of another version; or Ray is not installed here.
-    """
-    try:
-        from ray.job_submission import JobSubmissionClient
-    except ImportError as error:
-        raise BackendError(
-            f"the backend 'ray' needs Ray on this machine ({error});"
-            " pip install 'smdistributed-open[ray]', of the cluster's version."
-        ) from None
-    made: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def connect() -> None:
-        try:
-            made.put(JobSubmissionClient(settings.address))
-        except Exception as error:
-            made.put(error)
-
-    threading.Thread(target=connect, daemon=True).start()  # it has no time limit of its own
-    try:
-        client = made.get(timeout=_REACH_S)
-    except queue.Empty:
-        client = TimeoutError(f"it did not answer in {_REACH_S:g} s")
-    if isinstance(client, Exception):
-        raise BackendError(
-            f"Ray's Jobs API at {settings.address} cannot be used: {client}. Try by hand:"
-            f" ray job list --address {shlex.quote(settings.address)}"
-        )
-    return client
 
 
 class RayBackend(LocalBackend):
@@ -89,11 +59,11 @@ class RayBackend(LocalBackend):
 
         Raises:
             OSError: as of `LocalBackend`.
-            BackendError: it does not answer, or is of another version.
+            BackendError: it does not answer.
             ConfigurationError: the settings are wrong.
         """
         try:
-            _client(RaySettings.of(Home(job.path.parent.parent)))
+            RayApi(RaySettings.of(Home(job.path.parent.parent)).address).require()
         except SmdistributedError as error:
             end_job(job, [], f"ClientError: {error}")
             job.lock.release()
@@ -116,7 +86,7 @@ class RayCluster:
         self._job = job
         self._kept = job.path / "ray.json"
         self._settings = RaySettings.of(Home(job.path.parent.parent))
-        self._client: Any = None
+        self._api = RayApi(self._settings.address)
         self._id = ""
 
     def start(self) -> None:
@@ -124,102 +94,159 @@ class RayCluster:
 
         Raises:
             BackendError: the cluster does not answer, or refuses the job.
-            ConfigurationError: what the job needs is not here.
+            ConfigurationError: what the job needs is not here, or is too large.
         """
         with contextlib.suppress(FileNotFoundError):
             kept = json.loads(self._kept.read_bytes())
             self._id = kept["submission_id"]
-            self._client = _client(self._settings)
-            return
-        self._client = _client(self._settings)
+            if self._api.job(self._id) is not None or kept["is_submitted"]:
+                return
         self._id = f"{self._job.name}-{secrets.token_hex(4)}"
-        command = [self._settings.python, *_DRIVER]
-        command += [str(self._settings.cpus_per_host), str(self._settings.gpus_per_host)]
-        with tempfile.TemporaryDirectory(prefix="smd-") as folder:
-            try:
-                Package(self._job, self._settings.shared).write(Path(folder))
-                self._client.submit_job(
-                    entrypoint=shlex.join(command),
-                    submission_id=self._id,
-                    runtime_env={
-                        "working_dir": folder,
-                        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)},
-                    },
-                    metadata={"smdistributed_job": self._job.name},
-                    entrypoint_num_cpus=0,
-                )
-            except SmdistributedError as error:
-                raise ConfigurationError(f"ClientError: {error}") from None
-            except (RuntimeError, ValueError, OSError) as error:
-                raise BackendError(
-                    f"ClientError: Ray at {self._settings.address} has refused the job: {error}"
-                ) from None
-        write_whole(self._kept, json.dumps({"submission_id": self._id}).encode())
+        self._keep(is_submitted=False)  # who follows after this one finds it, or submits it anew
+        self._api.submit(
+            {
+                "entrypoint": f"exec {self._driver(*self._bundle)}",
+                "submission_id": self._id,
+                "runtime_env": {
+                    "working_dir": self._sent_package(),
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S)},
+                },
+                "metadata": {"smdistributed_job": self._job.name},
+                "entrypoint_num_cpus": 0,
+            }
+        )
+        self._keep(is_submitted=True)
+
+    @property
+    def _bundle(self) -> tuple[int, int]:
+        return self._settings.cpus_per_host, self._settings.gpus_per_host
+
+    def _keep(self, *, is_submitted: bool) -> None:
+        kept = {"submission_id": self._id, "is_submitted": is_submitted}
+        write_whole(self._kept, json.dumps(kept).encode())
+
+    def _driver(self, *arguments: Any) -> str:
+        return shlex.join([self._settings.python, *_DRIVER, *map(str, arguments)])
+
+    def _sent_package(self) -> str:
+        with (
+            tempfile.TemporaryDirectory(prefix="smd-") as folder,
+            tempfile.TemporaryFile() as file,
+        ):
+            Package(self._job, self._settings.shared).write(Path(folder))
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as made:
+                for path in sorted(Path(folder).rglob("*")):
+                    made.write(path, path.relative_to(folder))
+            size = file.tell()
+            file.seek(0)
+            return self._api.send_package(f"_ray_pkg_{secrets.token_hex(16)}.zip", file, size)
 
     def text(self) -> Iterator[str]:
-        """As of `Cluster`."""
-        known, silent_since = 0, time.monotonic()
+        """As of `Cluster`.
+
+        Raises:
+            BackendError: it does not answer for minutes.
+        """
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        known = 0
+        answered_at = time.monotonic()
         while True:
-            pieces: queue.SimpleQueue[str | Exception | None] = queue.SimpleQueue()
-            threading.Thread(target=self._tail, args=(pieces,), daemon=True).start()
+            log = _Log(self._api, self._id)
+            has_ended = False
             seen = 0
-            while True:
-                try:
-                    piece = pieces.get(timeout=_TICK_S)
-                except queue.Empty:
+            asked_at = came_at = time.monotonic()
+            try:
+                while not (has_ended and time.monotonic() - came_at > _LAST_S):
+                    content = log.next(_TICK_S)
+                    now_s = time.monotonic()
+                    if content:
+                        came_at = answered_at = now_s
+                        seen += len(content)
+                        if seen > known:  # after a lost connection all comes again
+                            yield decode(content[len(content) - (seen - known) :])
+                            known = seen
+                        continue
                     yield ""
-                    continue
-                if piece is None or isinstance(piece, Exception):
-                    break
-                silent_since = time.monotonic()
-                # After a lost connection all comes again.
-                seen += len(piece)
-                if seen > known:
-                    yield piece[len(piece) - (seen - known) :]
-                    known = seen
-            if piece is None and self._has_ended():
+                    if now_s - asked_at > _ASK_S:
+                        asked_at = now_s
+                        with contextlib.suppress(BackendError):
+                            found = self._api.job(self._id)
+                            answered_at = now_s
+                            has_ended = found is None or found.get("status") in TERMINAL
+                    if content is None and not has_ended:
+                        break
+            finally:
+                log.close()
+            if has_ended:
                 return
-            if time.monotonic() - silent_since > _GIVE_UP_S:
+            if time.monotonic() - answered_at > _GIVE_UP_S:
                 raise BackendError(
                     f"InternalServerError: Ray at {self._settings.address} did not answer for"
-                    f" {_GIVE_UP_S:g} s ({piece}). The job {self._id} may go on there: ray job"
-                    f" status --address {self._settings.address} {self._id}"
+                    f" {_GIVE_UP_S:g} s. The job {self._id} may go on there: ray job status"
+                    f" --address {shlex.quote(self._settings.address)} {shlex.quote(self._id)}"
                 )
-            yield ""
-            time.sleep(_ASK_S)
-
-    def _tail(self, pieces: queue.SimpleQueue[str | Exception | None]) -> None:
-        async def follow() -> None:
-            async for piece in self._client.tail_job_logs(self._id):
-                pieces.put(piece)
-
-        try:
-            asyncio.run(follow())
-            pieces.put(None)
-        except Exception as error:
-            pieces.put(error)
-
-    def _has_ended(self) -> bool:
-        try:
-            return bool(self._client.get_job_status(self._id).is_terminal())
-        except Exception:
-            return False
 
     def stop(self) -> None:
         """As of `Cluster`."""
-        with contextlib.suppress(Exception):  # it has ended, or does not answer
-            self._client.stop_job(self._id)
+        with contextlib.suppress(BackendError):  # the cluster does not answer
+            self._api.stop(self._id)
 
     def interrupt(self, reason: str) -> None:
         """As of `Cluster`: a small job of its own tells the driver."""
-        command = [self._settings.python, *_DRIVER, "--interrupt", self._job.name, reason]
-        with contextlib.suppress(Exception):
-            self._client.submit_job(entrypoint=shlex.join(command), entrypoint_num_cpus=0)
+        command = self._driver("--interrupt", self._job.name, reason)
+        with contextlib.suppress(BackendError):
+            self._api.submit({"entrypoint": f"exec {command}", "entrypoint_num_cpus": 0})
 
     def how_it_ended(self) -> str:
         """As of `Cluster`."""
         try:
-            found = self._client.get_job_info(self._id)
-            return f"Ray says {found.status}: {found.message}"
-        except Exception as error:
-            return f"Ray knows nothing of it: {error}"
+            found = self._api.job(self._id)
+        except BackendError as error:
+            return str(error)
+        if found is None:
+            return "Ray knows it no more: its head was started anew"
+        said = f"Ray says {found.get('status')}: {found.get('message')}"
+        if found.get("driver_exit_code") == 127 or "No module named" in said:
+            return (
+                f"{self._settings.python!r} of the cluster cannot run it; expected a Python that"
+                " has smdistributed-open and Ray, named as python under [ray] of config.toml."
+                f" {said}"
+            )
+        return said
+
+
+class _Log:
+    """What comes of a driver's log, read on a thread of its own."""
+
+    def __init__(self, api: RayApi, submission_id: str) -> None:
+        self._api = api
+        self._id = submission_id
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._read, name="log", daemon=True).start()
+
+    def next(self, timeout_s: float) -> bytes | None:
+        """What has come; empty: nothing in that time; None: nothing comes any more."""
+        try:
+            return self._pieces.get(timeout=timeout_s)
+        except queue.Empty:
+            return b""
+
+    def _read(self) -> None:
+        # The stream has no end of its own: this thread goes when this process does.
+        with contextlib.suppress(Exception):
+            while not self._is_closed.is_set():
+                found = self._api.job(self._id)
+                node = found and found.get("driver_node_id")
+                if node:
+                    break
+                time.sleep(_TICK_S)
+            with self._api.log(self._id, str(node)) as answer:
+                while not self._is_closed.is_set() and (content := answer.read1(_MOST_READ)):
+                    self._pieces.put(content)
+        time.sleep(_TICK_S)  # it may not be there yet
+        self._pieces.put(None)
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._is_closed.set()

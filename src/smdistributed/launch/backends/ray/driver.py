@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import ipaddress
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ _groups: Any = importlib.import_module("ray.util.placement_group")
 _strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
 
 _NAMESPACE = "smdistributed"
+# What Ray sets for its own workers, beside RAY_...; ranks are none.
+_OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONPATH", "SPT_NOENV")
 _TICK_S = 1.0
 _HELLO_S = 60.0  # it imports this package, perhaps from a slow disk
 _MOST_READ = 1 << 20
@@ -53,6 +56,13 @@ class _Actor:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
         address = ray.util.get_node_ip_address()
         command = [sys.executable, "-P", "-m", "smdistributed.launch.courier.host", address]
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RAY_") and name not in _OF_RAY
+        }
+        if not ray.get_gpu_ids():  # none was asked for: the devices are other jobs'
+            environ["CUDA_VISIBLE_DEVICES"] = ""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -60,6 +70,7 @@ class _Actor:
             stderr=self._errors,
             bufsize=0,
             start_new_session=True,
+            env=environ,
         )
 
     def read(self) -> bytes:
@@ -160,16 +171,8 @@ class RayHosts:
             ConfigurationError: the cluster can never have so many.
             UnreachableError: a courier does not begin.
         """
-        nodes = [each for each in ray.nodes() if each["Alive"]]
-        self._require_room(len(names), nodes)
-        strategy = "STRICT_SPREAD" if len(names) <= self._nodes_with_room(nodes) else "PACK"
-        if strategy == "PACK":
-            self._job.note("hosts-share-nodes", now(), hosts=len(names), nodes=len(nodes))
-        self._group = _groups.placement_group([self._bundle] * len(names), strategy=strategy)
-        ready = self._group.ready()
-        while not ray.wait([ready], timeout=_TICK_S)[0]:
-            if is_unwanted():
-                return []
+        if not self._make_group(len(names), is_unwanted):
+            return []
         actors = [self._actor(index) for index in range(len(names))]
         mirrors = [Mirror(f"bundle {index}", _Link(actor)) for index, actor in enumerate(actors)]
         self._mirrors = dict(zip(names, mirrors, strict=True))  # so that all are closed
@@ -184,26 +187,42 @@ class RayHosts:
             self._job.note("host", now(), host=name, machine=hello.name, address=hello.address)
         return _machines([hello for _, hello in met])
 
-    def _require_room(self, count: int, nodes: Sequence[Mapping[str, Any]]) -> None:
-        room = sum(self._fits(each["Resources"]) for each in nodes)
-        if room < count:
-            raise ConfigurationError(
-                f"the job asks for {count} hosts with {self._bundle} each, and the cluster has room"
-                f" for {room} on its {len(nodes)} nodes; expected as many, or more."
-            )
+    def _make_group(self, count: int, is_unwanted: Callable[[], bool]) -> bool:
+        """A bundle for each host, on nodes of their own if there are so many.
 
-    def _nodes_with_room(self, nodes: Sequence[Mapping[str, Any]]) -> int:
-        return sum(self._fits(each["Resources"]) > 0 for each in nodes)
-
-    def _fits(self, resources: Mapping[str, float]) -> int:
-        counts = [resources.get(name, 0) // most for name, most in self._bundle.items() if most]
-        return int(min(counts, default=1))
+        Returns: whether it has room now; else it is not wanted any more.
+        """
+        for strategy in ("STRICT_SPREAD", "PACK"):
+            self._group = _groups.placement_group([self._bundle] * count, strategy=strategy)
+            while not self._group.wait(_TICK_S):
+                if is_unwanted():
+                    return False
+                found = _groups.placement_group_table(self._group)
+                if found["stats"]["scheduling_state"] == "INFEASIBLE":
+                    break
+            else:
+                return True
+            _groups.remove_placement_group(self._group)
+            if strategy == "STRICT_SPREAD":
+                self._job.note("hosts-share-nodes", now(), hosts=count)
+        self._group = None
+        nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
+        there = [{name: each.get(name, 0) for name in ("CPU", "GPU")} for each in nodes]
+        raise ConfigurationError(
+            f"the job asks for {count} hosts with {self._bundle} each, and the cluster has no room"
+            f" for them even if nothing else runs: its nodes have {there}; expected as much."
+        )
 
     def _actor(self, index: int) -> Any:
         strategy = _strategies.PlacementGroupSchedulingStrategy(self._group, index)
         cpus, gpus = self._bundle.get("CPU", 0), self._bundle.get("GPU", 0)
         actor: Any = _Actor
-        options = actor.options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=strategy)
+        options = actor.options(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            scheduling_strategy=strategy,
+            runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
+        )
         return options.remote()
 
     def start(self, plan: Plan) -> HostAgent:

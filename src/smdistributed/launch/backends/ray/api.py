@@ -1,0 +1,199 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ray's Jobs API over HTTP. It needs no package of Ray's, and no version of it.
+
+Each request has a time limit: Ray's own client has none, and waits for an address that is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shlex
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.backends.backend import BackendError
+
+__all__ = ["MOST_PACKAGE", "TERMINAL", "RayApi"]
+
+MOST_PACKAGE = 100 << 20
+"""Bytes that the dashboard takes in one request."""
+
+TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+"""How a job of Ray's stands that has ended."""
+
+_ASK_S = 8.0
+_SEND_S = 120.0
+
+
+class RayApi:
+    """Of one cluster.
+
+    Args:
+        address: a URL, such as `http://head:8265`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+
+    def require(self) -> str:
+        """Finds out whether it answers. Returns: the version of Ray there.
+
+        Raises:
+            BackendError: it does not; says what to try by hand.
+        """
+        try:
+            found = json.loads(self._asked("GET", "/api/version"))
+            return str(found["ray_version"])
+        except (ValueError, LookupError, TypeError):
+            raise BackendError(
+                f"{self.address} answers, and is no Jobs API of Ray; expected the address of the"
+                f" dashboard of a cluster, such as http://head:8265. {self._by_hand()}"
+            ) from None
+
+    def send_package(self, name: str, file: BinaryIO, size: int) -> str:
+        """Brings a zip there, unless it is there. Returns: its URI.
+
+        Args:
+            name: ours to choose; the same one has the same content.
+            file: of the zip.
+            size: bytes of it.
+
+        Raises:
+            ConfigurationError: it is too large.
+            BackendError: it cannot be brought there.
+        """
+        if size >= MOST_PACKAGE:
+            raise ConfigurationError(
+                f"what the job needs of this machine has {size:,} bytes, and Ray takes less than"
+                f" {MOST_PACKAGE:,} with a job; expected sources and data of that size. Put the"
+                " data into an S3 store, or into a folder that the nodes have too, and name it as"
+                " shared under [ray]."
+            )
+        uri = f"gcs://{name}"
+        self._asked("PUT", f"/api/packages/gcs/{name}", file, _SEND_S, size)
+        return uri
+
+    def submit(self, document: Mapping[str, Any]) -> None:
+        """Starts a job of Ray's.
+
+        Raises:
+            BackendError: it is refused.
+        """
+        self._asked("POST", "/api/jobs/", json.dumps(document).encode(), _SEND_S)
+
+    def job(self, submission_id: str) -> dict[str, Any] | None:
+        """What is known of a job of Ray's; None if it knows none of that name.
+
+        Raises:
+            BackendError: it does not answer.
+        """
+        try:
+            found = json.loads(self._asked("GET", f"/api/jobs/{_quoted(submission_id)}"))
+        except _NotThereError:
+            return None
+        except ValueError as error:
+            raise BackendError(f"{self.address} answers with no JSON: {error}") from None
+        return found if isinstance(found, dict) else None
+
+    def stop(self, submission_id: str) -> None:
+        """Has a job of Ray's get SIGTERM; returns at once.
+
+        Raises:
+            BackendError: it does not answer.
+        """
+        with contextlib.suppress(_NotThereError):
+            self._asked("POST", f"/api/jobs/{_quoted(submission_id)}/stop", b"")
+
+    def log(self, submission_id: str, node: str) -> http.client.HTTPResponse:
+        """The log of a job's driver from its start, as bytes that come while it is written.
+
+        It does not end with the job.
+
+        Raises:
+            BackendError: it cannot be read now.
+        """
+        query = urllib.parse.urlencode(
+            {
+                "node_id": node,
+                "filename": f"job-driver-{submission_id}.log",
+                "lines": -1,
+                "interval": 0.2,
+            }
+        )
+        answer: http.client.HTTPResponse = self._opened(
+            "GET", f"/api/v0/logs/stream?{query}", None, None
+        )
+        return answer
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        body: bytes | BinaryIO | None = None,
+        timeout_s: float = _ASK_S,
+        size: int | None = None,
+    ) -> bytes:
+        with self._opened(method, path, body, timeout_s, size) as answer:
+            content: bytes = answer.read()
+            return content
+
+    def _opened(
+        self,
+        method: str,
+        path: str,
+        body: bytes | BinaryIO | None,
+        timeout_s: float | None,
+        size: int | None = None,
+    ) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if size is not None:
+            headers = {"Content-Length": str(size)}
+        token = _token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        request = urllib.request.Request(self.address + path, body, headers, method=method)
+        try:
+            # The first answer has a limit, whatever follows.
+            return urllib.request.urlopen(request, timeout=timeout_s or _ASK_S * 100)
+        except urllib.error.HTTPError as error:
+            text = error.read(2000).decode(errors="replace").strip()
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                raise _NotThereError(f"{self.address}{path} is not there: {text}") from None
+            last = text.splitlines()[-1] if text else error.reason
+            raise BackendError(
+                f"Ray at {self.address} answers {error.code}: {last}. {self._by_hand()}"
+            ) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BackendError(
+                f"Ray at {self.address} cannot be reached: {error}. {self._by_hand()}"
+            ) from None
+
+    def _by_hand(self) -> str:
+        return f"Try by hand: curl {shlex.quote(self.address + '/api/version')}"
+
+
+class _NotThereError(BackendError):
+    """404."""
+
+
+def _quoted(text: str) -> str:
+    return urllib.parse.quote(text, safe="")
+
+
+def _token() -> str:
+    """For clusters that ask for one: where Ray's own clients find it."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return os.environ["RAY_AUTH_TOKEN"].strip()
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text().strip()
+    return ""
