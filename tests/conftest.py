@@ -18,7 +18,11 @@ from machine_speed import scaled
 from preloaded import Run, start_fresh
 
 _PLUGINS = ("cost", "alone", "second_run", "repeat", "notes")
-pytest_plugins = [*(f"tests.plugins.{name}" for name in _PLUGINS), "tests.clusters.fixtures"]
+pytest_plugins = [
+    *(f"tests.plugins.{name}" for name in _PLUGINS),
+    "tests.clusters.fixtures",
+    "tests.clusters.object_store",
+]
 
 # How long one example takes depends on what else the machine does; whole tests have a limit.
 hypothesis.settings.register_profile("smdistributed", deadline=None)

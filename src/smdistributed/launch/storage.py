@@ -3,7 +3,8 @@
 """Where data lie on this machine that a document names by a URI.
 
 `s3://bucket/key` is a folder of the home directory: a store of this user, for which no account is
-needed. `file:///path` is that path.
+needed. Whether it is in an S3 store instead is for `data.places` to say. `file:///path` is that
+path.
 
 Source: launch specification, sections 5 and 6.1.
 """
@@ -76,7 +77,9 @@ def require_bucket(uri: str, home: Home) -> None:
         raise ConfigurationError(
             f"{uri!r} is in bucket {bucket!r}, which this machine's store does not have"
             f" ({home.buckets}); expected a bucket that was filled here, by upload_data() or by a"
-            " copy of its files into that folder. Amazon's S3 is not asked."
+            " copy of its files into that folder. No S3 store is asked, as none is named: if it is"
+            f" in one, write endpoint_url, or amazon = true, below [s3] in {home.config}, or set"
+            " S3_ENDPOINT_URL."
         )
 
 

@@ -26,10 +26,14 @@ class DataObject(NamedTuple):
     Attributes:
         name: where the script finds it, below the channel.
         key: that it has in its bucket, or below the folder of the data.
+        size: in bytes; of a file of this machine it is not said.
+        etag: what the store says that it is now; empty for a file of this machine.
     """
 
     name: str
     key: str
+    size: int = 0
+    etag: str = ""
 
 
 def matching(keys: Iterable[str], prefix: str) -> list[DataObject]:

@@ -4,6 +4,10 @@
 
     default_backend = "local"
 
+    [s3]
+    endpoint_url = "https://s3.example.org"
+    region = "us-east-1"
+
     [file_systems.FSxLustre.fs-0123456789abcdef0]
     "/abcdefgh" = "/mnt/fsx"
 
@@ -12,7 +16,8 @@
 
 A table of the name of a backend is read by that backend. One below `file_systems` has the type and
 the id of a file system as its name. Each of its entries says that a directory of the file system is
-a directory of this machine.
+a directory of this machine. `s3` says where buckets are that this machine does not have: at an
+address, or, with `amazon = true`, at Amazon.
 
 Source: launch specification, sections 5 and 11.
 """
@@ -26,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.data.stores.s3 import S3Settings
 from smdistributed.launch.home import Home
 
 __all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
@@ -45,12 +51,14 @@ class Settings:
         default_backend: where jobs run if nothing else says so.
         mounts: by type and id of a file system, where its directories are on this machine.
         tables: by its name, what else is there, as it was read.
+        s3: where buckets are that this machine does not have; None: nowhere.
     """
 
     file: Path
     default_backend: str
     mounts: Mapping[tuple[str, str], Mapping[PurePosixPath, Path]]
     tables: Mapping[str, Mapping[str, Any]]
+    s3: S3Settings | None = None
 
     @classmethod
     def of(cls, home: Home) -> Settings:
@@ -86,7 +94,9 @@ class Settings:
             name: _table(document.get(name, {}), name, file, f"expected a table, [{name}]")
             for name in _TABLES
         }
-        return cls(file, backend, _mounts_of(document.get("file_systems", {}), file), tables)
+        mounts = _mounts_of(document.get("file_systems", {}), file)
+        s3 = _s3_of(tables["s3"], file) if "s3" in document else None
+        return cls(file, backend, mounts, tables, s3)
 
     def place_of(self, kind: str, identity: str, directory: str) -> Path:
         """Where a directory of a file system is on this machine; it need not be there.
@@ -151,6 +161,28 @@ def _mounts_of(document: Any, file: Path) -> Mapping[tuple[str, str], Mapping[Pu
                     )
                 of_system[PurePosixPath(directory)] = Path(mount)
     return found
+
+
+def _s3_of(given: Mapping[str, Any], file: Path) -> S3Settings:
+    expected = (
+        'expected endpoint_url = "https://..." for a store of your own, or amazon = true for'
+        ' Amazon\'s; and region = "..." if it is not the usual one'
+    )
+    for key, value in given.items():
+        kind = {"endpoint_url": str, "region": str, "amazon": bool}.get(key)
+        if kind is None or type(value) is not kind:
+            shown = f"{value!r:.100}" if kind is not None else "..."  # which may be a secret
+            raise ConfigurationError(f"s3 in {file} has {key} = {shown}; {expected}.")
+    endpoint_url = given.get("endpoint_url", "")
+    if bool(endpoint_url) == given.get("amazon", False):
+        raise ConfigurationError(
+            f"s3 in {file} has {'both' if endpoint_url else 'neither'} endpoint_url"
+            f" {'and' if endpoint_url else 'nor'} amazon = true; {expected}."
+        )
+    try:
+        return S3Settings(endpoint_url, given.get("region", ""))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"s3 in {file}: {error}") from None
 
 
 def _table(value: Any, key: str, file: Path, expected: str) -> dict[str, Any]:

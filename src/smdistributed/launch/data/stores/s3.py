@@ -1,0 +1,487 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""A bucket of Amazon's S3, or of a store that speaks its protocol.
+
+boto3 is imported when the first request is made. It finds credentials as it always does, and the
+texts of errors have none of them.
+
+How long it tries: a request that fails for a reason that may pass (no connection, no name, an
+answer 429 or 5xx, nothing for 20 s in mid-object) is made again after 0.5, 1, 2, 4 and 8 s. So a
+store that refuses connections is given up after some 16 s, and one that is silent after
+2.5 minutes. Whatever else is wrong is told at once.
+
+Source: launch specification, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.data.stores.store import (
+    Changed,
+    Checksum,
+    Corrupt,
+    Look,
+    Opened,
+    Replaced,
+    StoredObject,
+    StoreError,
+    look_of,
+    md5_of,
+)
+
+__all__ = ["PAUSES_S", "S3Settings", "S3Store", "paused"]
+
+_Result = TypeVar("_Result")
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Between tries."""
+
+_CONNECT_S = 10
+_SILENT_S = 20
+_CONNECTIONS = 32
+_PART = 8 << 20
+_MOST_PARTS = 10_000
+_PUT_MEMORY = 32 << 20
+# Of objects that go into memory whole, on their way in.
+_MOST_AT_ONCE = 16 << 20
+
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_REFUSED = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"),
+    *("UnrecognizedClientException", "AuthFailure"),
+}
+_ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"}
+_PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
+
+
+@dataclasses.dataclass(frozen=True)
+class S3Settings:
+    """How an S3 store is reached. Nothing in it is secret: plans and records have it.
+
+    Attributes:
+        endpoint_url: of the store; empty: Amazon's.
+        region: empty: as boto3 finds it.
+    """
+
+    endpoint_url: str = ""
+    region: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.endpoint_url:
+            return
+        try:
+            parts = urlsplit(self.endpoint_url)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+            has_user = bool(parts.username or parts.password)
+        except ValueError:
+            is_url, has_user = False, "@" in self.endpoint_url
+        if has_user:
+            raise ConfigurationError(
+                "the endpoint URL of S3 has a user or a password in it; expected a URL alone, such"
+                " as http://127.0.0.1:9000. Give credentials as boto3 reads them:"
+                " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials."
+            )
+        if not is_url:
+            raise ConfigurationError(
+                f"the endpoint URL of S3 is {self.endpoint_url!r}; expected one such as"
+                " https://s3.example.org or http://127.0.0.1:9000."
+            )
+
+    @property
+    def called(self) -> str:
+        """The store, in words."""
+        return f"the S3 store at {self.endpoint_url}" if self.endpoint_url else "Amazon S3"
+
+
+class S3Store:
+    """Objects of a bucket, below a prefix. For several threads.
+
+    Args:
+        bucket: its name.
+        settings: how it is reached.
+        prefix: comes before all keys.
+        pauses_s: between tries.
+        silent_s: of a store in mid-object, until it is asked again.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        settings: S3Settings,
+        prefix: str = "",
+        *,
+        pauses_s: tuple[float, ...] = PAUSES_S,
+        silent_s: float = _SILENT_S,
+    ) -> None:
+        self.bucket = bucket
+        self.settings = settings
+        self.prefix = prefix
+        self.pauses_s = pauses_s
+        self._silent_s = silent_s
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    def __str__(self) -> str:
+        return self.uri()
+
+    def uri(self, key: str = "") -> str:
+        """As of `Store`."""
+        return f"s3://{self.bucket}/{self.prefix}{key}"
+
+    @property
+    def _client(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                self._made = _client_of(self.settings, self._silent_s)
+            return self._made
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def objects(self, prefix: str = "") -> Iterator[StoredObject]:
+        """As of `Store`. Folders that are objects, empty and with a slash at the end, are none."""
+        token: dict[str, str] = {}
+        while True:
+            request = {"Bucket": self.bucket, "Prefix": self.prefix + prefix, **token}
+            page = self._tried(prefix, lambda r=request: self._client.list_objects_v2(**r))  # type: ignore[misc]
+            for each in page.get("Contents", ()):
+                if each["Size"] == 0 and each["Key"].endswith("/"):
+                    continue
+                key = each["Key"].removeprefix(self.prefix)
+                yield StoredObject(key, each["Size"], each.get("ETag", ""))
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def find(self, key: str) -> StoredObject | None:
+        """An object; None if it is not there.
+
+        Raises:
+            StoreError: nobody can say.
+        """
+        request = {"Bucket": self.bucket, "Key": self.prefix + key}
+        try:
+            found = self._tried(key, lambda: self._client.head_object(**request))
+        except _Missing:
+            return None
+        return StoredObject(key, found["ContentLength"], found.get("ETag", ""))
+
+    def require(self, key: str) -> StoredObject:
+        """An object.
+
+        Raises:
+            StoreError: it is not there, or nobody can say.
+        """
+        found = self.find(key)
+        if found is None:
+            raise _Missing(
+                f"{self.uri(key)} is not there: {self.settings.called} has no such object; expected"
+                " one. Correct the URI."
+            )
+        return found
+
+    def require_bucket(self) -> None:
+        """Refuses a bucket that is not there, or a store that does not answer.
+
+        Raises:
+            StoreError: says why. Who may write and not look gets none.
+        """
+        try:
+            self._tried("", lambda: self._client.head_bucket(Bucket=self.bucket))
+        except _Forbidden:
+            pass
+        except _Missing:
+            raise StoreError(
+                f"the bucket {self.bucket!r} is not there, says {self.settings.called}; expected"
+                f" one that is. Make it, or correct its name in {self.uri()}."
+            ) from None
+
+    def open(self, key: str, start: int = 0, etag: str = "") -> Opened:
+        """As of `Store`."""
+        request = {"Bucket": self.bucket, "Key": self.prefix + key, "ChecksumMode": "ENABLED"}
+        if etag:
+            request["IfMatch"] = etag
+        if start:
+            request["Range"] = f"bytes={start}-"
+        try:
+            found = self._client.get_object(**request)
+        except Exception as error:
+            raise self._problem(error, key) from None
+        if etag and found.get("ETag", etag) != etag:
+            found["Body"].close()
+            raise self._replaced(key)
+        if start and "ContentRange" not in found:
+            start = 0
+        # Of an object that is encrypted with a key of the service the ETag is no checksum.
+        is_plain = found.get("ServerSideEncryption", "AES256") == "AES256"
+        is_plain = is_plain and "SSECustomerAlgorithm" not in found
+        checksum = md5_of(found.get("ETag", "")) if is_plain else None
+        return Opened(found["Body"], start, checksum or _given_checksum(found))
+
+    def read_error(self, error: Exception, key: str) -> StoreError:
+        """As of `Store`."""
+        return self._problem(error, key)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def put(self, path: Path, key: str, look: Look | None = None) -> None:
+        """As of `Store`. What is large goes in parts, and is given up as a whole."""
+        size = path.stat().st_size
+        if size > _MOST_AT_ONCE:
+            self._put_parts(path, key, size, look)
+            return
+        content = path.read_bytes()
+        if look is not None and look_of(path) != look:
+            raise Changed
+        self.put_bytes(content, key)
+
+    def put_bytes(self, content: bytes, key: str) -> None:
+        """Makes an object of some bytes.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        request = {"Bucket": self.bucket, "Key": self.prefix + key, "ContentMD5": _md5(content)}
+        self._tried(key, lambda: self._client.put_object(**request, Body=content))
+
+    def _put_parts(self, path: Path, key: str, size: int, look: Look | None) -> None:
+        target = {"Bucket": self.bucket, "Key": self.prefix + key}
+        part_size = max(_PART, -(-size // _MOST_PARTS))
+        begun = self._tried(key, lambda: self._client.create_multipart_upload(**target))
+        target["UploadId"] = begun["UploadId"]
+
+        def put_part(number: int) -> dict[str, Any]:
+            with path.open("rb") as file:
+                file.seek((number - 1) * part_size)
+                content = file.read(part_size)
+            request = {**target, "PartNumber": number, "ContentMD5": _md5(content)}
+            done = self._tried(key, lambda: self._client.upload_part(**request, Body=content))
+            return {"PartNumber": number, "ETag": done["ETag"]}
+
+        try:
+            workers = max(1, _PUT_MEMORY // part_size)
+            with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+                count = -(-size // part_size)
+                doing = [pool.submit(put_part, number) for number in range(1, count + 1)]
+                try:
+                    parts = [each.result() for each in doing]
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+            if look is not None and look_of(path) != look:
+                raise Changed
+            self._complete(key, target, parts, size)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._client.abort_multipart_upload(**target)
+            raise
+
+    def _complete(
+        self, key: str, target: Mapping[str, Any], parts: list[dict[str, Any]], size: int
+    ) -> None:
+        whole = {"MultipartUpload": {"Parts": parts}}
+        try:
+            self._tried(key, lambda: self._client.complete_multipart_upload(**target, **whole))
+        except _Missing:
+            # The answer to the first try was lost, perhaps: then the object is there.
+            found = self.find(key)
+            if found is None or found.size != size or not found.etag.endswith(f'-{len(parts)}"'):
+                raise
+
+    def delete(self, key: str) -> None:
+        """As of `Store`."""
+        request = {"Bucket": self.bucket, "Key": self.prefix + key}
+        with contextlib.suppress(_Missing):
+            self._tried(key, lambda: self._client.delete_object(**request))
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def _tried(self, key: str, request: Callable[[], _Result]) -> _Result:
+        """Makes a request, and again if it fails for a reason that may pass."""
+        for pause_s in (*self.pauses_s, None):
+            try:
+                return request()
+            except Exception as error:
+                problem = self._problem(error, key)
+                if pause_s is None or not problem.is_passing:
+                    raise problem from None
+            time.sleep(paused(pause_s))
+        raise AssertionError
+
+    def _replaced(self, key: str) -> Replaced:
+        return Replaced(
+            f"{self.uri(key)} was replaced by another object after the job had listed it; expected"
+            " data that stay as they are while a job reads them. Start the job again, or give it a"
+            " prefix that nobody writes to."
+        )
+
+    def _problem(self, error: Exception, key: str) -> StoreError:
+        """What an error means. Texts of the service have no secrets in them; requests might."""
+        if isinstance(error, ConfigurationError):
+            return error if isinstance(error, StoreError) else StoreError(str(error))
+        uri = self.uri(key)
+        kind = type(error).__name__
+        if isinstance(getattr(error, "response", None), dict):  # the store has answered
+            return self._refusal(error, key)
+        if "Credential" in kind or kind in ("TokenRetrievalError", "UnauthorizedSSOTokenError"):
+            return StoreError(
+                f"{uri} cannot be reached without credentials: boto3 says {str(error)!r}; expected"
+                " some that it finds. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a"
+                " profile of ~/.aws/credentials by AWS_PROFILE, where the job is started."
+            )
+        if kind == "ProfileNotFound":
+            return StoreError(
+                f"{uri} cannot be reached: {error}; expected a profile of ~/.aws/config. Correct"
+                " AWS_PROFILE, where the job is started."
+            )
+        if kind == "SSLError":
+            return StoreError(
+                f"{uri} cannot be reached: no safe connection to {self.settings.called}:"
+                f" {_inner(error)}; expected a certificate that this machine trusts. If it is your"
+                " own, name the file of its authority by AWS_CA_BUNDLE."
+            )
+        if kind == "FlexibleChecksumError":
+            return Corrupt(str(error).rstrip("."))
+        if kind in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
+            return StoreError(
+                f"{uri} is no object of S3: {error}; expected another name, or another region."
+            )
+        return StoreError(
+            f"{uri} cannot be reached: {self.settings.called} does not answer ({kind}:"
+            f" {_inner(error)}); expected a store that does. Look at its address in endpoint_url of"
+            " [s3] in config.toml, or in S3_ENDPOINT_URL, and at the network.",
+            is_passing=not isinstance(error, (ValueError, TypeError, AssertionError)),
+        )
+
+    def _refusal(self, error: Any, key: str) -> StoreError:
+        uri, called = self.uri(key), self.settings.called
+        response = error.response
+        code = str(response.get("Error", {}).get("Code", ""))
+        text = str(response.get("Error", {}).get("Message", "")) or code
+        meta = response.get("ResponseMetadata", {})
+        status = int(meta.get("HTTPStatusCode", 0) or 0)
+        says = f"{called} says {code!r}" + (f" ({text})" if text != code else "")
+        if code in _EXPIRED:
+            return StoreError(
+                f"the credentials for {uri} have expired: {says}; expected some that last as long"
+                " as the job. Get new ones, and start the job again."
+            )
+        if code in _REFUSED:
+            return StoreError(
+                f"the credentials for {uri} are not accepted: {says}; expected those of a user of"
+                " this store. Look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE."
+            )
+        if code == "RequestTimeTooSkewed":
+            return StoreError(
+                f"{uri} cannot be reached: {says}; expected a clock that is right. Set it."
+            )
+        if code in _ELSEWHERE or status in (301, 307):
+            region = meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+            where = f"in region {region!r}" if region else "in another region"
+            return StoreError(
+                f"the bucket of {uri} is {where}, and {self.settings.region or 'the default one'}"
+                f" was asked: {says}; expected its own. Set region of [s3] in config.toml, or"
+                " AWS_REGION."
+            )
+        if status == 412 or code == "PreconditionFailed" or status == 416:
+            return self._replaced(key)
+        if code in _PASSING or status == 429 or status >= 500:
+            return StoreError(
+                f"{uri} cannot be reached: {says}, status {status}; expected a store that is not"
+                " overloaded. Try again later.",
+                is_passing=True,
+            )
+        if status == 403:
+            return _Forbidden(
+                f"{uri} may not be read or written with these credentials: {says}; expected a user"
+                f" who may. Have the owner of the bucket {self.bucket!r} allow it, or take other"
+                " credentials (AWS_PROFILE)."
+            )
+        if code == "NoSuchBucket":
+            return _Missing(
+                f"{uri} is not there: {called} has no bucket {self.bucket!r}; expected one. Make"
+                " it, or correct its name."
+            )
+        if status == 404:
+            return _Missing(
+                f"{uri} is not there: {says}; expected an object of that key. Correct the key."
+            )
+        return StoreError(f"{uri} cannot be read or written: {says}, status {status}.")
+
+
+class _Missing(StoreError):
+    """There is no such bucket, object or upload."""
+
+
+class _Forbidden(StoreError):
+    """This user may not."""
+
+
+def paused(pause_s: float) -> float:
+    """A pause of about that many seconds: many clients must not come back at one moment."""
+    return pause_s * random.uniform(0.8, 1.2)
+
+
+def _inner(error: Exception) -> str:
+    """What is wrong below, without what a request had in it."""
+    inner = getattr(error, "kwargs", {}).get("error")
+    return str(inner if inner is not None else error)[:300].rstrip(".")
+
+
+def _md5(content: bytes) -> str:
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
+def _given_checksum(found: Mapping[str, Any]) -> Checksum | None:
+    """Of the whole object; that of an object in parts is one of checksums, and no use here."""
+    for kind in ("sha256", "sha1", "crc32"):
+        given = found.get(f"Checksum{kind.upper()}")
+        if given and found.get("ChecksumType") != "COMPOSITE" and "-" not in given:
+            with contextlib.suppress(ValueError):
+                return Checksum(kind, base64.b64decode(given, validate=True).hex())
+    return None
+
+
+def _client_of(settings: S3Settings, silent_s: float) -> Any:
+    try:
+        import boto3.session
+        from botocore.config import Config
+    except ImportError as error:
+        raise StoreError(
+            f"data in {settings.called} need the package boto3, which cannot be imported ({error});"
+            " expected it. Install it: pip install 'smdistributed-open[s3]'"
+        ) from None
+    options: dict[str, Any] = {
+        "connect_timeout": _CONNECT_S,
+        "read_timeout": silent_s,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "max_pool_connections": _CONNECTIONS,
+    }
+    if settings.endpoint_url:  # whose names need not lead to it with a bucket in front
+        options["s3"] = {"addressing_style": "path"}
+    try:
+        # Objects are checked by what stores have always had; many know no other checksums.
+        config = Config(
+            **options,
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+    except TypeError:  # before botocore 1.36 there was no choice
+        config = Config(**options)
+    session = boto3.session.Session()
+    region = settings.region or session.region_name or "us-east-1"
+    return session.client(
+        "s3", endpoint_url=settings.endpoint_url or None, region_name=region, config=config
+    )
