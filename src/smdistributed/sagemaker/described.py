@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import tarfile
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from smdistributed.launch.contract.hyperparameters import decode
+from smdistributed.launch.data.buckets import local_copy
 from smdistributed.launch.home import Home
-from smdistributed.launch.storage import local_path
+from smdistributed.launch.storage import TEMPORARY
 from smdistributed.sagemaker.instance_group import InstanceGroup
 
 __all__ = ["arguments_of", "model_of", "require_model", "sources_with"]
@@ -72,7 +75,10 @@ def sources_with(entry_point: str, described: Mapping[str, Any], home: Home) -> 
         home: where buckets lie.
     """
     uri = str(decode(described["HyperParameters"])["sagemaker_submit_directory"])
-    with tarfile.open(local_path(uri, home)) as archive:
+    with (
+        tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder,
+        tarfile.open(local_copy(uri, home, Path(folder))) as archive,
+    ):
         is_there = os.path.normpath(entry_point) in map(os.path.normpath, archive.getnames())
     return uri if is_there else None
 

@@ -23,6 +23,8 @@ from smdistributed.launch.backends.limits import check_limits
 from smdistributed.launch.backends.request import check_checkpoints, check_environment
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.contract.hyperparameters import encode, encode_plainly
+from smdistributed.launch.data import buckets
+from smdistributed.launch.data.places import require_there, require_writable_place
 from smdistributed.launch.data.sources import InputMode, check_channels
 from smdistributed.launch.jobs.directory import create_job
 from smdistributed.launch.jobs.names import (
@@ -33,12 +35,7 @@ from smdistributed.launch.jobs.names import (
 )
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import (
-    local_path,
-    new_file,
-    require_seen_by_hosts,
-    require_writable,
-)
+from smdistributed.launch.storage import require_seen_by_hosts
 from smdistributed.sagemaker.analytics import TrainingJobAnalytics
 from smdistributed.sagemaker.arguments import (
     by_either_name,
@@ -315,7 +312,7 @@ class EstimatorBase:
                 " expected a script. Give entry_point, and source_dir if it needs other files."
             )
         if self.output_path:
-            require_writable("output_path", self.output_path, session.home)
+            require_writable_place("output_path", self.output_path, session.home)
         if intermediate := self._hyperparameters.get("sagemaker_s3_output"):
             require_seen_by_hosts("sagemaker_s3_output", str(intermediate), session.home)
         if self.checkpoint_s3_uri:
@@ -370,12 +367,13 @@ class EstimatorBase:
         return given.startswith(("s3://", "file://")) and given.endswith(".tar.gz")
 
     def _require_packed_sources(self) -> None:
-        path = local_path(str(self.source_dir), self.sagemaker_session.home)
-        if not path.is_file():
-            raise ConfigurationError(
-                f"source_dir is {self.source_dir!r}, and {path} is not there; expected a .tar.gz of"
-                " sources, as jobs have them. Give the folder of the sources, or bring it back."
-            )
+        require_there(
+            str(self.source_dir),
+            self.sagemaker_session.home,
+            "source_dir",
+            "expected a .tar.gz of sources, as jobs have them. Give the folder of the sources, or"
+            " bring it back.",
+        )
 
     def logs(self) -> None:
         """Prints what the latest job has logged, and goes on until it has ended."""
@@ -481,10 +479,13 @@ class EstimatorBase:
         if self._has_packed_sources:
             uri = str(self.source_dir)
         else:
-            archive = local_path(uri, self.sagemaker_session.home)
-            self._undone_if_refused.enter_context(new_file(archive))
+            home = self.sagemaker_session.home
             code = self._code or Code(self.entry_point, self.source_dir, self.dependencies)
-            pack_sources(archive, *code, without=self.sagemaker_session.home.root)
+
+            def pack(archive: Path) -> None:
+                pack_sources(archive, *code, without=home.root)
+
+            self._undone_if_refused.enter_context(buckets.made(uri, home, pack))
         self.uploaded_code = uri
         program = self.entry_point if self.source_dir else Path(self.entry_point).name
         return encode(

@@ -18,10 +18,11 @@ from typing import Any
 from smdistributed._common.errors import UnsupportedError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.contract.archives import check_sources, pack_sources
+from smdistributed.launch.data import buckets
+from smdistributed.launch.data.places import require_there
 from smdistributed.launch.jobs.names import check_name, made_name
 from smdistributed.launch.serve.endpoints import create_endpoint, require_free_name
 from smdistributed.launch.serve.record import EndpointRecord, Framework, ServedModel
-from smdistributed.launch.storage import local_path
 from smdistributed.sagemaker.arguments import require_whole
 from smdistributed.sagemaker.predictor import Predictor
 from smdistributed.sagemaker.session import ACCOUNT, Session
@@ -257,12 +258,8 @@ class Model:
                 " machine; expected PyTorchModel or TensorFlowModel."
             )
         data = _uri_of(self.model_data)
-        path = local_path(data, self.sagemaker_session.home)
-        if not path.exists():
-            raise ValueError(
-                f"model_data is {data}, and {path} is not there; expected the archive of a model."
-                " Was the job that makes it successful?"
-            )
+        expected = "expected the archive of a model. Was the job that makes it successful?"
+        require_there(data, self.sagemaker_session.home, "model_data", expected)
         name = self.name = check_name(self.name or endpoint, "a model")
         program = self.entry_point or ""
         if self.source_dir is None:  # the file goes alone
@@ -298,11 +295,13 @@ class Model:
         # Of this call alone: an endpoint unpacks it later, and another deploy() has other sources.
         key = f"{name}/{secrets.token_hex(4)}/sourcedir.tar.gz"
         uri = f"{self.code_location or session.default_uri()}/{key}"
-        archive = local_path(uri, session.home)
-        archive.parent.mkdir(parents=True, exist_ok=True)
         code = self.entry_point, self.source_dir, self.dependencies
-        pack_sources(archive, *code, without=session.home.root)
-        return uri
+
+        def pack(archive: Path) -> None:
+            pack_sources(archive, *code, without=session.home.root)
+
+        with buckets.made(uri, session.home, pack):
+            return uri
 
 
 _STARTUP = "container_startup_health_check_timeout"

@@ -63,7 +63,10 @@ def test_a_short_document_is_completed(home: Home) -> None:
         ({"Local": {"cpu_shim": 0}}, "cpu_shim of Local is 0; expected true or false"),
         ({"TrainingJobName": 5}, "TrainingJobName of the document is 5; expected text"),
         ({"HyperParameters": {"lr": 0.1}}, r"'lr': 0\.1; expected text"),
-        (hyperparameters(sagemaker_submit_directory="s3://b/no"), "is no file; expected a .tar.gz"),
+        (
+            hyperparameters(sagemaker_submit_directory="s3://b/no"),
+            "is not there; expected a .tar.gz",
+        ),
         ({"ResourceConfig": {"InstanceType": "local"}}, "expected InstanceType, and an Instance"),
         ({"ResourceConfig": {"InstanceType": "x", "InstanceCount": 0}}, "InstanceCount from 1"),
         ({"ResourceConfig": {"InstanceGroups": []}}, "InstanceGroups and more, or none"),

@@ -30,6 +30,7 @@ from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch import contract
 from smdistributed.launch.agent.checkpoints import CheckpointSync
 from smdistributed.launch.agent.ending import end_orphaned_job
+from smdistributed.launch.agent.fetching import DataError, bring
 from smdistributed.launch.agent.log import HostLog, rank_prefix
 from smdistributed.launch.agent.mounts import MOUNTED
 from smdistributed.launch.agent.pipes import ChannelPipes
@@ -50,6 +51,9 @@ from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
 from smdistributed.launch.contract.tf_config import tf_config
 from smdistributed.launch.contract.variables import Machine, Script, variables
+from smdistributed.launch.data.stores.folder import FolderStore
+from smdistributed.launch.data.stores.remote import Abandoned, RemoteStore
+from smdistributed.launch.data.stores.s3 import S3Settings
 from smdistributed.launch.debugging import DebuggedRank, opened
 from smdistributed.launch.environment import (
     outside,
@@ -80,7 +84,10 @@ class Agent:
         self._plan: Plan = directory.read_plan()
         self._is_mounted = bool(os.environ.get(MOUNTED))
         self._paths = Paths(OPT_ML if self._is_mounted else directory.ml)
-        self._pipes = ChannelPipes(self._plan.data(), self._paths.data, directory.views)
+        self._s3 = S3Settings(**self._plan.s3) if self._plan.s3 is not None else None
+        self._sources = directory.sources(self._plan)
+        self._stores: list[RemoteStore] = []
+        self._pipes = ChannelPipes(self._sources, self._paths.data, directory.views, self._s3)
         self._failure = ""
         self._supervisor: Supervisor | None = None
         self._to_begin: list[CheckpointSync | Usage] = []
@@ -99,8 +106,10 @@ class Agent:
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
-            prepare(self._plan, self._paths, resources, self._directory.views)
-            for note in notes_on(self._plan.data(), self._directory.views, self._is_mounted):
+            data = self._plan.data(), self._s3, self._directory.data
+            bring(*data, self._say, self._is_unwanted)
+            prepare(self._plan, self._sources, self._paths, resources, self._directory.views)
+            for note in notes_on(self._sources, self._directory.views, self._is_mounted):
                 self._say(note)
             hyperparameters = Hyperparameters.of(self._decoded())
             script = self._script(hyperparameters)
@@ -115,6 +124,10 @@ class Agent:
                     self._train(command, environments, debugged)
                     if self._pipes.problem and not self._failure:
                         self._fail(f"ClientError: {self._pipes.problem}")
+        except Abandoned:
+            pass  # there was nothing to end
+        except DataError as error:
+            self._fail(f"ClientError: {error}")
         except PreparationError as error:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
@@ -174,16 +187,21 @@ class Agent:
     @contextlib.contextmanager
     def _keeping_checkpoints(self) -> Iterator[None]:
         plan = self._plan
-        name = f"{self._job.name}-{plan.host}"
         syncs = []
         if plan.checkpoints:
-            here = self._seen(plan.checkpoints_here)
-            syncs.append(CheckpointSync(here, Path(plan.checkpoints), self._say, name))
-            syncs[0].restore()
+            here, store = self._seen(plan.checkpoints_here), self._store_of(plan.checkpoints)
+            syncs.append(CheckpointSync(here, store, self._say))
+            try:
+                syncs[0].restore()
+            except ConfigurationError as error:
+                store.close()
+                raise DataError(
+                    f"checkpoints cannot be brought from {plan.checkpoints}: {error}"
+                ) from None
         if plan.intermediate:
-            here, store = self._paths.intermediate, Path(plan.intermediate)
+            here, store = self._paths.intermediate, self._store_of(plan.intermediate)
             called = "intermediate output"
-            syncs.append(CheckpointSync(here, store, self._say, name, deletes=False, called=called))
+            syncs.append(CheckpointSync(here, store, self._say, deletes=False, called=called))
         self._to_begin = list(syncs)
         try:
             yield
@@ -194,6 +212,16 @@ class Agent:
                     problem = sync.end(ended_well=ended_well)
                     if problem and not self._failure:
                         self._fail(f"ClientError: {problem}")
+
+    def _store_of(self, place: str) -> FolderStore | RemoteStore:
+        """What a place is, that a plan says."""
+        if not place.startswith("s3://"):
+            return FolderStore(Path(place), f"{self._job.name}-{self._plan.host}")
+        assert self._s3 is not None
+        bucket, _, prefix = place.removeprefix("s3://").partition("/")
+        prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
+        self._stores.append(RemoteStore(bucket, self._s3, prefix))
+        return self._stores[-1]
 
     def _environments(
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
@@ -313,7 +341,8 @@ class Agent:
             with contextlib.suppress(OSError):
                 self._directory.heartbeat.unlink(missing_ok=True)
             usage.end()
-        end_strays()
+        pids = [each.pid for each in self._stores if each.pid is not None]
+        end_strays([*pids, *self._pipes.pids()])
         with contextlib.suppress(OSError):
             self._report(Phase.TRAINING)
         if self._supervisor.has_lost_output:

@@ -12,24 +12,43 @@ Source: launch specification, sections 6.1 and 6.3.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["CheckpointSync"]
+from smdistributed.launch.data.stores.folder import files_below
+from smdistributed.launch.data.stores.remote import Abandoned
+from smdistributed.launch.data.stores.store import (
+    Changed,
+    Look,
+    StoredObject,
+    StoreError,
+    look_of,
+)
+
+__all__ = ["CheckpointSync", "SyncStore"]
 
 _PERIOD_S = 1.0
-_TEMPORARY = ".smd-copying-"
-
-# What tells whether a file has changed: size, time of the last change, and which file it is.
-_Look = tuple[int, int, int]
 
 
-class _Changed(Exception):
-    """A file was written to while it was copied."""
+class SyncStore(Protocol):
+    """What checkpoints are kept in: `FolderStore` or `RemoteStore`."""
+
+    def objects(self, prefix: str = "") -> Iterable[StoredObject]:
+        """As of `Store`."""
+
+    def put(self, path: Path, key: str, look: Look | None = None) -> None:
+        """As of `Store`."""
+
+    def delete(self, key: str) -> None:
+        """As of `Store`."""
+
+    def bring(self, folder: Path) -> list[str]:
+        """Copies all objects to a folder. Returns: their keys."""
+
+    def close(self) -> None:
+        """Nothing more is asked of it."""
 
 
 class CheckpointSync:
@@ -39,7 +58,6 @@ class CheckpointSync:
         local: the folder that the script writes to; made if it is not there.
         store: where its files are kept.
         say: is told of what could not be copied.
-        name: of this host in its job: what it copies has it in the name until it is whole.
         deletes: what the script deletes; else the store keeps it.
         called: what a file is, in words.
     """
@@ -47,9 +65,8 @@ class CheckpointSync:
     def __init__(
         self,
         local: Path,
-        store: Path,
+        store: SyncStore,
         say: Callable[[str], None],
-        name: str = "host",
         *,
         deletes: bool = True,
         called: str = "checkpoint",
@@ -59,9 +76,8 @@ class CheckpointSync:
         self._local = local
         self._store = store
         self._say = say
-        self._prefix = f"{_TEMPORARY}{name}-"
-        self._seen: dict[str, _Look] = {}
-        self._copied: dict[str, _Look] = {}
+        self._seen: dict[str, Look] = {}
+        self._copied: dict[str, Look] = {}
         self._missing: set[str] = set()
         self._last_problem = ""
         self._is_over = threading.Event()
@@ -71,16 +87,11 @@ class CheckpointSync:
         """Copies what the store has to the script's folder.
 
         Raises:
-            OSError: it cannot be copied.
+            OSError, ConfigurationError: it cannot be copied.
         """
         self._local.mkdir(parents=True, exist_ok=True)
-        self._store.mkdir(parents=True, exist_ok=True)
-        for left in self._store.rglob(f"{self._prefix}*"):  # of a copy that was killed
-            left.unlink(missing_ok=True)
-        for name, look in _files(self._store).items():
-            target = self._local / name
-            self._copy(self._store / name, target, look)
-            found = _look(target)
+        for name in self._store.bring(self._local):
+            found = look_of(self._local / name)
             if found is not None:
                 self._copied[name] = found
 
@@ -101,18 +112,18 @@ class CheckpointSync:
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(OSError):
-            now = _files(self._local)
-            self._seen.update(
-                {
-                    name: look
-                    for name, look in now.items()
-                    if ended_well or not (self._store / name).exists()
-                }
-            )
-            if ended_well:
-                self._missing = {name for name in self._copied if name not in now}
-        return self.copy()
+        try:
+            with contextlib.suppress(OSError):
+                now = files_below(self._local)
+                kept = set() if ended_well else {each.key for each in self._store.objects()}
+                self._seen.update({name: look for name, look in now.items() if name not in kept})
+                if ended_well:
+                    self._missing = {name for name in self._copied if name not in now}
+            return self.copy()
+        except StoreError as error:
+            return f"{self._called}s could not be copied to {self._store}: {error}"
+        finally:
+            self._store.close()
 
     def _run(self) -> None:
         while not self._is_over.wait(_PERIOD_S):
@@ -124,26 +135,22 @@ class CheckpointSync:
 
         Returns: what could not be copied; empty if all was.
         """
-        problem = ""
         try:
-            now = _files(self._local)
+            now = files_below(self._local)
         except OSError:
             return ""  # it is gone, or cannot be read: nothing tells that files were deleted
-        missing = {name for name in self._copied if name not in now}
-        for name in missing & self._missing:  # for two looks: the script has deleted it
-            if self._deletes:
-                self._remove(self._store / name)
-            del self._copied[name]
-        self._missing = missing
+        problem = self._delete_missing(now)
         for name, look in now.items():
             if self._copied.get(name) == look or self._seen.get(name) != look:
                 continue
             try:
-                self._copy(self._local / name, self._store / name, look)
-            except (FileNotFoundError, _Changed):
+                self._store.put(self._local / name, name, look)
+            except (FileNotFoundError, Changed, Abandoned):
                 continue  # the script has deleted it, or goes on with it: again next time
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 problem = f"{self._called} {name} could not be copied to {self._store}: {error}"
+                if getattr(error, "is_passing", False):
+                    break  # the store does not answer, and was waited for
                 continue
             self._copied[name] = look
         self._seen = now
@@ -152,54 +159,17 @@ class CheckpointSync:
         self._last_problem = problem
         return problem
 
-    def _remove(self, path: Path) -> None:
-        """A file of the store, and the folders that are empty without it."""
-        with contextlib.suppress(OSError):
-            path.unlink()
-            while path.parent != self._store:
-                path = path.parent
-                path.rmdir()
-
-    def _copy(self, source: Path, target: Path, look: _Look) -> None:
-        """A copy that is whole or not there, of a file that looks so."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=self._prefix, dir=target.parent)
-        os.close(descriptor)
-        try:
-            shutil.copyfile(source, name)
-            shutil.copystat(source, name)
-            if _look(source) != look:
-                raise _Changed
-            os.replace(name, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-
-
-def _files(folder: Path) -> dict[str, _Look]:
-    """Regular files below a folder, by their path from there.
-
-    Raises:
-        OSError: the folder, or one in it, cannot be read.
-    """
-    found = {}
-    for root, _, names in os.walk(folder, onerror=_raise):
-        for name in names:
-            path = Path(root, name)
-            look = _look(path)
-            if look is not None and not name.startswith(_TEMPORARY):
-                found[str(path.relative_to(folder))] = look
-    return found
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _look(path: Path) -> _Look | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_size, found.st_mtime_ns, found.st_ino) if path.is_file() else None
+    def _delete_missing(self, now: dict[str, Look]) -> str:
+        """What two looks have missed is deleted. Returns: what is wrong, if anything."""
+        missing = {name for name in self._copied if name not in now}
+        for name in missing & self._missing:
+            if self._deletes:
+                try:
+                    self._store.delete(name)
+                except StoreError as error:
+                    self._missing = missing
+                    what = f"{self._called} {name}"
+                    return f"{what} could not be deleted from {self._store}: {error}"
+            del self._copied[name]
+        self._missing = missing
+        return ""

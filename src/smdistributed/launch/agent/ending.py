@@ -21,6 +21,9 @@ from smdistributed.launch.agent.plan import HostDirectory, Report
 from smdistributed.launch.contract.archives import copy_directories, pack_directories
 from smdistributed.launch.contract.failures import NOT_THE_SCRIPTS, failure_reason
 from smdistributed.launch.contract.paths import Paths
+from smdistributed.launch.data.places import S3Place, kept_settings, s3_place
+from smdistributed.launch.data.stores.folder import files_below
+from smdistributed.launch.data.stores.store import StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import copy_whole
@@ -83,6 +86,7 @@ def end_job(
         record = record.moved(Secondary.STOPPING, now())
     if last is Secondary.COMPLETED and record.secondary is Secondary.TRAINING:
         record = record.moved(Secondary.UPLOADING, now())
+    shutil.rmtree(job.path / "data", ignore_errors=True)  # what was brought from a store
     record = record.moved(last, now(), reason=reason)
     record = record.with_end(model, _last_metrics(hosts), job.size())
     job.give_room()
@@ -102,7 +106,9 @@ def _save(
     """Returns: the URI of the model; empty if there is none."""
     home = Home(job.path.parent.parent)
     uri = f"{record.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{record.name}/output"
-    folder = local_path(uri, home)
+    place = s3_place(uri, home, kept_settings(job.path))
+    # What goes to a store is packed here first, and stays here if it cannot be put there.
+    folder = local_path(uri, home) if place is None else job.path / "output"
     paths = [Paths(each.ml) for each in hosts]
     bases = [each.ml for each in hosts]
     model = ""
@@ -135,7 +141,28 @@ def _save(
                 uri.startswith("file://") and not is_folder
             ):  # there too: where the SDK's local mode puts it
                 copy_whole(folder / name, folder.parent.parent / name)
+    if place is not None and folder.is_dir():
+        _put(folder, place, job)
     return model
+
+
+def _put(folder: Path, place: S3Place, job: JobDirectory) -> None:
+    """Puts what was packed into its store, and takes it away here.
+
+    Raises:
+        StoreError: it cannot be put; says where it is.
+    """
+    store = place.store(place.folder)
+    try:
+        for key in sorted(files_below(folder)):
+            store.put(folder / key, key)
+    except StoreError as error:
+        raise StoreError(
+            f"{error} They are whole in {folder}: copy them from there, such as by"
+            f" Session().upload_data({str(folder)!r}, ...)."
+        ) from None
+    shutil.rmtree(folder, ignore_errors=True)
+    job.note("uploaded", now(), uri=store.uri())
 
 
 def _lacks_saved_model(record: JobRecord, directories: Sequence[Path]) -> bool:

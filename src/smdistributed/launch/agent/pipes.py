@@ -8,6 +8,7 @@
 A thread for each channel waits for a reader, writes all objects one after the other, closes and
 removes the FIFO, and goes on with the next. So a reader that comes too late for an epoch finds no
 file, rather than one that never says anything. A reader may close early, and need not come at all.
+Objects of an S3 store are read when their turn comes: none is kept here.
 
 Source: launch specification, section 5.
 """
@@ -18,16 +19,21 @@ import contextlib
 import errno
 import fcntl
 import gzip
+import io
 import os
 import select
 import stat
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.sources import InputMode, Source
+from smdistributed.launch.data.stores.remote import Abandoned, RemoteStore
+from smdistributed.launch.data.stores.s3 import S3Settings
+from smdistributed.launch.data.stores.store import StoreError
 
 __all__ = ["ChannelPipe", "ChannelPipes"]
 
@@ -49,6 +55,7 @@ class ChannelPipe:
         source: of this host.
         path: of the channel; the number of an epoch is added to its name.
         root: where this host sees the folder of the data; None: where the source says.
+        settings: of the S3 store, if the data are in one.
 
     Attributes:
         problem: why the data cannot be read to their end; empty if they can.
@@ -57,7 +64,14 @@ class ChannelPipe:
         OSError: a FIFO cannot be made.
     """
 
-    def __init__(self, name: str, source: Source, path: Path, root: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        path: Path,
+        root: Path | None = None,
+        settings: S3Settings | None = None,
+    ) -> None:
         self._name = name
         self._source = source
         self._path = path
@@ -65,6 +79,10 @@ class ChannelPipe:
         self._epoch = 0
         self._woken, self._wake = os.pipe()
         self._is_over = False
+        self._store: RemoteStore | None = None
+        if source.bucket:
+            assert settings is not None
+            self._store = RemoteStore(source.bucket, settings, is_unwanted=lambda: self._is_over)
         self._thread = threading.Thread(target=self._run, name=f"pipe {name}", daemon=True)
         self.problem = ""
         self._make(0)
@@ -87,9 +105,16 @@ class ChannelPipe:
                     break
         for epoch in (self._epoch, self._epoch + 1):
             self._fifo(epoch).unlink(missing_ok=True)
+        if self._store is not None:
+            self._store.close()
         if not self._thread.is_alive():
             os.close(self._woken)
             os.close(self._wake)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that reads the S3 store, if there is one."""
+        return self._store.pid if self._store is not None else None
 
     def _fifo(self, epoch: int) -> Path:
         return self._path.with_name(f"{self._path.name}_{epoch}")
@@ -106,7 +131,7 @@ class ChannelPipe:
             while not self._is_over:
                 self._feed_epoch()
                 self._epoch += 1
-        except _Over:
+        except (_Over, Abandoned):
             pass
         except OSError as error:
             self.problem = f"channel {self._name!r} has no FIFO any more: {error}"
@@ -122,22 +147,22 @@ class ChannelPipe:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _ROOM)
             for each in self._source.of_epoch(self._epoch):
-                if not self._feed(each.key, target):
+                if not self._feed(each, target):
                     break
         finally:
             fifo.unlink(missing_ok=True)  # before it is closed: nobody may wait there for us
             os.close(target)
 
-    def _feed(self, key: str, target: int) -> bool:
+    def _feed(self, each: DataObject, target: int) -> bool:
         """Writes an object. Returns: whether the reader is still there."""
         try:
-            with self._opened(self._root / key) as file:
+            with self._opened(each) as file:
                 while content := file.read(_AT_ONCE):
                     if not self._write(memoryview(content), target):
                         return False
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, StoreError) as error:
             # A reader must not take what it has got for all: it waits, and is ended with the job.
-            path = Path(self._source.root, key)
+            path = f"{self._source.root}/{each.key}"
             self.problem = f"{path} of channel {self._name!r} cannot be read: {error}"
             self._wait_for_end()
         return True
@@ -148,10 +173,18 @@ class ChannelPipe:
         wake.poll()
         raise _Over
 
-    def _opened(self, path: Path) -> BinaryIO:
-        if self._source.is_gzip:
-            return gzip.open(path, "rb")  # type: ignore[return-value]
-        return path.open("rb")
+    @contextlib.contextmanager
+    def _opened(self, each: DataObject) -> Iterator[BinaryIO]:
+        with contextlib.ExitStack() as stack:
+            file: Any
+            if self._store is not None:
+                pieces = stack.enter_context(contextlib.closing(self._store.read(each)))
+                file = io.BufferedReader(_Pieces(pieces), _AT_ONCE)
+            else:
+                file = stack.enter_context((self._root / each.key).open("rb"))
+            if self._source.is_gzip:
+                file = stack.enter_context(gzip.open(file, "rb"))
+            yield file
 
     def _write(self, rest: memoryview, target: int) -> bool:
         wake = select.poll()
@@ -171,6 +204,25 @@ class ChannelPipe:
         return True
 
 
+class _Pieces(io.RawIOBase):
+    """Pieces, one after the other, as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
 class ChannelPipes:
     """Of all channels of a host that are in mode Pipe. In its block FIFOs are there.
 
@@ -178,16 +230,22 @@ class ChannelPipes:
         sources: by name of the channel, in whatever mode.
         folder: of the channels.
         views: where `placement.make_views` has made the data visible; None: sources say where.
+        settings: of the S3 store, if data are in one.
     """
 
     def __init__(
-        self, sources: Mapping[str, Source], folder: Path, views: Path | None = None
+        self,
+        sources: Mapping[str, Source],
+        folder: Path,
+        views: Path | None = None,
+        settings: S3Settings | None = None,
     ) -> None:
         self._sources = {
             name: source for name, source in sources.items() if source.mode == InputMode.PIPE
         }
         self._folder = folder
         self._views = views
+        self._settings = settings
         self._pipes: list[ChannelPipe] = []
         self._has_begun = False
 
@@ -200,7 +258,8 @@ class ChannelPipes:
         try:
             for name, source in self._sources.items():
                 root = self._views / name if self._views is not None else None
-                self._pipes.append(ChannelPipe(name, source, self._folder / name, root))
+                path = self._folder / name
+                self._pipes.append(ChannelPipe(name, source, path, root, self._settings))
         except BaseException:
             self.__exit__()
             raise
@@ -217,6 +276,10 @@ class ChannelPipes:
             self._has_begun = True
             for each in self._pipes:
                 each.begin()
+
+    def pids(self) -> list[int]:
+        """Numbers of the processes that read an S3 store."""
+        return [each.pid for each in self._pipes if each.pid is not None]
 
     @property
     def problem(self) -> str:

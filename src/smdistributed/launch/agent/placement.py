@@ -41,7 +41,7 @@ def make_views(views: Path, sources: Mapping[str, Source]) -> None:
     """
     views.mkdir(mode=0o700, exist_ok=True)
     for name, source in sources.items():
-        if not source.is_writable:
+        if not source.is_writable and not source.bucket:
             (views / name).unlink(missing_ok=True)
             (views / name).symlink_to(source.root)
 

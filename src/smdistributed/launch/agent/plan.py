@@ -16,7 +16,8 @@
     channels/     where data lie that the script may not change (`placement`)
     ml/           the layout of `/opt/ml`
 
-They lie in the host's folder. Beside the folders of the hosts lies `end.json`: all agents end their
+They lie in the host's folder. Data that were brought from a store lie in `data/` of the job. Beside
+the folders of the hosts lies `end.json`: all agents end their
 ranks when it is there. Metrics are also in `tensorboard/` of the job, as TensorBoard reads them.
 """
 
@@ -33,6 +34,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from smdistributed.launch.agent.fetching import on_this_machine
 from smdistributed.launch.data.sources import Source
 from smdistributed.launch.jobs.files import Lock, write_or_make, write_whole
 from smdistributed.launch.points import points_of
@@ -74,7 +76,8 @@ class Plan:
         metrics: definitions, each with Name and Regex.
         checkpoints: the folder in which checkpoints are kept; empty: they are not.
         checkpoints_here: where the script writes them, as it sees it.
-        intermediate: the folder to which intermediate output goes; empty: it goes nowhere.
+        intermediate: the folder to which intermediate output goes; empty: it goes nowhere. This
+            and `checkpoints` may be `s3://bucket/prefix` instead.
         grace_s: seconds between SIGTERM and SIGKILL when a rank has failed.
         tf_workers: address and port of each host's process, if they are TensorFlow's workers.
         attempt: its number, from 1.
@@ -82,6 +85,7 @@ class Plan:
         debug_rank: of the job, which has a terminal; None: none has.
         terminal: its path.
         emulate_gpus: the script is told of a GPU for each process of a host.
+        s3: how the S3 store is reached that data and results are in; None: they are in none.
     """
 
     host: str
@@ -111,6 +115,7 @@ class Plan:
     emulate_gpus: bool = False
     debug_rank: int | None = None
     terminal: str = ""
+    s3: dict[str, str] | None = None
 
     def data(self) -> dict[str, Source]:
         """By name of the channel, its data."""
@@ -180,6 +185,7 @@ class HostDirectory:
         self.path = path
         self.ml = path / "ml"
         self.views = path / "channels"
+        self.data = path.parent.parent / "data"
         self.names = path / "names"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
@@ -198,6 +204,10 @@ class HostDirectory:
     def name(self) -> str:
         """Of the host."""
         return self.path.name
+
+    def sources(self, plan: Plan) -> dict[str, Source]:
+        """By name of the channel, its data as they are here once the agent has brought them."""
+        return on_this_machine(plan.data(), self.data)
 
     def event_file(self) -> EventFile:
         """For TensorBoard: beside the folders of all hosts, which hold much else."""

@@ -24,6 +24,7 @@ from smdistributed.launch.contract import files
 from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import Paths
 from smdistributed.launch.contract.resources import Resources
+from smdistributed.launch.data.sources import Source
 
 __all__ = ["PreparationError", "command_of", "install", "prepare"]
 
@@ -45,11 +46,14 @@ class PreparationError(SmdistributedError):
         self.status = status
 
 
-def prepare(plan: Plan, paths: Paths, resources: Resources, views: Path) -> None:
+def prepare(
+    plan: Plan, sources: Mapping[str, Source], paths: Paths, resources: Resources, views: Path
+) -> None:
     """Makes the directories, unpacks the sources, writes the files, and puts the data there.
 
     Args:
         plan, paths, resources: of the host.
+        sources: of its channels, as they are here.
         views: of its data (`placement`).
 
     Raises:
@@ -62,7 +66,7 @@ def prepare(plan: Plan, paths: Paths, resources: Resources, views: Path) -> None
         unpack(Path(plan.archive), paths.code)
     files.write(paths, plan.hyperparameters, plan.channels, resources)
     try:
-        for name, source in plan.data().items():
+        for name, source in sources.items():
             place(name, source, views, paths.channel(name))
     except ConfigurationError as error:
         raise PreparationError("ClientError", 1, str(error)) from None

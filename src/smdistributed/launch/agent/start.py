@@ -32,7 +32,7 @@ def start_agent(host: HostDirectory, plan: Plan, step: Step) -> subprocess.Popen
         host.renew()
     host.write_plan(plan)
     host.ml.mkdir(mode=0o700, exist_ok=True)
-    make_views(host.views, plan.data())
+    make_views(host.views, host.sources(plan))
     host.write_names(plan.addresses)
     if not host.lock.acquire():
         raise SmdistributedError(f"there is an agent of {host.path} already.")

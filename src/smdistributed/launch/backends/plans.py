@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
@@ -24,18 +26,21 @@ from smdistributed.launch.contract.resources import (
     Resources,
     host_names,
 )
+from smdistributed.launch.data.places import keep_settings, s3_place, s3_settings
 from smdistributed.launch.data.sources import sources_of
+from smdistributed.launch.data.stores.download import fetch
 from smdistributed.launch.debugging import WITHOUT_LIMIT
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.storage import local_path
 
-__all__ = ["environment_of", "hosts_of", "members_of", "plans_of"]
+__all__ = ["environment_of", "hosts_of", "members_of", "plans_of", "prepare_stores"]
 
 _MPI_OPTIONS = (
     "sagemaker_mpi_custom_mpi_options",
     "sagemaker_distributed_dataparallel_custom_mpi_options",
 )
+_SOURCES = "sourcedir.tar.gz"
 # What runs scripts in Amazon's containers.
 _MODULES = {
     "pytorch": "sagemaker_pytorch_container.training:main",
@@ -67,6 +72,41 @@ def environment_of(record: JobRecord) -> dict[str, str]:
     }
 
 
+def prepare_stores(record: JobRecord, home: Home, job: Path) -> None:
+    """What is to be done with an S3 store before there are plans.
+
+    The job keeps how the store is reached, until its end. Buckets for results are looked for, or
+    nobody would know before the end that there are none. The sources come to the job's directory.
+
+    Args:
+        record: of the job.
+        home: has buckets and settings.
+        job: the directory.
+
+    Raises:
+        StoreError: something is not there, or the store does not answer.
+        OSError: the directory cannot be written.
+    """
+    settings = s3_settings(home)
+    if settings is None:
+        return
+    keep_settings(job, settings)
+    request = record.request
+    job_values = Hyperparameters.of(decode(dict(request.get("HyperParameters", {})))).job
+    results = {
+        request["OutputDataConfig"]["S3OutputPath"],
+        request.get("CheckpointConfig", {}).get("S3Uri"),
+        job_values.get("sagemaker_s3_output"),
+    }
+    for bucket in {
+        place.bucket: place for uri in results if uri and (place := s3_place(str(uri), home))
+    }.values():
+        bucket.store().require_bucket()
+    archive = str(job_values.get("sagemaker_submit_directory", ""))
+    if archive and (place := s3_place(archive, home)) is not None:
+        fetch(place.store(), place.key, job / _SOURCES)
+
+
 def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list[Plan]:
     """What the agent of each host is to do.
 
@@ -89,6 +129,7 @@ def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list
     channels = {each["ChannelName"]: each for each in request.get("InputDataConfig", [])}
     data = {name: sources_of(each, mode, members, home) for name, each in channels.items()}
     archive = str(hyperparameters.job.get("sagemaker_submit_directory", ""))
+    s3 = s3_settings(home)
     debug_rank = record.local.get("debug_rank")
     environment = environment_of(record)
     kept = request.get("CheckpointConfig", {})
@@ -123,10 +164,10 @@ def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list
                 if host in data[name]
             },
             sources={name: vars(each[host]) for name, each in data.items() if host in each},
-            archive=str(local_path(archive, home)) if archive else "",
+            archive=_archive_of(archive, record.name, home),
             environment=environment,
             metrics=list(request["AlgorithmSpecification"].get("MetricDefinitions", [])),
-            checkpoints=str(local_path(kept["S3Uri"], home)) if kept else "",
+            checkpoints=_place_of(kept["S3Uri"], home) if kept else "",
             checkpoints_here=kept.get("LocalPath") or "/opt/ml/checkpoints",
             intermediate=_intermediate(hyperparameters, record.name, home),
             tf_workers=workers,
@@ -134,6 +175,7 @@ def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list
             emulate_gpus=record.local.get("emulate_gpus", False),
             debug_rank=debug_rank,
             terminal=record.local.get("terminal", ""),
+            s3=dataclasses.asdict(s3) if s3 is not None else None,
         )
         for index, (host, machine) in enumerate(zip(hosts, machines, strict=True))
     ]
@@ -168,7 +210,22 @@ def _intermediate(hyperparameters: Hyperparameters, name: str, home: Home) -> st
     uri = hyperparameters.job.get("sagemaker_s3_output")
     if not uri:
         return ""
-    return str(local_path(f"{str(uri).rstrip('/')}/{name}/output/intermediate", home))
+    return _place_of(f"{str(uri).rstrip('/')}/{name}/output/intermediate", home)
+
+
+def _archive_of(uri: str, name: str, home: Home) -> str:
+    """The file of the sources; empty if there are none."""
+    if not uri:
+        return ""
+    return str(
+        local_path(uri, home) if s3_place(uri, home) is None else home.jobs / name / _SOURCES
+    )
+
+
+def _place_of(uri: str, home: Home) -> str:
+    """A folder of this machine; or a URI, of what is in an S3 store."""
+    place = s3_place(uri, home)
+    return str(local_path(uri, home)) if place is None else f"s3://{place.bucket}/{place.key}"
 
 
 def _groups(config: dict[str, Any]) -> tuple[InstanceGroup, ...]:

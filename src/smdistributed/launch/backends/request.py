@@ -17,10 +17,11 @@ from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed.launch.backends.limits import check_limits
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.variables import MOST_BYTES
+from smdistributed.launch.data.places import require_there, require_writable_place
 from smdistributed.launch.data.sources import check_channels
 from smdistributed.launch.home import Home
 from smdistributed.launch.metrics import MetricDefinition
-from smdistributed.launch.storage import local_path, require_seen_by_hosts, require_writable
+from smdistributed.launch.storage import local_path, require_seen_by_hosts
 
 __all__ = ["check_checkpoints", "check_environment", "checked"]
 
@@ -152,7 +153,7 @@ def check_checkpoints(uri: str, here: str | None, home: Home) -> None:
         UnsupportedError: the folder is none of its own below `/opt/ml`.
     """
     require_seen_by_hosts("checkpoint_s3_uri", uri, home)
-    require_writable("checkpoint_s3_uri", uri, home)
+    require_writable_place("checkpoint_s3_uri", uri, home)
     here = here or "/opt/ml/checkpoints"
     parts = Path(here).parts
     if parts[:3] != ("/", "opt", "ml") or ".." in parts or parts[3:4] in _NO_CHECKPOINTS:
@@ -202,12 +203,7 @@ def _check_script(request: Mapping[str, Any], home: Home) -> None:
                 " Containers are not run on this machine."
             )
     uri = hyperparameters.job["sagemaker_submit_directory"]
-    archive = local_path(uri, home)
-    if not archive.is_file():
-        raise ConfigurationError(
-            f"sagemaker_submit_directory is {uri}, and {archive} is no file; expected a .tar.gz"
-            " with the sources."
-        )
+    require_there(uri, home, "sagemaker_submit_directory", "expected a .tar.gz with the sources.")
     framework = hyperparameters.framework
     if framework.get("sagemaker_parameter_server_enabled") is True:
         raise UnsupportedError(

@@ -34,7 +34,12 @@ from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.engines import hosts_for
 from smdistributed.launch.backends.hosts import Hosts, UnreachableError
 from smdistributed.launch.backends.limits import Limits
-from smdistributed.launch.backends.plans import environment_of, hosts_of, plans_of
+from smdistributed.launch.backends.plans import (
+    environment_of,
+    hosts_of,
+    plans_of,
+    prepare_stores,
+)
 from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -104,6 +109,7 @@ class JobRunner:
                 self._note_stop(*end)
                 return
             self._move(Secondary.DOWNLOADING)
+            prepare_stores(record, self._home, self._job.path)
             plans = plans_of(record, self._home, machines)
             write_whole(self._job.path / "token", secrets.token_hex(32).encode())
             for plan in plans:

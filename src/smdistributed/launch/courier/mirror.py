@@ -151,7 +151,7 @@ class Mirror:
         directory.ml.mkdir(mode=0o700, exist_ok=True)
         for name in STORES:
             kept = getattr(plan, name)
-            if kept:
+            if kept and not kept.startswith("s3://"):  # which the agent reaches itself
                 self._stores[name] = Path(kept)
         self._outbox.put(self._wanted(self._all_of(plan, token, is_shared)))
 
@@ -173,7 +173,7 @@ class Mirror:
         sources = dict(plan.sources)
         for name, source in plan.data().items():
             root = Path(source.root)
-            if any(root.is_relative_to(each) for each in is_shared):
+            if source.bucket or any(root.is_relative_to(each) for each in is_shared):
                 continue
             yield from self._data(f"data/{name}", source)
             sources[name] = {**sources[name], "root": str(there / "data" / name)}
@@ -192,7 +192,7 @@ class Mirror:
         keys = (
             list(keys_below(root))
             if source.objects is None
-            else [key for _, key in (source.objects or ())]
+            else [key for _, key, *_ in (source.objects or ())]
         )
         # A channel without files is a folder all the same.
         yield from _pieces(f"{where}/.smd-folder", b"")

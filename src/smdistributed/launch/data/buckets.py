@@ -1,12 +1,15 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of this machine's buckets: put there, listed, brought back. Each is whole or not there.
+"""Objects of buckets, of this machine or in an S3 store: put there, listed, brought back.
+
+Each is whole or not there.
 
 Source: launch specification, sections 1 and 5.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import os
@@ -18,19 +21,22 @@ from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.objects import DataObject, matching, require_places
+from smdistributed.launch.data.places import S3Place, s3_place
 from smdistributed.launch.data.sources import keys_below
+from smdistributed.launch.data.stores.download import THREADS, Download, read_object
+from smdistributed.launch.data.stores.download import fetch as fetch_object
 from smdistributed.launch.home import Home
-from smdistributed.launch.storage import TEMPORARY, local_path, require_bucket
+from smdistributed.launch.storage import TEMPORARY, local_path, new_file, require_bucket
 
-__all__ = ["fetch", "objects_of", "put", "put_bytes", "read"]
+__all__ = ["fetch", "local_copy", "made", "objects_of", "put", "put_bytes", "read"]
 
 
 def put(source: Path, uri: str, home: Home) -> None:
-    """Copies a file, or what is in a folder, into a bucket, which is made if there is none.
+    """Copies a file, or what is in a folder, into a bucket; one of this machine is made.
 
-    What a folder has is there when all of it has been copied; in a folder that exists already, one
-    file after the other appears then. Links are followed. What is no file is left out, also a
-    folder without files, as it is no object.
+    What a folder has is there when all of it has been copied; in a folder that exists already, and
+    in an S3 store, one file after the other appears. Links are followed. What is no file is left
+    out, also a folder without files, as it is no object.
 
     Args:
         source: of this machine.
@@ -40,7 +46,7 @@ def put(source: Path, uri: str, home: Home) -> None:
     Raises:
         ConfigurationError: the disk is full; names it, and what is needed. Or a link leads nowhere,
             or to a folder that it lies in; or an object is where another needs a folder; or the
-            source has the home in it.
+            source has the home in it. Or the S3 store does not take it.
         OSError: it cannot be read or written. Nothing of it is there then, unless files of a folder
             that exists had begun to appear.
     """
@@ -51,6 +57,9 @@ def put(source: Path, uri: str, home: Home) -> None:
             " data alone. Give one, or set SMD_HOME to a folder that is not in this one."
         )
     keys = list(keys_below(source)) if source.is_dir() else None
+    if (place := s3_place(uri, home)) is not None:
+        _put_into(place, source, keys)
+        return
     with _beside(uri, home, lambda: _size(source)) as folder:
         copy = folder / "copy"
         if keys is None:
@@ -63,12 +72,100 @@ def put(source: Path, uri: str, home: Home) -> None:
         _move(copy, target)
 
 
+def _put_into(place: S3Place, source: Path, keys: list[str] | None) -> None:
+    if keys is None:
+        place.store().put(source, place.key)
+        return
+    store = place.store(place.folder)
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        doing = [pool.submit(store.put, source / key, key) for key in keys]
+        try:
+            for each in concurrent.futures.as_completed(doing):
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+@contextlib.contextmanager
+def made(uri: str, home: Home, write: Callable[[Path], None]) -> Iterator[None]:
+    """Makes an object of a file. If the block fails, it goes again.
+
+    Args:
+        uri: of the object.
+        home: has buckets and settings.
+        write: writes the file.
+
+    Raises:
+        ConfigurationError: the S3 store does not take it.
+        OSError: it cannot be written.
+    """
+    place = s3_place(uri, home)
+    if place is None:
+        path = local_path(uri, home)
+        with new_file(path):
+            write(path)
+            yield
+        return
+    store = place.store()
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        path = Path(folder, "object")
+        write(path)
+        store.put(path, place.key)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ConfigurationError):
+            store.delete(place.key)
+        raise
+
+
+def local_copy(uri: str, home: Home, folder: Path) -> Path:
+    """The file or folder that a URI names, on this machine.
+
+    Args:
+        uri: of it; in an S3 store of an object, or the prefix of a folder's.
+        home: has buckets and settings.
+        folder: where what is in an S3 store is copied to.
+
+    Returns: its path; it need not be there if the URI is of this machine.
+
+    Raises:
+        ConfigurationError: it is not in the S3 store, or cannot be read.
+        OSError: it cannot be copied.
+    """
+    place = s3_place(uri, home)
+    if place is None:
+        return local_path(uri, home)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    below = _matching_in(place, place.folder)
+    target = folder / (place.key.rstrip("/").rpartition("/")[2] or place.bucket)
+    if below:
+        Download(place.store(), target, folder / "state").run(below)
+        shutil.rmtree(folder / "state")
+    else:
+        fetch_object(place.store(), place.key, target)
+    return target
+
+
+def _matching_in(place: S3Place, prefix: str) -> list[DataObject]:
+    """Objects of an S3 store whose key begins so, by the names that they have without it."""
+    found = {each.key: each for each in place.store().objects(prefix)}
+    return [
+        each._replace(size=found[each.key].size, etag=found[each.key].etag)
+        for each in matching(found, prefix)
+    ]
+
+
 def put_bytes(body: bytes, uri: str, home: Home) -> None:
     """Makes an object of some bytes.
 
     Raises:
         ConfigurationError, OSError: as of `put`.
     """
+    if (place := s3_place(uri, home)) is not None:
+        place.store().put_bytes(body, place.key)
+        return
     target = local_path(uri, home)
     with _beside(uri, home, lambda: len(body)) as folder:
         (folder / "copy").write_bytes(body)
@@ -167,7 +264,8 @@ def objects_of(bucket: str, prefix: str, home: Home) -> list[DataObject]:
         OSError: it cannot be read.
     """
     uri = f"s3://{bucket}/{prefix}"
-    local_path(uri, home)
+    if (place := s3_place(uri, home)) is not None:
+        return _matching_in(place, prefix)
     require_bucket(uri, home)
     folder, _, last = prefix.rpartition("/")
     root = home.buckets / bucket / folder
@@ -186,6 +284,8 @@ def read(bucket: str, key: str, home: Home) -> bytes:
         OSError: it cannot be read.
     """
     uri = f"s3://{bucket}/{key}"
+    if (place := s3_place(uri, home)) is not None:
+        return read_object(place.store(), key)
     path = local_path(uri, home)
     require_bucket(uri, home)
     if not path.is_file():
@@ -204,6 +304,11 @@ def fetch(bucket: str, prefix: str, target: Path, home: Home) -> list[Path]:
     """
     objects = objects_of(bucket, prefix, home)
     require_places(f"s3://{bucket}/{prefix}", objects)
+    if (place := s3_place(f"s3://{bucket}/{prefix}", home)) is not None:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=target) as state:
+            Download(place.store(), target, Path(state)).run(objects)
+        return [target / each.name for each in objects]
     paths = []
     for each in objects:
         path = target / each.name

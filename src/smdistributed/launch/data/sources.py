@@ -9,6 +9,7 @@ Source: launch specification, section 5.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import enum
 import os
@@ -26,11 +27,18 @@ from smdistributed.launch.data.objects import (
     require_places,
     share_of,
 )
+from smdistributed.launch.data.places import S3Place, s3_place
 from smdistributed.launch.data.settings import Settings
+from smdistributed.launch.data.stores.download import read_object
+from smdistributed.launch.data.stores.store import StoredObject, StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.storage import TEMPORARY, local_path, require_bucket
 
 __all__ = ["InputMode", "Source", "check_channels", "keys_below", "mode_of", "sources_of"]
+
+_S3 = "s3://"
+_MOST_ASKED_FOR = 1000
+_ASKED_AT_ONCE = 16
 
 # Of a manifest's prefix: the store, the folder there, and how the last part begins.
 _BEGINS = re.compile(r"(s3://[^/]+/|file://(?:localhost)?/)(?:(.*)/)?([^/]*)")
@@ -60,9 +68,9 @@ class Source:
     """The data of a channel, as one host gets them. A plan has it as JSON.
 
     Attributes:
-        root: the folder that they lie in.
+        root: the folder that they lie in; or `s3://bucket`, if they are in an S3 store.
         objects: name and key of each, the key being the path below `root`; None: the channel is
-            the folder.
+            the folder. Of an S3 store also size and ETag.
         mode: `File`, `FastFile` or `Pipe`.
         is_writable: the script may change the data.
         is_gzip: they are decompressed on the way in.
@@ -72,13 +80,18 @@ class Source:
     """
 
     root: str
-    objects: Sequence[Sequence[str]] | None
+    objects: Sequence[Sequence[Any]] | None
     mode: str = InputMode.FILE
     is_writable: bool = False
     is_gzip: bool = False
     seed: int | None = None
     index: int = 0
     count: int = 1
+
+    @property
+    def bucket(self) -> str:
+        """Of the S3 store; empty: the data are files of this machine."""
+        return self.root.removeprefix(_S3) if self.root.startswith(_S3) else ""
 
     def of_epoch(self, epoch: int) -> list[DataObject]:
         """What this host gets in an epoch, in order; none if the channel is a folder."""
@@ -203,10 +216,10 @@ def sources_of(
     try:
         root, objects = _found(channel, data, home)
         if mode is InputMode.FAST_FILE and objects is not None:
-            _require_border(channel, data)
+            _require_border(channel, data, objects, root.startswith(_S3))
         is_sharded = data.get("S3DataDistributionType") == _Distribution.SHARDED
         if objects is None and (is_sharded or mode is InputMode.PIPE):
-            objects = matching(keys_below(root), "")
+            objects = matching(keys_below(Path(root)), "")
         if objects is not None and is_sharded:  # a manifest may have another order
             objects = sorted(objects, key=lambda each: os.fsencode(each.key))
     except OSError as error:
@@ -216,7 +229,7 @@ def sources_of(
         ) from None
     seed = channel.get("ShuffleConfig", {}).get("Seed")
     whole = Source(
-        root=str(root.absolute()),
+        root=root,
         objects=objects,
         mode=mode,
         is_gzip=channel.get("CompressionType") == "Gzip",
@@ -277,18 +290,22 @@ def _of_file_system(
 
 def _found(
     channel: Mapping[str, Any], data: Mapping[str, Any], home: Home
-) -> tuple[Path, list[DataObject] | None]:
-    """The folder of the data, and its objects; None if the channel is the folder."""
+) -> tuple[str, list[DataObject] | None]:
+    """The root of the data, and its objects; None if the channel is the folder."""
     uri = data["S3Uri"]
-    require_bucket(uri, home)
+    place = s3_place(uri, home)
+    if place is not None and data.get("S3DataType") != _DataType.MANIFEST:
+        return _of_prefix(channel, uri, place)
+    if place is None:
+        require_bucket(uri, home)
     if data.get("S3DataType") == _DataType.MANIFEST:
-        return _of_manifest(channel, uri, home)
+        return _of_manifest(channel, uri, place, home)
     path = local_path(uri, home)
     if uri.startswith("file://"):
         if path.is_dir():
-            return path, None
+            return str(path.absolute()), None
         if path.exists():
-            return path.parent, [DataObject(path.name, path.name)]
+            return str(path.parent.absolute()), [DataObject(path.name, path.name)]
         raise _is_missing(channel, uri, path)
     bucket, _, key = re.sub("/+", "/", uri.removeprefix("s3://")).partition("/")
     folder, _, last = key.rpartition("/")
@@ -296,23 +313,54 @@ def _found(
     if not root.is_dir():
         raise _is_missing(channel, uri, path)
     if not last:
-        return root, None
+        return str(root.absolute()), None
     if [each.name for each in _entries(root) if each.name.startswith(last)] == [last] and (
         root / last
     ).is_dir():
-        return root / last, None
+        return str((root / last).absolute()), None
     objects = matching(keys_below(root, last), last)
     if not objects:
         raise _is_missing(channel, uri, path)
-    return root, objects
+    return str(root.absolute()), objects
 
 
-def _of_manifest(channel: Mapping[str, Any], uri: str, home: Home) -> tuple[Path, list[DataObject]]:
-    path = local_path(uri, home)
-    if not path.is_file():
-        raise _is_missing(channel, uri, path)
+def _of_prefix(
+    channel: Mapping[str, Any], uri: str, place: S3Place
+) -> tuple[str, list[DataObject]]:
+    """Objects of an S3 store."""
     try:
-        text = path.read_text(encoding="utf-8")
+        found = {each.key: each for each in place.store().objects(place.key)}
+    except StoreError as error:
+        raise ConfigurationError(f"channel {channel['ChannelName']!r}: {error}") from None
+    if not found:
+        raise _has_no_objects(channel, uri, place)
+    return _S3 + place.bucket, [
+        _sized(each, found[each.key]) for each in matching(found, place.key)
+    ]
+
+
+def _sized(each: DataObject, stored: StoredObject) -> DataObject:
+    return each._replace(size=stored.size, etag=stored.etag)
+
+
+def _has_no_objects(channel: Mapping[str, Any], uri: str, place: S3Place) -> ConfigurationError:
+    return ConfigurationError(
+        f"channel {channel['ChannelName']!r} is {uri}, and {place.settings.called} has nothing"
+        " there; expected objects with such keys. Correct the URI."
+    )
+
+
+def _of_manifest(
+    channel: Mapping[str, Any], uri: str, place: S3Place | None, home: Home
+) -> tuple[str, list[DataObject]]:
+    try:
+        if place is not None:
+            text = read_object(place.store(), place.key).decode("utf-8")
+        else:
+            path = local_path(uri, home)
+            if not path.is_file():
+                raise _is_missing(channel, uri, path)
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
             f"the manifest {uri} is no text: {error}; expected UTF-8."
@@ -324,8 +372,11 @@ def _of_manifest(channel: Mapping[str, Any], uri: str, home: Home) -> tuple[Path
             f"the manifest {uri} has the prefix {prefix!r}; expected s3://BUCKET/ or file:///, and"
             " the beginning of a key or path."
         )
-    require_bucket(prefix, home)
     store, folder, beginning = begins.groups(default="")
+    place = s3_place(prefix, home)
+    if place is not None:
+        return _of_listed(channel, uri, place, rest)
+    require_bucket(prefix, home)
     root = local_path(store + folder, home)
     objects = []
     seen: dict[str, str] = {}
@@ -344,7 +395,32 @@ def _of_manifest(channel: Mapping[str, Any], uri: str, home: Home) -> tuple[Path
             )
         seen[key] = each
         objects.append(DataObject(each.lstrip("/"), key))
-    return root, objects
+    return str(root.absolute()), objects
+
+
+def _of_listed(
+    channel: Mapping[str, Any], uri: str, place: S3Place, rest: Sequence[str]
+) -> tuple[str, list[DataObject]]:
+    """Objects of an S3 store that a manifest lists."""
+    store = place.store()
+    keys = [place.key + each for each in rest]
+    if len(keys) > _MOST_ASKED_FOR:
+        wanted = set(keys)
+        found = {each.key: each for each in store.objects(place.key) if each.key in wanted}
+    else:
+        with concurrent.futures.ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            found = {each.key: each for each in pool.map(store.find, keys) if each is not None}
+    for each, key in zip(rest, keys, strict=True):
+        if key not in found:
+            raise ConfigurationError(
+                f"channel {channel['ChannelName']!r}: the manifest {uri} has {each!r:.200}, and"
+                f" {store.uri(key)} is not there; expected the rest of the URI of an object after"
+                f" {store.uri(place.key)!r}."
+            )
+    return _S3 + place.bucket, [
+        _sized(DataObject(each.lstrip("/"), key), found[key])
+        for each, key in zip(rest, keys, strict=True)
+    ]
 
 
 def _is_missing(channel: Mapping[str, Any], uri: str, path: Path) -> ConfigurationError:
@@ -354,9 +430,22 @@ def _is_missing(channel: Mapping[str, Any], uri: str, path: Path) -> Configurati
     )
 
 
-def _require_border(channel: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+def _require_border(
+    channel: Mapping[str, Any],
+    data: Mapping[str, Any],
+    objects: Sequence[DataObject],
+    in_s3: bool,
+) -> None:
     if data.get("S3DataType") == _DataType.MANIFEST or data["S3Uri"].startswith("file://"):
         return
+    if in_s3:
+        prefix = data["S3Uri"].removeprefix(_S3).partition("/")[2]
+        if (
+            not prefix
+            or prefix.endswith("/")
+            or all(each.key.startswith(f"{prefix}/") for each in objects)
+        ):
+            return
     raise ConfigurationError(
         f"{_called(channel, data['S3Uri'])} has the input mode 'FastFile', and the prefix does not"
         " end at the border of a folder; expected the prefix of a folder and of nothing beside it."

@@ -31,6 +31,7 @@ from smdistributed.launch.agent.preparation import install
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import OPT_ML
+from smdistributed.launch.data.buckets import local_copy
 from smdistributed.launch.environment import outside, usable_cores
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.files import make_writable
@@ -39,7 +40,6 @@ from smdistributed.launch.serve.endpoints import EndpointDirectory
 from smdistributed.launch.serve.pool import Command, Pool
 from smdistributed.launch.serve.record import EndpointStatus, Framework
 from smdistributed.launch.serve.server import Server
-from smdistributed.launch.storage import local_path
 
 __all__ = ["Endpoint", "main"]
 
@@ -109,7 +109,8 @@ class Endpoint:
         served = self._record.model
         model = self._directory.ml / "model"
         model.mkdir(mode=0o700, parents=True)
-        data = local_path(served.data, self._home)
+        copies = self._directory.path / "copies"
+        data = local_copy(served.data, self._home, copies / "model")
         if data.is_dir():
             _copy(data, model)
         else:
@@ -121,7 +122,8 @@ class Endpoint:
             )
         code.mkdir(exist_ok=True)
         if served.code:
-            unpack(local_path(served.code, self._home), code)
+            unpack(local_copy(served.code, self._home, copies / "code"), code)
+        shutil.rmtree(copies, ignore_errors=True)
         environ = {
             **outside(os.environ),
             "SAGEMAKER_PROGRAM": served.program,

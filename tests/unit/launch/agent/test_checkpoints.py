@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from smdistributed.launch.agent.checkpoints import CheckpointSync
+from smdistributed.launch.data.stores.folder import FolderStore
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def sync(tmp_path: Path, said: list[str]) -> CheckpointSync:
-    made = CheckpointSync(tmp_path / "local", tmp_path / "store", said.append)
+    made = CheckpointSync(tmp_path / "local", FolderStore(tmp_path / "store"), said.append)
     made.restore()
     return made
 
@@ -107,7 +108,7 @@ def test_what_is_restored_is_not_copied_back_and_can_be_deleted(
 ) -> None:
     (tmp_path / "store" / "deep").mkdir(parents=True)
     (tmp_path / "store" / "deep" / "a").write_text("kept")
-    sync = CheckpointSync(tmp_path / "local", tmp_path / "store", said.append)
+    sync = CheckpointSync(tmp_path / "local", FolderStore(tmp_path / "store"), said.append)
     sync.restore()
     assert (tmp_path / "local" / "deep" / "a").read_text() == "kept"
     before = (tmp_path / "store" / "deep" / "a").stat().st_ino
@@ -177,7 +178,7 @@ def test_what_a_killed_copy_has_left_is_removed(tmp_path: Path, said: list[str])
     (store / "deep").mkdir(parents=True)
     for name in (".smd-copying-job-1-abc", "deep/.smd-copying-job-1-def", ".smd-copying-other-x"):
         (store / name).write_text("x")
-    CheckpointSync(tmp_path / "local", store, said.append, "job-1").restore()
+    CheckpointSync(tmp_path / "local", FolderStore(store, "job-1"), said.append).restore()
     assert names(store) == [".smd-copying-other-x"], "another one's may be under way"
     assert names(tmp_path / "local") == []
 
