@@ -548,7 +548,9 @@ def test_arguments_that_cannot_work(tmp_path, session, arguments, error, text) -
 
 
 def test_a_model_that_is_not_there(tmp_path: Path, session: Session) -> None:
-    with pytest.raises(ValueError, match=r"model_data is 's3://b/model\.tar\.gz', and .* not there"):
+    with pytest.raises(
+        ValueError, match=r"model_data is 's3://b/model\.tar\.gz', and .* not there"
+    ):
         deployed(model(tmp_path, session, model_data="s3://b/model.tar.gz"))
 
 

@@ -4,6 +4,7 @@
 
     home/jobs/NAME/job.json     its record; its URIs are those that it has there
     home/buckets/...            its sources, data and checkpoints
+    home/config.toml            how its S3 store is reached
     version                     of this package here
 
 It is a home directory, in which the job's process runs there. What is `file://` here lies in a
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -24,7 +26,9 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed._common.version import __version__
 from smdistributed.launch.backends.plans import members_of
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode, encode
+from smdistributed.launch.data.places import s3_place, s3_settings
 from smdistributed.launch.data.sources import keys_below, sources_of
+from smdistributed.launch.data.stores.s3 import S3Settings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.storage import local_path
@@ -84,9 +88,12 @@ class Package:
         JobDirectory(path).write(dataclasses.replace(record, request=request))
         (there.buckets / _FILES).mkdir(mode=0o700, exist_ok=True)
         (folder / "version").write_text(__version__)
+        there.config.write_text(_settings_of(s3_settings(self._home)))
 
     def _is_there(self, uri: str) -> bool:
         """Whether the cluster has what a URI names, as this machine has it."""
+        if s3_place(uri, self._home) is not None:
+            return True
         path = local_path(uri, self._home)
         return any(path.is_relative_to(each) for each in self.shared)
 
@@ -136,14 +143,28 @@ class Package:
 
 
 def stores_of(request: dict[str, Any] | Any, name: str, home: Home) -> dict[str, Path]:
-    """Folders of the stores of a job, as its request has them in a home directory.
+    """Folders of the stores of a job, as its request has them; those in an S3 store are none.
 
     Args:
         request: of the job.
         name: of the job.
         home: where the request's URIs are.
     """
-    return {store: local_path(uri, home) for store, uri in _uris_of(request, name).items()}
+    return {
+        store: local_path(uri, home)
+        for store, uri in _uris_of(request, name).items()
+        if s3_place(uri, home) is None
+    }
+
+
+def _settings_of(s3: S3Settings | None) -> str:
+    """As of `config.toml`. Credentials are the cluster's own."""
+    if s3 is None:
+        return ""
+    where = {"endpoint_url": s3.endpoint_url} if s3.endpoint_url else {"amazon": True}
+    region = {"region": s3.region} if s3.region else {}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**where, **region}.items()]
+    return "\n".join(["[s3]", *lines, ""])
 
 
 def _uris_of(request: Any, name: str) -> dict[str, str]:
