@@ -117,6 +117,8 @@ class Follower:
             self._take_growth(message)
         elif isinstance(message, Kept) and message.store == "job":
             self._take_file(message)
+        elif isinstance(message, Dropped) and message.store == "job":
+            pass  # an attempt begins: what the last one has told stays until there is more
         elif isinstance(message, Kept | Dropped):
             self._keep(message)
         else:
