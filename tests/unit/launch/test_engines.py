@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,11 @@ from smdistributed.launch.jobs.directory import JobDirectory, create_job
 from smdistributed.launch.jobs.record import JobRecord
 
 
-def job_of(home: Home, backend: str) -> JobDirectory:
-    request = {"TrainingJobName": "job", "ResourceConfig": {}}
-    now = dt.datetime.now(dt.UTC)
-    return create_job(
-        home, ["job"], lambda _: JobRecord.new(request, {"Backend": backend}, "", now)
-    )
+def job_of(home: Home, backend: str, **local: Any) -> JobDirectory:
+    output = {"S3OutputPath": "s3://b/out"}
+    request = {"TrainingJobName": "job", "ResourceConfig": {}, "OutputDataConfig": output}
+    record = JobRecord.new(request, {"Backend": backend, **local}, "", dt.datetime.now(dt.UTC))
+    return create_job(home, ["job"], lambda _: record)
 
 
 def test_what_was_given_wins_over_the_environment_and_that_over_the_settings(
@@ -47,3 +47,11 @@ def test_a_job_of_a_backend_that_this_version_does_not_have(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match=expected):
         Backends(lambda: "local").poll(job)
     job.lock.release()
+
+
+def test_a_rank_elsewhere_cannot_have_this_terminal(tmp_path: Path) -> None:
+    job = job_of(Home(tmp_path), "ray", debug_rank=0)
+    backends = Backends(lambda: "ray")
+    with pytest.raises(ConfigurationError, match="the job is of the backend 'ray'; expected 'loc"):
+        backends.submit(job)
+    assert job.read().failure_reason.startswith("ClientError: a rank is to be debugged")

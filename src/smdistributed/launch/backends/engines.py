@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.backends.backend import Backend
 from smdistributed.launch.backends.hosts import Hosts
 from smdistributed.launch.backends.in_cluster.cluster import Cluster
@@ -117,8 +118,21 @@ class Backends:
         return self._choose()
 
     def submit(self, job: JobDirectory) -> None:
-        """As of `Backend`."""
-        self._of(job).submit(job)
+        """As of `Backend`.
+
+        Raises:
+            ConfigurationError: also if a rank is to have a terminal of this machine, elsewhere.
+        """
+        backend = self._of(job)
+        if backend.name != BACKENDS[0] and job.read().local.get("debug_rank") is not None:
+            why = (
+                f"a rank is to be debugged at this terminal, and the job is of the backend"
+                f" {backend.name!r}; expected 'local', as only ranks of this machine can have it."
+            )
+            end_job(job, [], f"ClientError: {why}")
+            job.lock.release()
+            raise ConfigurationError(why)
+        backend.submit(job)
 
     def poll(self, job: JobDirectory) -> JobRecord:
         """As of `Backend`."""
