@@ -62,6 +62,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait={kill_wait}
 SlurmdTimeout={slurmd_timeout}
+SchedulerParameters=batch_sched_delay=0,sched_interval=2
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/linux
 """

@@ -351,6 +351,12 @@ class Agent:
                 " the disk is full, or it is gone; the ranks were ended."
             )
             return
+        if self._is_orphan and self._directory.is_kept() is not None:
+            self._fail(
+                f"InternalServerError: the agent of host {plan.host} was left alone: what keeps it"
+                " on its machine is gone, and the ranks were ended."
+            )
+            return
         if self._supervisor.interrupted_by is not None and not self._is_ending:
             name = signal.Signals(self._supervisor.interrupted_by).name
             self._fail(f"InternalServerError: the agent of {plan.host} was told to end, by {name}.")

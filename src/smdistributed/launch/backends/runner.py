@@ -32,6 +32,7 @@ from smdistributed.launch.agent.plan import End
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.engines import hosts_for
+from smdistributed.launch.backends.fate import Fate
 from smdistributed.launch.backends.hosts import Hosts, UnreachableError
 from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.backends.plans import (
@@ -52,6 +53,7 @@ __all__ = ["JobRunner", "main"]
 _POLL_S = 0.05
 _STOP_GRACE_S = 120.0
 _SPOT_PAUSE_S = 1.0
+_OUR_FAILURE = "InternalServerError"
 
 
 class JobRunner:
@@ -60,11 +62,19 @@ class JobRunner:
     Args:
         job: its directory.
         make_hosts: makes what brings the hosts of an attempt up.
+        ask_fate: tells what becomes of this process, when a signal or a failure asks for it.
     """
 
-    def __init__(self, job: JobDirectory, make_hosts: Callable[[], Hosts]) -> None:
+    def __init__(
+        self,
+        job: JobDirectory,
+        make_hosts: Callable[[], Hosts],
+        ask_fate: Callable[[], Fate] = lambda: Fate.STAYS,
+    ) -> None:
         self._job = job
         self._make_hosts = make_hosts
+        self._ask_fate = ask_fate
+        self._fate = Fate.STAYS
         self._hosts: Hosts | None = None
         self._home = Home(job.path.parent.parent)
         self._stopped: Secondary | None = None
@@ -82,15 +92,40 @@ class JobRunner:
         """Does all of it."""
         note_from_now_on(self._note_signal)
         adopt_orphans()  # what the ranks of an agent leave behind that was killed
+        self._go_on()
         try:
-            self._try()
+            if self._stopped is None:
+                self._try()
             while self._is_tried_again():
                 self._try()
-            self._bring()
+            if not self._fate.starts_again:
+                self._bring()
         finally:
             self._close_hosts()
-        end_job(self._job, host_directories(self._job), self._failure, self._stopped)
+        if not self._fate.starts_again:
+            end_job(self._job, host_directories(self._job), self._failure, self._stopped)
         self._job.lock.release()
+
+    def _go_on(self) -> None:
+        """Counts what the job has done before, if another process began it."""
+        record = self._job.read()
+        age = now() - record.created
+        self._created_s -= max(0.0, age.total_seconds())
+        if record.secondary is Secondary.STOPPING:
+            self._stopped = Secondary.STOPPED
+            return
+        if record.secondary is Secondary.INTERRUPTED:
+            self._job.forget_interruption()
+            self._move(Secondary.STARTING)
+            record = self._job.read()
+        did = [each.secondary for each in record.transitions]
+        self._num_attempts = did.count(Secondary.STARTING) - 1
+        self._num_retries = sum(
+            each.secondary is Secondary.INTERRUPTED and each.message.startswith(_OUR_FAILURE)
+            for each in record.transitions
+        )
+        if Secondary.TRAINING in did:
+            self._trained_before_s = float(record.training_seconds(now()))
 
     def _try(self) -> None:
         """One attempt, from the plans to the end of its agents."""
@@ -107,6 +142,9 @@ class JobRunner:
             machines = hosts.reach(names, environment_of(record), self._is_over)
             if (end := self._end_of_time()) is not None:
                 self._note_stop(*end)
+                return
+            if self._fate.starts_again:
+                self._move(Secondary.INTERRUPTED, self._fate.value)
                 return
             self._move(Secondary.DOWNLOADING)
             prepare_stores(record, self._home, self._job.path)
@@ -129,7 +167,8 @@ class JobRunner:
 
     def _bring(self) -> None:
         """What the hosts have at `/opt/ml` is wanted here, as no other attempt follows."""
-        assert self._hosts is not None
+        if self._hosts is None:
+            return
         try:
             self._hosts.bring(has_model=has_model(self._failure, self._stopped))
         except SmdistributedError as error:
@@ -146,11 +185,12 @@ class JobRunner:
 
         What failed was a process of ours, and not the script; or its hosts were taken away.
         """
-        if self._stopped is not None or self._limits is None:
+        self._look_at_fate()
+        if self._stopped is not None or self._limits is None or self._fate.starts_again:
             return False
         pause_s, message = _SPOT_PAUSE_S, self._interruption
         if not message:
-            if not self._failure.startswith("InternalServerError"):
+            if not self._failure.startswith(_OUR_FAILURE):
                 return False
             if self._num_retries >= self._limits.retries:
                 return False
@@ -161,6 +201,8 @@ class JobRunner:
             until = time.monotonic() + pause_s
             while (end := self._end_of_time()) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
+            if self._fate.starts_again:
+                return False
             if end is not None:
                 self._failure = ""
                 self._note_stop(*end)
@@ -170,6 +212,21 @@ class JobRunner:
         except (OSError, SmdistributedError):  # the disk is full, or the directory is gone
             return False
         return True
+
+    def _look_at_fate(self) -> None:
+        """A job that lost its agents may have been cancelled, or is to start again elsewhere."""
+        if self._stopped is not None or not self._failure.startswith(_OUR_FAILURE):
+            return
+        self._note_fate(self._ask_fate())
+        if self._fate.starts_again:
+            self._move(Secondary.INTERRUPTED, self._fate.value)
+        elif self._fate is not Fate.STAYS:
+            self._failure = ""
+            self._note_stop(self._fate.called, self._fate.value)
+
+    def _note_fate(self, fate: Fate) -> None:
+        if self._fate is Fate.STAYS:
+            self._fate = fate
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
@@ -195,7 +252,11 @@ class JobRunner:
             if attempt.is_over:
                 return
             if not attempt.is_ending:
-                if end is not None:
+                if self._fate.starts_again:
+                    self._interruption = self._fate.value
+                    self._move(Secondary.INTERRUPTED, self._interruption)
+                    attempt.end(End(self._interruption, _STOP_GRACE_S))
+                elif end is not None:
                     self._note_stop(*end)
                     attempt.end(End(end[1], _STOP_GRACE_S))
                 elif self._limits.is_spot and (reason := self._job.interruption()) is not None:
@@ -207,8 +268,14 @@ class JobRunner:
     def _end_of_time(self) -> tuple[Secondary, str] | None:
         """What the job is called from now on, and why, if it is to stop."""
         assert self._limits is not None
-        reason = self._stop_reason()
-        if reason is not None:
+        if self._signal and self._fate is Fate.STAYS:
+            fate = self._ask_fate()
+            self._note_fate(Fate.STOPPED if fate is Fate.STAYS else fate)
+        if self._fate.starts_again:
+            return None
+        if self._signal:
+            return self._fate.called, f"signal {signal.Signals(self._signal).name}"
+        if (reason := self._job.stop_reason()) is not None:
             return Secondary.STOPPED, reason
         if self._trained_s() > self._limits.max_run_s:
             why = f"it has run for {self._limits.max_run_s:g} s, max_run"
@@ -219,18 +286,12 @@ class JobRunner:
         return None
 
     def _is_over(self) -> bool:
-        return self._end_of_time() is not None
+        return self._end_of_time() is not None or self._fate.starts_again
 
     def _trained_s(self) -> float:
         """Seconds of training, in all attempts."""
         now_s = time.monotonic()
         return self._trained_before_s + (0.0 if self._began is None else now_s - self._began)
-
-    def _stop_reason(self) -> str | None:
-        """Why the job is to stop; None if nobody has asked."""
-        if self._signal:
-            return f"signal {signal.Signals(self._signal).name}"
-        return self._job.stop_reason()
 
     def _note_stop(self, called: Secondary, reason: str) -> None:
         self._stopped = called

@@ -25,7 +25,7 @@ from smdistributed.launch.backends.local import remove
 from smdistributed.launch.backends.plans import hosts_of
 from smdistributed.launch.backends.slurm import commands
 from smdistributed.launch.backends.slurm.commands import SlurmJob, State
-from smdistributed.launch.backends.slurm.files import SlurmFiles
+from smdistributed.launch.backends.slurm.files import SlurmFiles, note_interruption
 from smdistributed.launch.backends.slurm.options import SlurmOptions
 from smdistributed.launch.contract.failures import failure_text
 from smdistributed.launch.data.settings import Settings
@@ -306,12 +306,7 @@ def _interrupted(job: JobDirectory, message: str) -> JobRecord:
     if not job.lock.acquire():
         return job.read()
     try:
-        record = job.read()
-        if record.secondary in (Secondary.DOWNLOADING, Secondary.TRAINING):
-            record = record.moved(Secondary.INTERRUPTED, now(), message)
-            job.write(record)
-            job.note("state", now(), state=str(Secondary.INTERRUPTED))
-        return record
+        return note_interruption(job, message, SlurmFiles(job).seen_at())
     finally:
         job.lock.release()
 

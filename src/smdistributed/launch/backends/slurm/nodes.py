@@ -33,8 +33,9 @@ __all__ = ["SlurmNodes"]
 _LOOK_S = 0.05
 # Nodes may boot, and file systems be mounted, before a task runs.
 _REACH_S = 300.0
-_CLOSE_S = 10.0
+_CLOSE_S = 3.0
 _LAST_WORDS = 1000
+_NO_NEWS = "cluster configuration lacks support for cpu binding"
 
 
 class _Directory(HostDirectory):
@@ -242,7 +243,8 @@ class SlurmNodes:
     def last_words(self) -> str:
         """What srun and the tasks have printed, at the end."""
         with contextlib.suppress(OSError):
-            text = self._log.read_text(encoding="utf-8", errors="replace").strip()
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            text = "\n".join(each for each in lines if not each.endswith(_NO_NEWS)).strip()
             if text:
                 return f"srun said: {' '.join(text[-_LAST_WORDS:].split())}"
         return "srun said nothing."

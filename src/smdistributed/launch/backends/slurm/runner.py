@@ -12,10 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from smdistributed.launch.backends.engines import hosts_for
+from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.fate import Fate
 from smdistributed.launch.backends.runner import JobRunner
-from smdistributed.launch.backends.slurm.files import SlurmFiles
+from smdistributed.launch.backends.slurm.commands import State, look_at
+from smdistributed.launch.backends.slurm.files import SlurmFiles, note_interruption
 from smdistributed.launch.backends.slurm.node import Pulse
+from smdistributed.launch.backends.slurm.nodes import SlurmNodes
 from smdistributed.launch.jobs.directory import JobDirectory
 
 __all__ = ["main"]
@@ -23,6 +26,21 @@ __all__ = ["main"]
 # Who has submitted the job writes its number down before this.
 _LOCK_S = 30.0
 _LOOK_S = 0.05
+
+
+def _fate() -> Fate:
+    """What Slurm does with the job that this process is in."""
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    try:
+        known = look_at(os.environ["SLURM_JOB_ID"])
+    except BackendError:  # it says nothing, so nothing is known but what was asked for
+        return Fate.STAYS
+    if known.is_preempted or known.restarts > restarts:
+        return Fate.TAKEN_AWAY
+    if known.reason == "TimeLimit" or known.state is State.TIMEOUT:
+        return Fate.OUT_OF_TIME
+    is_ending = known.said == "COMPLETING" or known.state.is_over
+    return Fate.STOPPED if is_ending else Fate.STAYS
 
 
 def main() -> int:
@@ -46,12 +64,13 @@ def main() -> int:
             return 1
         time.sleep(_LOOK_S)
     files = SlurmFiles(job)
+    note_interruption(job, "Slurm has started it again", files.seen_at())
     files.write_number(os.environ["SLURM_JOB_ID"])
     pulse = Pulse(files.alive, [job.path])
     pulse.begin()
     try:
         if not job.read().status.is_terminal:
-            JobRunner(job, hosts_for(job)).run()
+            JobRunner(job, lambda: SlurmNodes(job), _fate).run()
     finally:
         pulse.end()
         files.alive.unlink(missing_ok=True)
