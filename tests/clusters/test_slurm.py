@@ -44,7 +44,7 @@ for step in range(begin, 40):
     kept.with_suffix(".new").write_text(str(step + 1))
     os.replace(kept.with_suffix(".new"), kept)
     time.sleep(0.1)
-print(f"loss {step + 1}.0", flush=True)
+print("loss 40.0", flush=True)
 """
 
 
@@ -338,6 +338,30 @@ def test_a_lost_host_is_tried_again(cluster: Slurm, home: Home) -> None:
     assert of_attempts(record).count(Secondary.STARTING) == 2
     assert [value for _, value, _ in record.metrics] == [40.0]
     assert not all("begins at 0" in line for line in lines_of(backend, job) if "begins" in line)
+
+
+@pytest.mark.slow  # 30 s: Slurm must find out for itself that the node is down
+def test_a_lost_node_is_replaced_by_another(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with slurm(3, slurmd_timeout_s=5) as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        job = job_of(home, COUNTS, hosts=2)
+        changed(
+            job,
+            RetryStrategy={"MaximumRetryAttempts": 1},
+            CheckpointConfig={"S3Uri": "s3://b/kept", "LocalPath": "/opt/ml/checkpoints"},
+        )
+        backend = SlurmBackend()
+        backend.submit(job)
+        wait_for_line(backend, job, "begins")
+        lost = node_of(cluster, job, "algo-2")
+        time.sleep(1)
+        lost.power_off()
+        record, _ = wait(job, has_ended, 120)
+        assert record.status is Status.COMPLETED, (record, logs_of(job))
+        assert lost not in [node_of(cluster, job, host) for host in ("algo-1", "algo-2")]
+        assert [value for _, value, _ in record.metrics] == [40.0]
 
 
 def test_a_requeued_job_goes_on(cluster: Slurm, home: Home) -> None:

@@ -20,11 +20,6 @@ class Fate(enum.Enum):
     TAKEN_AWAY = "the scheduler takes its machines away, and starts it again"
 
     @property
-    def starts_again(self) -> bool:
-        """Whether another process goes on with the job."""
-        return self is Fate.TAKEN_AWAY
-
-    @property
     def called(self) -> Secondary:
         """What a job is called that has stopped because of it."""
         is_late = self is Fate.OUT_OF_TIME

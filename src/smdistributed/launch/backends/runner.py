@@ -98,11 +98,11 @@ class JobRunner:
                 self._try()
             while self._is_tried_again():
                 self._try()
-            if not self._fate.starts_again:
+            if not self._starts_again():
                 self._bring()
         finally:
             self._close_hosts()
-        if not self._fate.starts_again:
+        if not self._starts_again():
             end_job(self._job, host_directories(self._job), self._failure, self._stopped)
         self._job.lock.release()
 
@@ -143,7 +143,7 @@ class JobRunner:
             if (end := self._end_of_time()) is not None:
                 self._note_stop(*end)
                 return
-            if self._fate.starts_again:
+            if self._starts_again():
                 self._move(Secondary.INTERRUPTED, self._fate.value)
                 return
             self._move(Secondary.DOWNLOADING)
@@ -186,7 +186,7 @@ class JobRunner:
         What failed was a process of ours, and not the script; or its hosts were taken away.
         """
         self._look_at_fate()
-        if self._stopped is not None or self._limits is None or self._fate.starts_again:
+        if self._stopped is not None or self._limits is None or self._starts_again():
             return False
         pause_s, message = _SPOT_PAUSE_S, self._interruption
         if not message:
@@ -201,7 +201,7 @@ class JobRunner:
             until = time.monotonic() + pause_s
             while (end := self._end_of_time()) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
-            if self._fate.starts_again:
+            if self._starts_again():
                 return False
             if end is not None:
                 self._failure = ""
@@ -218,11 +218,16 @@ class JobRunner:
         if self._stopped is not None or not self._failure.startswith(_OUR_FAILURE):
             return
         self._note_fate(self._ask_fate())
-        if self._fate.starts_again:
-            self._move(Secondary.INTERRUPTED, self._fate.value)
+        if self._starts_again():
+            with contextlib.suppress(OSError):  # who starts it again notes it, too
+                self._move(Secondary.INTERRUPTED, self._fate.value)
         elif self._fate is not Fate.STAYS:
             self._failure = ""
             self._note_stop(self._fate.called, self._fate.value)
+
+    def _starts_again(self) -> bool:
+        """Whether another process goes on with the job."""
+        return self._fate is Fate.TAKEN_AWAY
 
     def _note_fate(self, fate: Fate) -> None:
         if self._fate is Fate.STAYS:
@@ -252,7 +257,7 @@ class JobRunner:
             if attempt.is_over:
                 return
             if not attempt.is_ending:
-                if self._fate.starts_again:
+                if self._starts_again():
                     self._interruption = self._fate.value
                     self._move(Secondary.INTERRUPTED, self._interruption)
                     attempt.end(End(self._interruption, _STOP_GRACE_S))
@@ -271,7 +276,7 @@ class JobRunner:
         if self._signal and self._fate is Fate.STAYS:
             fate = self._ask_fate()
             self._note_fate(Fate.STOPPED if fate is Fate.STAYS else fate)
-        if self._fate.starts_again:
+        if self._starts_again():
             return None
         if self._signal:
             return self._fate.called, f"signal {signal.Signals(self._signal).name}"
@@ -286,7 +291,7 @@ class JobRunner:
         return None
 
     def _is_over(self) -> bool:
-        return self._end_of_time() is not None or self._fate.starts_again
+        return self._end_of_time() is not None or self._starts_again()
 
     def _trained_s(self) -> float:
         """Seconds of training, in all attempts."""

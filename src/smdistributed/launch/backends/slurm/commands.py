@@ -12,11 +12,11 @@ import enum
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from smdistributed.launch.backends.backend import BackendError
 
-__all__ = ["SlurmJob", "State", "cancel", "in_a_job", "look_at", "requeue", "submit"]
+__all__ = ["SlurmJob", "State", "cancel", "look_at", "most_nodes", "requeue", "submit"]
 
 _MOST_S = 9.0
 _CHECK = "Check it by hand: scontrol ping; sinfo"
@@ -168,18 +168,19 @@ def most_nodes(partition: str) -> int | None:
     return min(map(int, found)) if found else None
 
 
-def cancel(number: str, *options: str) -> None:
+def cancel(number: str, *options: str, most_s: float = _MOST_S) -> None:
     """Has Slurm end a job, or a step of it. What has ended stays as it is.
 
     Args:
         number: of a job, or of a step, such as `17.0`.
         options: of `scancel`.
+        most_s: seconds to wait for an answer. A step on a node that is down gives none.
 
     Raises:
         BackendError: Slurm does not answer, or refuses.
     """
     try:
-        _run(["scancel", *options, number])
+        _run(["scancel", *options, number], most_s)
     except _RefusedError as error:
         if _NO_SUCH_JOB not in str(error):
             raise
@@ -194,7 +195,7 @@ def requeue(number: str) -> None:
     _run(["scontrol", "requeue", number])
 
 
-def in_a_job(name: str) -> bool:
+def _is_of_a_job(name: str) -> bool:
     """Whether a variable is of a job of Slurm's: within it, commands take it for an option."""
     return name.startswith("SLURM_") and name not in ("SLURM_CONF", "SLURM_CLUSTERS")
 
@@ -203,9 +204,9 @@ class _RefusedError(BackendError):
     """The command has failed; has its words."""
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
+def _run(command: Sequence[str], most_s: float = _MOST_S) -> str:
     """What a command prints."""
-    environ = environ or {each: text for each, text in os.environ.items() if not in_a_job(each)}
+    environ = {each: text for each, text in os.environ.items() if not _is_of_a_job(each)}
     try:
         done = subprocess.run(
             command,
@@ -213,7 +214,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> st
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_MOST_S,
+            timeout=most_s,
             check=False,
             env=environ,
         )
@@ -226,7 +227,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> st
         raise BackendError(f"{command[0]} could not be started: {error}. {_CHECK}") from None
     except subprocess.TimeoutExpired:
         raise BackendError(
-            f"{command[0]} gave no answer for {_MOST_S:g} s; expected one of slurmctld, which may"
+            f"{command[0]} gave no answer for {most_s:g} s; expected one of slurmctld, which may"
             f" be down. {_CHECK}"
         ) from None
     if done.returncode != 0:

@@ -24,7 +24,7 @@ from smdistributed.launch.agent.plan import End, HostDirectory, Plan, Report
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.heartbeat import MOST_SILENT_S, Heartbeat
 from smdistributed.launch.backends.hosts import HostAgent, Machine, UnreachableError
-from smdistributed.launch.backends.slurm.commands import cancel
+from smdistributed.launch.backends.slurm.commands import cancel, requeue
 from smdistributed.launch.backends.slurm.node import Hello, NodeFiles, Pulse, epoch_s
 from smdistributed.launch.jobs.directory import JobDirectory
 
@@ -34,6 +34,8 @@ _LOOK_S = 0.05
 # Nodes may boot, and file systems be mounted, before a task runs.
 _REACH_S = 300.0
 _CLOSE_S = 3.0
+_REQUEUE_S = 60.0
+_LAST_S = 0.5
 _LAST_WORDS = 1000
 _NO_NEWS = "cluster configuration lacks support for cpu binding"
 
@@ -90,6 +92,7 @@ class _Agent:
                 f"gave no sign of life for {MOST_SILENT_S:g} s: its node is down, or its processes"
                 f" were killed. {self._nodes.last_words()}"
             )
+            self._nodes.has_lost_node = True
         return bool(self._how)
 
     def how_it_ended(self) -> str:
@@ -120,10 +123,16 @@ class SlurmNodes:
 
     Args:
         job: its directory.
+        needs_others: a node was lost in the attempt before: this one is to have others.
+
+    Attributes:
+        has_lost_node: a node gives no sign of life.
     """
 
-    def __init__(self, job: JobDirectory) -> None:
+    def __init__(self, job: JobDirectory, *, needs_others: bool = False) -> None:
         self._job = job
+        self._needs_others = needs_others
+        self.has_lost_node = False
         self._folder = _new_folder(job)
         self._nodes: list[NodeFiles] = []
         self._hosts: dict[str, tuple[NodeFiles, Hello]] = {}
@@ -145,6 +154,9 @@ class SlurmNodes:
                 another.
             UnreachableError: the step does not start, or a node says nothing.
         """
+        if self._needs_others:
+            _start_again_elsewhere(is_unwanted)
+            return []
         self._pulse.begin()
         self._nodes = [NodeFiles(self._folder, index) for index in range(len(names))]
         self._srun = self._started(len(names), environment)
@@ -253,7 +265,7 @@ class SlurmNodes:
         """Has Slurm send a signal to all processes of the step."""
         if self._step:
             with contextlib.suppress(BackendError):
-                cancel(self._step, f"--signal={name}")
+                cancel(self._step, f"--signal={name}", most_s=_CLOSE_S)
 
     def own_processes(self) -> list[int]:
         """Of srun."""
@@ -269,9 +281,9 @@ class SlurmNodes:
             return
         if not self._step:  # no task has said its number
             self._srun.terminate()
-        elif not self._has_ended_within(_LOOK_S * 10):
+        elif not self._has_ended_within(_LAST_S):
             self.signal("KILL")
-        if not self._has_ended_within(_CLOSE_S):
+        if not self._has_ended_within(_LAST_S):
             self._srun.kill()
             self._srun.wait()
 
@@ -282,6 +294,23 @@ class SlurmNodes:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _start_again_elsewhere(is_unwanted: Callable[[], bool]) -> None:
+    """Has Slurm end this job, and start it again once it knows itself which nodes are down.
+
+    Raises:
+        UnreachableError: Slurm does not do so.
+    """
+    try:
+        requeue(os.environ["SLURM_JOB_ID"])
+    except BackendError as error:
+        raise UnreachableError(f"a node is lost, and no other one was given: {error}") from None
+    until = time.monotonic() + _REQUEUE_S
+    while not is_unwanted():  # as soon as the signal has come
+        if time.monotonic() > until:
+            raise UnreachableError("a node is lost, and Slurm did not start the job again.")
+        time.sleep(_LOOK_S)
 
 
 def _new_folder(job: JobDirectory) -> Path:

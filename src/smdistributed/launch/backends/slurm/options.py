@@ -107,7 +107,7 @@ class SlurmOptions:
             "--chdir=/",
             # A node that is lost need not end the job: its process may try again.
             "--no-kill",
-            "--requeue" if limits.is_spot else "--no-requeue",
+            "--requeue" if limits.is_spot or limits.retries else "--no-requeue",
         ]
         if self.gpus_per_node is None and self.cpus_per_node is None:
             found += ["--exclusive", "--mem=0"]

@@ -28,6 +28,23 @@ _LOCK_S = 30.0
 _LOOK_S = 0.05
 
 
+class _Attempts:
+    """Makes the nodes of each attempt.
+
+    Args:
+        job: its directory.
+    """
+
+    def __init__(self, job: JobDirectory) -> None:
+        self._job = job
+        self._before: SlurmNodes | None = None
+
+    def __call__(self) -> SlurmNodes:
+        is_short = self._before is not None and self._before.has_lost_node
+        self._before = SlurmNodes(self._job, needs_others=is_short)
+        return self._before
+
+
 def _fate() -> Fate:
     """What Slurm does with the job that this process is in."""
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -70,7 +87,7 @@ def main() -> int:
     pulse.begin()
     try:
         if not job.read().status.is_terminal:
-            JobRunner(job, lambda: SlurmNodes(job), _fate).run()
+            JobRunner(job, _Attempts(job), _fate).run()
     finally:
         pulse.end()
         files.alive.unlink(missing_ok=True)
