@@ -8,6 +8,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -36,6 +38,7 @@ from tests.multiprocess.sagemaker.test_fit import (
     estimator,
     path_of,
     processes_of,
+    wait_for_line,
 )
 
 SECRET = "SECRET-of-the-test"
@@ -278,6 +281,68 @@ def test_checkpoints_in_s3_are_what_a_job_goes_on_from(
     assert loss == pytest.approx(uninterrupted_loss(), rel=1e-5)
     kept = [key for key in store.contents(bucket) if key.startswith("kept/")]
     assert sorted(kept) == [f"kept/{step:02}.pt" for step in range(12)]
+
+
+LAZY = """
+    import os, sys, time
+    data = os.environ["SM_CHANNEL_TRAINING"]
+    names = sorted(os.path.relpath(os.path.join(above, name), data)
+                   for above, _, found in os.walk(data) for name in found)
+    print("names", names, open(data + "/deep/b").read(), flush=True)
+    try:
+        open(data + "/a", "w")
+    except OSError as error:
+        print("refused", error.strerror, flush=True)
+    print(os.path.ismount(data), flush=True)
+    while os.environ.get("WAITS"):
+        time.sleep(0.1)
+"""
+
+
+def mounters_of(text: str) -> dict[int, str]:
+    return {pid: words for pid, words in processes_of(text).items() if "s3fs" in words}
+
+
+def test_fast_file_is_mounted_where_it_can_be(
+    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer, no_secrets: None
+) -> None:
+    if shutil.which("s3fs") is None or os.getuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("nothing can be mounted without s3fs, root and /dev/fuse (make env-clusters)")
+    data = object_store.bucket()
+    object_store.put(data, {"set/a": b"a", "set/deep/b": b"bbb", "set/never": b"x", "settle": b"y"})
+    made = estimator(source, session, LAZY, environment={"WAITS": "1"}, max_retry_attempts=1)
+    made.fit(TrainingInput(f"s3://{data}/set/", input_mode="FastFile"), wait=False)
+    wait_for_line(made, "True")
+    assert "channel 'training' is mounted" in log_of(made)
+    assert "names ['a', 'deep/b', 'never'] bbb" in log_of(made)
+    assert "refused Read-only file system" in log_of(made)
+    read = {each.path for each in front.requests if each.method == "GET"}
+    assert f"/{data}/set/never" not in read, "what nobody opens is not read"
+    mounted = mounters_of(data)
+    assert all(SECRET not in words for words in mounted.values())
+    kill_agent(made, "algo-1")
+    wait_for(lambda: not mounted.keys() & mounters_of(data).keys(), 30.0)
+    wait_for(lambda: log_of(made).partition("attempt 2 of the job")[2].count("True") == 1)
+    made.latest_training_job.stop()
+    ended(made, "Stopped", "Stopped")
+    assert not mounters_of(data)
+
+
+def test_fast_file_is_file_elsewhere_and_a_line_says_so(
+    session: Session, source: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = store.bucket()
+    store.put(data, {"set/a": b"a", "set/deep/b": b"bbb"})
+    folder = source.parent / "programs"
+    folder.mkdir()
+    for name in ("mount-s3", "s3fs", "rclone"):  # which cannot mount
+        (folder / name).write_text("#!/bin/sh\necho 'no fuse here'; exit 1\n")
+        (folder / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    made = estimator(source, session, LAZY)
+    made.fit(TrainingInput(f"s3://{data}/set/", input_mode="FastFile"))
+    assert "channel 'training' is in mode FastFile, which is File here: " in log_of(made)
+    assert "names ['a', 'deep/b'] bbb" in log_of(made)
 
 
 @pytest.mark.slow  # it waits for a store that refuses, as long as it says

@@ -37,6 +37,7 @@ from smdistributed.launch.agent.pipes import ChannelPipes
 from smdistributed.launch.agent.placement import notes_on
 from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
+from smdistributed.launch.agent.store_mounts import StoreMounts
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.agent.usage import Usage
 from smdistributed.launch.agent.without_gpus import on_cpus
@@ -87,6 +88,7 @@ class Agent:
         self._s3 = S3Settings(**self._plan.s3) if self._plan.s3 is not None else None
         self._sources = directory.sources(self._plan)
         self._stores: list[RemoteStore] = []
+        self._mounts = StoreMounts(self._say, self._is_mounted)
         self._pipes = ChannelPipes(self._sources, self._paths.data, directory.views, self._s3)
         self._failure = ""
         self._supervisor: Supervisor | None = None
@@ -106,8 +108,7 @@ class Agent:
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
-            data = self._plan.data(), self._s3, self._directory.data
-            bring(*data, self._say, self._is_unwanted)
+            self._bring_data()
             prepare(self._plan, self._sources, self._paths, resources, self._directory.views)
             for note in notes_on(self._sources, self._directory.views, self._is_mounted):
                 self._say(note)
@@ -134,11 +135,22 @@ class Agent:
             self._fail(failure_text("ExecuteUserScriptError", error.status, str(error), command))
         except Exception as error:
             self._fail(f"Framework Error: \n{type(error).__name__}: {error}")
+        self._mounts.close()
         self._directory.give_room()
         self._report(Phase.ENDED)
         is_ours_to_end = self._directory.is_kept() is None and not self._job.is_alive()
         self._directory.lock.release()
         return is_ours_to_end
+
+    def _bring_data(self) -> None:
+        """What is in an S3 store comes here, or is mounted: that is in its place then."""
+        given = self._plan.data()
+        mounted = self._mounts.mount(given, self._s3, self._paths.data)
+        self._sources = {
+            name: source for name, source in self._sources.items() if name not in mounted
+        }
+        given = {name: source for name, source in given.items() if name not in mounted}
+        bring(given, self._s3, self._directory.data, self._say, self._is_unwanted)
 
     # --- before ----------------------------------------------------------------------------------
 
@@ -342,7 +354,7 @@ class Agent:
                 self._directory.heartbeat.unlink(missing_ok=True)
             usage.end()
         pids = [each.pid for each in self._stores if each.pid is not None]
-        end_strays([*pids, *self._pipes.pids()])
+        end_strays([*pids, *self._pipes.pids(), *self._mounts.pids()])
         with contextlib.suppress(OSError):
             self._report(Phase.TRAINING)
         if self._supervisor.has_lost_output:

@@ -59,7 +59,10 @@ def on_this_machine(sources: Mapping[str, Source], data: Path) -> dict[str, Sour
     """
     return {
         name: dataclasses.replace(
-            source, root=str(_folder_of(name, source, data).absolute()), objects=None
+            source,
+            root=str(_folder_of(name, source, data).absolute()),
+            objects=None,
+            mode=InputMode.FILE,
         )
         if _is_brought(source)
         else source

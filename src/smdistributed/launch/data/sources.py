@@ -75,6 +75,8 @@ class Source:
         is_writable: the script may change the data.
         is_gzip: they are decompressed on the way in.
         seed: their order changes with each epoch; None: it does not.
+        folder: prefix of the folder of an S3 store that the channel is; None: it is another choice
+            of objects.
         index, count: of the objects in the order of an epoch, this host gets each `count`-th,
             beginning with number `index`.
     """
@@ -87,6 +89,7 @@ class Source:
     seed: int | None = None
     index: int = 0
     count: int = 1
+    folder: str | None = None
 
     @property
     def bucket(self) -> str:
@@ -228,12 +231,16 @@ def sources_of(
             " user may read."
         ) from None
     seed = channel.get("ShuffleConfig", {}).get("Seed")
+    folder = None
+    if mode is InputMode.FAST_FILE and root.startswith(_S3) and not is_sharded:
+        folder = _folder_of(data)
     whole = Source(
         root=root,
         objects=objects,
         mode=mode,
         is_gzip=channel.get("CompressionType") == "Gzip",
         seed=seed,
+        folder=folder,
     )
     sources = {}
     for index, name in enumerate(names):
@@ -246,6 +253,14 @@ def sources_of(
             require_places(_called(channel, data["S3Uri"]), source.of_epoch(0))
         sources[name] = source
     return sources
+
+
+def _folder_of(data: Mapping[str, Any]) -> str | None:
+    """The prefix of a folder, which ends at its border; None for a manifest."""
+    if data.get("S3DataType") == _DataType.MANIFEST:
+        return None
+    key = str(data["S3Uri"]).removeprefix(_S3).partition("/")[2]
+    return key if not key or key.endswith("/") else f"{key}/"
 
 
 def _called(channel: Mapping[str, Any], uri: str) -> str:

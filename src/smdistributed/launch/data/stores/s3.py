@@ -148,6 +148,24 @@ class S3Store:
                 self._made = _client_of(self.settings, self._silent_s)
             return self._made
 
+    def credentials(self) -> tuple[str, str, str]:
+        """Key, secret and token, as boto3 has them now; for a program that needs them itself.
+
+        Raises:
+            StoreError: there are none.
+        """
+        try:
+            import boto3.session
+
+            found = boto3.session.Session().get_credentials()
+            if found is not None:
+                found = found.get_frozen_credentials()
+        except Exception as error:
+            raise self._problem(error, "") from None
+        if found is None:
+            raise StoreError(f"boto3 finds no credentials for {self.uri()}.")
+        return found.access_key, found.secret_key, found.token or ""
+
     # --- reading ---------------------------------------------------------------------------------
 
     def objects(self, prefix: str = "") -> Iterator[StoredObject]:
