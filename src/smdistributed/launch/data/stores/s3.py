@@ -32,7 +32,6 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.stores.store import (
     Changed,
     Checksum,
-    Corrupt,
     Look,
     Opened,
     Replaced,
@@ -228,7 +227,7 @@ class S3Store:
 
     def open(self, key: str, start: int = 0, etag: str = "") -> Opened:
         """As of `Store`."""
-        request = {"Bucket": self.bucket, "Key": self.prefix + key, "ChecksumMode": "ENABLED"}
+        request = {"Bucket": self.bucket, "Key": self.prefix + key}
         if etag:
             request["IfMatch"] = etag
         if start:
@@ -246,7 +245,7 @@ class S3Store:
         is_plain = found.get("ServerSideEncryption", "AES256") == "AES256"
         is_plain = is_plain and "SSECustomerAlgorithm" not in found
         checksum = md5_of(found.get("ETag", "")) if is_plain else None
-        return Opened(found["Body"], start, checksum or _given_checksum(found))
+        return Opened(found["Body"], start, _given_checksum(found) or checksum)
 
     def read_error(self, error: Exception, key: str) -> StoreError:
         """As of `Store`."""
@@ -370,8 +369,6 @@ class S3Store:
                 f" {_inner(error)}; expected a certificate that this machine trusts. If it is your"
                 " own, name the file of its authority by AWS_CA_BUNDLE."
             )
-        if kind == "FlexibleChecksumError":
-            return Corrupt(str(error).rstrip("."))
         if kind in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
             return StoreError(
                 f"{uri} is no object of S3: {error}; expected another name, or another region."
@@ -464,7 +461,7 @@ def _md5(content: bytes) -> str:
 
 def _given_checksum(found: Mapping[str, Any]) -> Checksum | None:
     """Of the whole object; that of an object in parts is one of checksums, and no use here."""
-    for kind in ("sha256", "sha1", "crc32"):
+    for kind in ("crc32", "sha256", "sha1"):  # the first costs a fraction of the others
         given = found.get(f"Checksum{kind.upper()}")
         if given and found.get("ChecksumType") != "COMPOSITE" and "-" not in given:
             with contextlib.suppress(ValueError):
@@ -500,6 +497,13 @@ def _client_of(settings: S3Settings, silent_s: float) -> Any:
         config = Config(**options)
     session = boto3.session.Session()
     region = settings.region or session.region_name or "us-east-1"
-    return session.client(
+    client = session.client(
         "s3", endpoint_url=settings.endpoint_url or None, region_name=region, config=config
     )
+    client.meta.events.register("before-sign.s3.GetObject", _ask_for_checksum)
+    return client
+
+
+def _ask_for_checksum(request: Any, **more: Any) -> None:
+    """As an argument it would have boto3 check what is checked here, too."""
+    request.headers["x-amz-checksum-mode"] = "ENABLED"
