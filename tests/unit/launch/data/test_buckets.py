@@ -17,6 +17,7 @@ from smdistributed.launch.data import buckets
 from smdistributed.launch.home import Home
 from smdistributed.launch.storage import new_file
 from smdistributed.sagemaker.session import Session
+from tests.clusters.object_store import ObjectStore, files_of
 from tests.small_disks import mounted_disk
 
 
@@ -228,3 +229,71 @@ def test_the_folders_of_a_file_go_if_it_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="refused"):
         refuse("")
     assert path.read_text() == "before"
+
+
+def test_the_same_in_an_s3_store(
+    session: Session,
+    folder: Path,
+    tmp_path: Path,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", object_store.url)
+    bucket = object_store.bucket()
+    assert session.upload_data(str(folder), bucket, "sets/one/") == f"s3://{bucket}/sets/one"
+    assert session.upload_data(str(folder / "a" / "x"), bucket) == f"s3://{bucket}/data/x"
+    keys = ["sets/one/a-1/x", "sets/one/a/x", "sets/one/a/y"]
+    assert session.list_s3_files(bucket, "sets") == keys
+    assert session.list_s3_files(bucket, "nothing/at/all") == []
+    assert session.read_s3_file(bucket, "sets/one/a/y") == "a/y"
+    assert session.upload_string_as_file_body("ä", bucket, "text") == f"s3://{bucket}/text"
+    assert session.read_s3_file(bucket, "text") == "ä"
+    target = tmp_path / "target"
+    got = session.download_data(str(target), bucket, "sets/one/a")
+    assert got == [f"{target}/-1/x", f"{target}/x", f"{target}/y"]
+    assert (target / "-1" / "x").read_text() == "a-1/x"
+    assert sorted(os.listdir(target)) == ["-1", "x", "y"], "nothing is left beside"
+    with pytest.raises(ValueError, match="no such object"):
+        session.read_s3_file(bucket, "nothing")
+    with pytest.raises(ValueError, match="has no bucket 'no-such-bucket'"):
+        session.upload_data(str(folder), "no-such-bucket")
+    assert not session.home.buckets.exists(), "nothing was made here"
+
+
+def test_a_copy_of_what_is_in_a_store(
+    session: Session,
+    tmp_path: Path,
+    object_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", object_store.url)
+    bucket = object_store.bucket()
+    object_store.put(bucket, {"m/model.tar.gz": b"packed", "m/model/a": b"a", "m/model/b/c": b"c"})
+    copy = buckets.local_copy(f"s3://{bucket}/m/model.tar.gz", session.home, tmp_path / "1")
+    assert (copy.name, copy.read_bytes()) == ("model.tar.gz", b"packed")
+    copy = buckets.local_copy(f"s3://{bucket}/m/model", session.home, tmp_path / "2")
+    assert files_of(copy) == {"a": b"a", "b/c": b"c"}
+    with pytest.raises(ValueError, match="no such object"):
+        buckets.local_copy(f"s3://{bucket}/nothing", session.home, tmp_path / "3")
+
+
+def test_an_object_that_is_made_goes_if_it_is_not_wanted(
+    session: Session, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT_URL", object_store.url)
+    bucket = object_store.bucket()
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"sources")
+
+    with buckets.made(f"s3://{bucket}/kept", session.home, write):
+        pass
+
+    def refuse() -> None:
+        with buckets.made(f"s3://{bucket}/gone", session.home, write):
+            assert sorted(object_store.contents(bucket)) == ["gone", "kept"]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        refuse()
+    assert object_store.contents(bucket) == {"kept": b"sources"}

@@ -75,6 +75,11 @@ class _Server:
         else:
             self._say("done")
 
+    def give_up(self) -> None:
+        """What is being put is given up."""
+        if self._store is not None:
+            self._store.give_up()
+
     def _say(self, kind: str, **values: Any) -> None:
         self._output.write(json.dumps({"kind": kind, **values}).encode() + b"\n")
         self._output.flush()
@@ -161,6 +166,7 @@ def main() -> int:
         requests.put(None)
         # Whoever wants the answer is gone. What is being put is whole in a moment, or given up.
         if server.is_writing:
+            server.give_up()
             is_idle.wait(_LAST_S)
         os._exit(0)
 

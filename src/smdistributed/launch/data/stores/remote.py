@@ -29,6 +29,7 @@ __all__ = ["Abandoned", "RemoteStore"]
 
 _POLL_S = 0.2
 _END_S = 7.0
+_GONE_S = 2.0
 
 
 class Abandoned(Exception):
@@ -236,7 +237,10 @@ class RemoteStore:
         self._buffer += more
 
     def _lost(self) -> StoreError:
-        status = self._process.poll() if self._process is not None else None
+        status = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(_GONE_S)
         return StoreError(
             f"the process that reads and writes {self.uri()} is gone, with status {status} (-n:"
             " signal n); expected it to stay. Was it killed, for want of memory? What it has"

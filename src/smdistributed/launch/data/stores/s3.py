@@ -22,7 +22,6 @@ import dataclasses
 import hashlib
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,6 +131,7 @@ class S3Store:
         self._silent_s = silent_s
         self._lock = threading.Lock()
         self._made: Any = None
+        self._given_up = threading.Event()
 
     def __str__(self) -> str:
         return self.uri()
@@ -139,6 +139,10 @@ class S3Store:
     def uri(self, key: str = "") -> str:
         """As of `Store`."""
         return f"s3://{self.bucket}/{self.prefix}{key}"
+
+    def give_up(self) -> None:
+        """Ends what other threads do soon: what they put in parts is taken away again."""
+        self._given_up.set()
 
     @property
     def _client(self) -> Any:
@@ -328,13 +332,15 @@ class S3Store:
     def _tried(self, key: str, request: Callable[[], _Result]) -> _Result:
         """Makes a request, and again if it fails for a reason that may pass."""
         for pause_s in (*self.pauses_s, None):
+            if self._given_up.is_set():
+                raise StoreError(f"{self.uri(key)} was given up.")
             try:
                 return request()
             except Exception as error:
                 problem = self._problem(error, key)
                 if pause_s is None or not problem.is_passing:
                     raise problem from None
-            time.sleep(paused(pause_s))
+            self._given_up.wait(paused(pause_s))
         raise AssertionError
 
     def _replaced(self, key: str) -> Replaced:
