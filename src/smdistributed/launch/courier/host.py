@@ -20,10 +20,9 @@ import itertools
 import json
 import os
 import queue
-import secrets
 import select
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -39,6 +38,9 @@ from smdistributed.launch.agent.start import start_agent
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.contract.archives import pack_directories
 from smdistributed.launch.courier.files import Arriving, below, pieces_of
+from smdistributed.launch.courier.folder import Folder, folder_of_its_own
+from smdistributed.launch.courier.keeping import STORES
+from smdistributed.launch.courier.listening import MOST_SILENT_S, STILL_S, Listener
 from smdistributed.launch.courier.messages import (
     MARK,
     MOST_BODY,
@@ -49,6 +51,7 @@ from smdistributed.launch.courier.messages import (
     Decoder,
     EndRanks,
     Hello,
+    Make,
     Message,
     Place,
     ProtocolError,
@@ -60,25 +63,15 @@ from smdistributed.launch.courier.messages import (
 from smdistributed.launch.courier.network import interface_of, own_address
 from smdistributed.launch.courier.telling import Growth, Tree
 from smdistributed.launch.environment import free_port, visible_accelerators
-from smdistributed.launch.home import home_directory
 from smdistributed.launch.jobs.directory import JobDirectory
-from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.orphans import adopt_orphans
 
-__all__ = ["MOST_SILENT_S", "STORES", "Courier", "main"]
-
-MOST_SILENT_S = 15.0
-"""An end that says nothing for so long is taken for dead."""
-
-STORES = ("checkpoints", "intermediate")
-"""Folders below `store`, whose files are kept by the job's process."""
+__all__ = ["Courier", "main"]
 
 _LOOK_S = 0.1
-_STILL_S = 1.0
 _LOST_GRACE_S = 5.0
 _END_S = 10.0
 _PIECES_AT_ONCE = 4
-_SWEEP_S = 60.0
 
 
 class _Lost(Exception):
@@ -94,23 +87,27 @@ class Courier:
         address: at which other machines reach this one.
     """
 
-    def __init__(self, incoming: int, outgoing: int, folder: Path, address: str) -> None:
+    def __init__(self, incoming: int, outgoing: int, folder: Folder, address: str) -> None:
         self._address = address
-        self._incoming = incoming
+        self._listener = Listener(lambda: os.read(incoming, MOST_BODY), Decoder())
         self._outgoing = outgoing
-        self._folder = folder
-        self._job = JobDirectory(folder)
+        self._own = folder
+        self._folder = folder.path
+        self._job = JobDirectory(folder.path)
         self._inbox: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
         self._outbox = threading.Lock()
-        self._heard_at = time.monotonic()
+        self._said_at = 0.0
+        self._told_beat = 0
+        self._ports: list[socket.socket] = []
         self._cannot_place = False
         self._host: HostDirectory | None = None
         self._agent: subprocess.Popen[bytes] | None = None
         self._has_told_end = False
         self._told = b""
-        self._growth = Growth(folder)
+        self._growth: Growth | None = None
         self._trees: list[Tree] = []
         self._sending: Iterator[Message] | None = None
+        self._has_more = False
         self._is_closed = False
 
     def run(self) -> None:
@@ -121,7 +118,7 @@ class Courier:
             threading.Thread(target=target, name=target.__name__, daemon=True).start()
         try:
             while not self._is_closed:
-                self._hear(_LOOK_S)
+                self._hear(0.0 if self._has_more else _LOOK_S)
                 self._look()
         except (_Lost, ProtocolError) as error:
             print(f"courier: {type(error).__name__}: {error}", file=sys.stderr)
@@ -130,9 +127,8 @@ class Courier:
 
     def _hello(self) -> Hello:
         step, why = available_step(self._folder)
-        ports = {free_port()}
-        while len(ports) < 2:
-            ports.add(free_port())
+        while len(self._ports) < 2:
+            self._ports.append(_held(free_port()))
         return Hello(
             version=__version__,
             name=os.uname().nodename,
@@ -140,37 +136,41 @@ class Courier:
             interface=interface_of(self._address),
             folder=str(self._folder),
             num_gpus=visible_accelerators(os.environ),
-            ports=list(ports),
+            ports=[each.getsockname()[1] for each in self._ports],
             opt_ml=f"{step.value}; {why}" if why else step.value,
+            time_s=time.time(),
         )
 
     # --- what comes in ---------------------------------------------------------------------------
 
     def _listen(self) -> None:
         """On a thread of its own: files are written here, all else goes to the other thread."""
-        decoder = Decoder()
         arriving = Arriving()
         try:
-            while content := os.read(self._incoming, MOST_BODY):
-                self._heard_at = time.monotonic()
-                for message in decoder.feed(content):
-                    if isinstance(message, Place):
-                        self._place(arriving, message)
-                    elif not isinstance(message, StillHere):
-                        self._inbox.put(message)
+            for message in self._listener.messages():
+                if isinstance(message, Place | Make):
+                    self._place(arriving, message)
+                elif not isinstance(message, StillHere):
+                    self._inbox.put(message)
             self._inbox.put(_Lost("the connection is closed"))
         except Exception as error:
-            self._inbox.put(error)
+            self._inbox.put(_Lost(f"{type(error).__name__}: {error}"))
         finally:
             arriving.drop()
 
-    def _place(self, arriving: Arriving, message: Place) -> None:
+    def _place(self, arriving: Arriving, message: Place | Make) -> None:
         """Writes a piece; once that has failed none any more, and it is told once."""
         if self._cannot_place:
             return
+        path = below(self._folder, message.path)
         try:
+            if isinstance(message, Make):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.chmod(message.mode & 0o777 | 0o700)
+                return
             arriving.add(
-                below(self._folder, message.path),
+                path,
+                message.offset,
                 message.body,
                 is_last=message.is_last,
                 modified_ns=message.modified_ns,
@@ -204,11 +204,20 @@ class Courier:
             raise ProtocolError(f"{type(message).__name__} is not for a courier.")
 
     def _start(self, message: Start) -> None:
+        if self._has_told_end or self._host is not None:
+            return
         host = HostDirectory(self._job.host(str(below(Path(), message.host))))
-        plan = HostDirectory(self._folder).read_plan()
-        self._trees = [Tree(store, self._folder / "store" / store) for store in STORES]
-        self._job.lock.acquire()  # by which the agent knows that it is not alone
+        try:
+            plan = HostDirectory(self._folder).read_plan()
+        except (OSError, ValueError, TypeError) as error:
+            raise ProtocolError(f"there is no plan: {error}") from None
+        self._growth = Growth(self._folder, known=host.path.glob("*"))
+        self._trees = [
+            Tree(each, self._folder / "store" / each, is_whole=self._is_whole) for each in STORES
+        ]
         step, _ = available_step(self._folder)
+        while self._ports:  # nobody could take them so far
+            self._ports.pop().close()
         try:
             (self._folder / "hosts").mkdir(mode=0o700, exist_ok=True)
             self._agent = start_agent(host, plan, step)
@@ -216,6 +225,10 @@ class Courier:
             self._refuse(f"InternalServerError: the agent of {message.host} cannot start: {error}")
             return
         self._host = host
+
+    def _is_whole(self) -> bool:
+        """Whether nobody has begun to remove the folder."""
+        return (self._folder / "token").exists()
 
     def _refuse(self, failure: str) -> None:
         report = Report(Phase.ENDED, failure)
@@ -238,66 +251,81 @@ class Courier:
 
     def _look(self) -> None:
         """Tells what is new; and whether the agent has ended, after all that."""
-        if time.monotonic() - self._heard_at > MOST_SILENT_S:
-            raise _Lost(f"nothing was heard for {MOST_SILENT_S:g} s")
-        has_ended = self._agent is not None and self._agent.poll() is not None
-        if self._host is not None and not self._has_told_end:
-            self._tell_files(self._host)
-            self._tell_stores(is_whole=has_ended)
-            if has_ended:
-                assert self._agent is not None
-                end_strays()
-                self._tell_files(self._host)
-                self._send(AgentEnded(self._agent.returncode))
-                self._has_told_end = True
-
-    def _say_still_here(self) -> None:
-        """On a thread of its own: also while something large is packed."""
-        told = 0
-        with contextlib.suppress(_Lost):
-            while not self._is_closed:
-                beat = 0
-                if self._host is not None:
-                    with contextlib.suppress(OSError):
-                        beat = self._host.heartbeat.stat().st_mtime_ns
-                self._send(StillHere(time.monotonic(), beat not in (0, told), beat != 0))
-                told = beat
-                time.sleep(_STILL_S)
-
-    def _tell_files(self, host: HostDirectory) -> None:
-        files = [host.path / "agent.log", host.log, host.metrics, host.system_metrics]
-        with contextlib.suppress(OSError):
-            files += sorted((self._folder / "tensorboard" / host.name).iterdir())
-        for path in files:
-            for message in self._growth.news(path):
-                self._send(message)
-        with contextlib.suppress(OSError):
-            content = host.report_bytes()
-            if content != self._told:
-                self._send(Told(content))
-                self._told = content
-
-    def _tell_stores(self, *, is_whole: bool) -> None:
-        """Tells of files that are to be kept.
-
-        Args:
-            is_whole: all of them, and not only some pieces.
-        """
-        if is_whole:  # what has begun, and what has come since
-            for message in itertools.chain(self._sending or (), self._changes()):
-                self._send(message)
+        self._require_other_end()
+        if self._host is None or self._agent is None or self._has_told_end:
+            self._has_more = False
             return
+        if self._agent.poll() is None:
+            self._has_more = self._tell_some(self._host)
+            return
+        end_strays([self._own.sweeper])
+        for message in itertools.chain(
+            self._sending or (),
+            itertools.chain.from_iterable(tree.changes() for tree in self._trees),
+            self._grown(self._host, None),
+        ):
+            self._send(message)
+        self._tell_report(self._host)
+        self._send(AgentEnded(self._agent.returncode))
+        self._has_told_end = True
+
+    def _require_other_end(self) -> None:
+        if self._listener.silent_s() > MOST_SILENT_S:
+            raise _Lost(f"nothing was heard for {MOST_SILENT_S:g} s")
+
+    def _tell_some(self, host: HostDirectory) -> bool:
+        """Tells a part of what is new: what comes in is to be heard. Returns: there is more."""
+        num_sent = 0
+        for message in self._grown(host, _PIECES_AT_ONCE):
+            self._send(message)
+            num_sent += 1
+        has_more = num_sent >= _PIECES_AT_ONCE
+        self._tell_report(host)
         if self._sending is None:
-            self._sending = self._changes()
+            self._sending = itertools.chain.from_iterable(tree.some() for tree in self._trees)
         num_sent = 0
         for message in itertools.islice(self._sending, _PIECES_AT_ONCE):
             self._send(message)
             num_sent += 1
         if num_sent < _PIECES_AT_ONCE:
             self._sending = None
+        return has_more or self._sending is not None
 
-    def _changes(self) -> Iterator[Message]:
-        return itertools.chain.from_iterable(tree.changes() for tree in self._trees)
+    def _grown(self, host: HostDirectory, most: int | None) -> Iterator[Message]:
+        """Of each file at most so many pieces; None: all."""
+        assert self._growth is not None
+        files = [host.path / "agent.log", host.log, host.metrics, host.system_metrics]
+        with contextlib.suppress(OSError):
+            files += sorted((self._folder / "tensorboard" / host.name).iterdir())
+        for path in files:
+            yield from itertools.islice(self._growth.news(path), most)
+
+    def _tell_report(self, host: HostDirectory) -> None:
+        with contextlib.suppress(OSError):
+            content = host.report_bytes()
+            if content != self._told:
+                self._send(Told(content))
+                self._told = content
+
+    def _say_still_here(self) -> None:
+        """On a thread of its own: also while something large is packed."""
+        with contextlib.suppress(_Lost):
+            while not self._is_closed:
+                self._own.show_life()
+                self._write(b"")
+                time.sleep(STILL_S / 4)
+
+    def _still_here(self) -> bytes:
+        """What is to be said now and then, if it is time. The caller holds the lock."""
+        if time.monotonic() - self._said_at < STILL_S:
+            return b""
+        self._said_at = time.monotonic()
+        beat = 0
+        if self._host is not None:
+            with contextlib.suppress(OSError):
+                beat = self._host.heartbeat.stat().st_mtime_ns
+        is_new, self._told_beat = beat not in (0, self._told_beat), beat
+        return encoded(StillHere(self._said_at, is_new, beat != 0))
 
     def _bring(self, names: list[str]) -> None:
         for name in names:
@@ -315,7 +343,7 @@ class Courier:
                 )
                 if has_any:
                     with archive.open("rb") as file:
-                        for body, is_last in pieces_of(file):
+                        for _, body, is_last in pieces_of(file):
                             self._send(Brought(name, is_last, "", body))
                     continue
             except (OSError, ValueError, SmdistributedError) as error:
@@ -329,7 +357,7 @@ class Courier:
 
     def _write(self, content: bytes) -> None:
         with self._outbox:
-            self._write_all(memoryview(content))
+            self._write_all(memoryview(content + self._still_here()))
 
     def _write_all(self, rest: memoryview) -> None:
         wait = select.poll()
@@ -341,8 +369,7 @@ class Courier:
                 wait.poll(1000)
             except OSError as error:
                 raise _Lost(str(error)) from None
-            if time.monotonic() - self._heard_at > MOST_SILENT_S:
-                raise _Lost(f"nothing was heard for {MOST_SILENT_S:g} s")
+            self._require_other_end()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -357,56 +384,14 @@ class Courier:
             except subprocess.TimeoutExpired:
                 self._agent.kill()  # its guardian ends the ranks
                 self._agent.wait()
-        end_strays()
+        end_strays([self._own.sweeper])
 
 
-# --- the folder -----------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _own_folder() -> Iterator[Path]:
-    """A folder for the courier, below the home of this user; it goes at the end.
-
-    It goes too if the courier is killed: a process of its own waits for that.
-    """
-    above = home_directory().root / "hosts"
-    above.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = above / secrets.token_hex(8)
-    folder.mkdir(mode=0o700)
-    _sweep_after(folder)
-    try:
-        yield folder
-    finally:
-        _remove(folder)
-
-
-def _sweep_after(folder: Path) -> None:
-    """Starts what removes a folder when this process has ended. No thread may run yet."""
-    woken, wake = os.pipe()  # its other end is held by this process alone, as long as it lives
-    if os.fork():
-        os.close(woken)
-        return
-    try:
-        os.setsid()
-        os.close(wake)
-        for descriptor in range(3):  # else the connection would stay open
-            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
-        while os.read(woken, 1):
-            pass
-        until = time.monotonic() + _SWEEP_S
-        while time.monotonic() < until and any(
-            HostDirectory(each).lock.is_held_elsewhere() for each in (folder / "hosts").glob("*")
-        ):
-            time.sleep(_LOOK_S)  # an agent sees that the courier is gone, and ends its ranks
-        _remove(folder)
-    finally:
-        os._exit(0)
-
-
-def _remove(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        make_writable(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+def _held(port: int) -> socket.socket:
+    """Keeps a port from others, who would get it while the data come in."""
+    holder = socket.socket()
+    holder.bind(("", port))
+    return holder
 
 
 def main() -> int:
@@ -419,7 +404,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     adopt_orphans()
-    with _own_folder() as folder:
+    with folder_of_its_own() as folder:
         Courier(0, outgoing, folder, address).run()
     return 0
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import struct
 import typing
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from smdistributed._common.errors import SmdistributedError
+from smdistributed._common.version import __version__
 
 __all__ = [
     "MARK",
@@ -33,6 +35,7 @@ __all__ = [
     "Grown",
     "Hello",
     "Kept",
+    "Make",
     "Message",
     "Place",
     "ProtocolError",
@@ -75,6 +78,7 @@ class Place(Message):
 
     Attributes:
         path: below the courier's folder.
+        offset: of the piece in the file.
         mode: permissions of the file.
         modified_ns: when it was last changed, in nanoseconds since 1970.
         is_last: the file is whole with it.
@@ -82,10 +86,24 @@ class Place(Message):
     """
 
     path: str
+    offset: int
     mode: int
     modified_ns: int
     is_last: bool
     body: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class Make(Message):
+    """A folder that the host needs.
+
+    Attributes:
+        path: below the courier's folder.
+        mode: permissions of the folder.
+    """
+
+    path: str
+    mode: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +157,7 @@ class Hello(Message):
         num_gpus: that it sees.
         ports: two that are free.
         opt_ml: how the host's folder comes to `/opt/ml`, in words.
+        time_s: of its clock, in seconds since 1970.
     """
 
     version: str
@@ -149,6 +168,7 @@ class Hello(Message):
     num_gpus: int
     ports: list[int]
     opt_ml: str
+    time_s: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,11 +214,13 @@ class Kept(Message):
     Attributes:
         store: `checkpoints` or `intermediate`.
         path: below the store.
-        modified_ns, is_last, body: as of `Place`.
+        offset, mode, modified_ns, is_last, body: as of `Place`.
     """
 
     store: str
     path: str
+    offset: int
+    mode: int
     modified_ns: int
     is_last: bool
     body: bytes = b""
@@ -312,9 +334,15 @@ def _message_of(head: bytes, body: bytes) -> Message:
         fields = json.loads(head)
     except (ValueError, RecursionError):
         raise ProtocolError(f"a head is no JSON: {head[:100]!r}.") from None
-    kind = Message.kinds.get(fields.pop("kind", "")) if isinstance(fields, dict) else None
+    called = fields.pop("kind", None) if isinstance(fields, dict) else None
+    kind = Message.kinds.get(called) if isinstance(called, str) else None
     if kind is None:
         raise ProtocolError(f"a message is of no known kind: {head[:100]!r}.")
+    if kind is Hello and fields.get("version") != __version__:  # it may have other fields
+        raise ProtocolError(
+            f"version {fields.get('version')!r:.50} of smdistributed-open is there, and"
+            f" {__version__} here; expected the same on both. Install it there."
+        )
     expected = _types_of(kind)
     has_body = expected.pop("body", None) is not None
     if fields.keys() != expected.keys() or (body and not has_body):
@@ -334,7 +362,7 @@ def _types_of(kind: type[Message]) -> dict[str, Any]:
 
 def _is_of(value: Any, kind: Any) -> bool:
     if kind is float:
-        return type(value) in (int, float)
+        return (type(value) is float and math.isfinite(value)) or _is_of(value, int)
     if kind is int:
         return type(value) is int and -(1 << 63) <= value < 1 << 63
     if typing.get_origin(kind) is list:

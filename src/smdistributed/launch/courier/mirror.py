@@ -3,30 +3,34 @@
 """A host elsewhere, as the job's process sees it: what its courier tells, kept in files here.
 
 So all that looks at a host there, such as the logs, sees no difference to one of this machine.
+
+    listen     a thread: what the courier tells is written here
+    talk       a thread: what the host needs is read here, and sent
+    the rest   is asked by the thread of the job's process
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import json
-import os
 import queue
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from smdistributed._common.errors import SmdistributedError
-from smdistributed._common.version import __version__
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.contract.archives import unpack
-from smdistributed.launch.courier.files import Arriving, below, pieces_of
-from smdistributed.launch.courier.host import MOST_SILENT_S, STORES
+from smdistributed.launch.courier.files import below
+from smdistributed.launch.courier.keeping import STORES, Keeping
 from smdistributed.launch.courier.links import Link
+from smdistributed.launch.courier.listening import MOST_SILENT_S, STILL_S, Listener
 from smdistributed.launch.courier.messages import (
-    MOST_BODY,
     AgentEnded,
     Bring,
     Brought,
@@ -38,24 +42,23 @@ from smdistributed.launch.courier.messages import (
     Hello,
     Kept,
     Message,
-    Place,
     ProtocolError,
-    Start,
     StillHere,
     Told,
     encoded,
 )
-from smdistributed.launch.data.sources import Source, keys_below
+from smdistributed.launch.courier.sending import is_below_any, needed
 
 __all__ = ["Mirror", "MirrorError"]
 
 # Of what a courier tells of growth: no other file is written to.
 _GROWING = re.compile(
     r"hosts/(?P<host>[^/]+)/(agent\.log|log|metrics\.jsonl|system_metrics\.jsonl)"
-    r"|tensorboard/(?P<board>[^/]+)/[^/]+"
+    r"|tensorboard/(?P<board>[^/]+)/events\.out\.tfevents\.[^/\n]+"
 )
-_STILL_S = 1.0
 _CLOSE_S = 10.0
+# Of the clocks of two machines: lines of their logs can still be told apart by their times.
+_MOST_OFF_S = 5.0
 
 
 class MirrorError(SmdistributedError):
@@ -74,18 +77,19 @@ class Mirror:
         self.machine = machine
         self._link = link
         self._decoder = Decoder(has_mark=True)
-        self._arriving = Arriving()
+        self._listener = Listener(link.read, self._decoder)
         self._outbox: queue.SimpleQueue[Iterator[Message]] = queue.SimpleQueue()
         self._hellos: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
-        self._brought: queue.SimpleQueue[Brought | None] = queue.SimpleQueue()
-        self._stores: dict[str, Path] = {}
+        self._brought: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # problems
+        self._archive: BinaryIO | None = None  # what is being brought
+        self._drops_archive = False  # it cannot be written
+        self._keeping: Keeping | None = None
+        self._has_checkpoints = False  # elsewhere than at /opt/ml
         self._sizes: dict[str, int] = {}
         self._clock_s: float | None = None  # ours less theirs
-        self._heard_at = time.monotonic()
         self._problem = ""
         self._has_ended = False
         self._status: int | None = None
-        self._not_kept: dict[Path, str] = {}  # why
         self._directory: HostDirectory | None = None
         self._hello: Hello | None = None
         self._is_unwanted = False
@@ -120,14 +124,8 @@ class Mirror:
         except queue.Empty:
             said = None
         if said is None:
-            why = self._problem or f"it said nothing for {timeout_s:g} s"
+            why = self._problem or f"it said nothing for {timeout_s:.0f} s"
             raise MirrorError(f"{self.machine} cannot be reached: {why}")
-        if said.version != __version__:
-            raise MirrorError(
-                f"{self.machine} has version {said.version} of smdistributed-open, and this machine"
-                f" {__version__}; expected the same on both. Install it there."
-            )
-        self._hello = said
         return said
 
     def begin(
@@ -144,66 +142,51 @@ class Mirror:
         Raises:
             OSError: the directory cannot be written.
         """
-        self._directory = directory
+        assert self._hello is not None
         if plan.attempt > 1 and directory.path.is_dir():
             directory.renew()
+            for path in (directory.log, directory.metrics, directory.system_metrics):
+                _end_line(path)  # its writer may have been lost in the middle of one
         directory.write_plan(plan)
         directory.ml.mkdir(mode=0o700, exist_ok=True)
-        for name in STORES:
-            kept = getattr(plan, name)
-            if kept and not kept.startswith("s3://"):  # which the agent reaches itself
-                self._stores[name] = Path(kept)
-        self._outbox.put(self._wanted(self._all_of(plan, token, is_shared)))
+        stores = {
+            name: Path(kept)
+            for name in STORES
+            if (kept := getattr(plan, name)) and not kept.startswith("s3://")  # its own to reach
+        }
+        self._has_checkpoints = "checkpoints" in stores
+        stores = {name: each for name, each in stores.items() if not is_below_any(each, is_shared)}
+        self._keeping = Keeping(stores, f"{directory.path.parent.parent.name}-{directory.name}")
+        if plan.attempt > 1 and directory.metrics.is_file():
+            known = directory.metrics.stat().st_size
+            self._sizes[f"hosts/{directory.name}/{directory.metrics.name}"] = known
+        self._directory = directory
+        off_s = self._hello.time_s - time.time()
+        if abs(off_s) > _MOST_OFF_S:
+            how = "ahead of" if off_s > 0 else "behind"
+            self._say(
+                f"the clock of {self.machine} is {abs(off_s):.0f} s {how} that of this machine;"
+                " the times in its log and of its metrics are its own"
+            )
+        there = Path(self._hello.folder)
+        self._outbox.put(self._wanted(needed(plan, token, there, directory, stores, is_shared)))
 
     def _wanted(self, messages: Iterator[Message]) -> Iterator[Message]:
         """They stop once the ranks are to end: a stop does not wait for data."""
-        for message in messages:
-            if self._is_unwanted:
-                return
-            yield message
-
-    def _all_of(self, plan: Plan, token: Path, is_shared: Sequence[Path]) -> Iterator[Message]:
-        assert self._hello is not None
-        there = Path(self._hello.folder)
-        changed: dict[str, object] = {}
-        yield from _placed("token", token)
-        if plan.archive:
-            yield from _placed("sources.tar.gz", Path(plan.archive))
-            changed["archive"] = str(there / "sources.tar.gz")
-        sources = dict(plan.sources)
-        for name, source in plan.data().items():
-            root = Path(source.root)
-            if source.bucket or any(root.is_relative_to(each) for each in is_shared):
-                continue
-            yield from self._data(f"data/{name}", source)
-            sources[name] = {**sources[name], "root": str(there / "data" / name)}
-        changed["sources"] = sources
-        for name, store in self._stores.items():
-            if name == "checkpoints" and store.is_dir():
-                for key in keys_below(store):
-                    yield from _placed(f"store/{name}/{key}", store / key)
-            changed[name] = str(there / "store" / name)
-        plan = dataclasses.replace(plan, **changed)  # type: ignore[arg-type]
-        yield from _pieces("plan.json", json.dumps(dataclasses.asdict(plan)).encode())
-        yield Start(plan.host)
-
-    def _data(self, where: str, source: Source) -> Iterator[Message]:
-        root = Path(source.root)
-        keys = (
-            list(keys_below(root))
-            if source.objects is None
-            else [key for _, key, *_ in (source.objects or ())]
-        )
-        # A channel without files is a folder all the same.
-        yield from _pieces(f"{where}/.smd-folder", b"")
-        for key in keys:
-            yield from _placed(f"{where}/{key}", root / key)
+        try:
+            for message in messages:
+                if self._is_unwanted:
+                    return
+                yield message
+        except (ConfigurationError, OSError) as error:
+            self._fail(f"ClientError: {error}")
 
     # --- as `HostAgent` --------------------------------------------------------------------------
 
     def has_ended(self) -> bool:
         """Whether the agent has, and all that it has written is here; or the courier is lost."""
-        self._look()
+        if self._listener.silent_s() > MOST_SILENT_S:
+            self._lose(f"it gave no sign of life for {MOST_SILENT_S:g} s")
         return self._has_ended
 
     def how_it_ended(self) -> str:
@@ -243,48 +226,51 @@ class Mirror:
         """Brings folders of `/opt/ml` to the host's folder here.
 
         Args:
-            names: of the folders.
+            names: of the folders. Checkpoints that are kept elsewhere are left out.
 
         Raises:
-            SmdistributedError: they cannot be brought, or checkpoints could not be kept.
+            MirrorError: they are lost.
+            ConfigurationError: they cannot be packed there or written here, or checkpoints were not
+                kept.
         """
         if self._status is None:
             raise MirrorError(f"what {self.machine} had at /opt/ml is lost: {self._problem}")
-        self._outbox.put(iter([Bring(list(names))]))
         for name in names:
-            self._bring(name)
-        if self._not_kept:
-            raise MirrorError(next(iter(self._not_kept.values())))
+            if name != "checkpoints" or not self._has_checkpoints:
+                self._bring(name)
+        if self._keeping is not None and self._keeping.problems:
+            raise ConfigurationError(next(iter(self._keeping.problems.values())))
 
     def _bring(self, name: str) -> None:
         target = self.directory.ml / name
         archive = self.directory.path / "brought.tar"
         try:
             with archive.open("wb") as file:
-                while True:
-                    piece = self._next_brought()
-                    if piece.problem:
-                        raise MirrorError(f"{name} of {self.machine}: {piece.problem}")
-                    file.write(piece.body)
-                    if piece.is_last:
-                        break
+                self._archive = file
+                self._outbox.put(iter([Bring([name])]))
+                if problem := self._problem_of_archive():
+                    raise ConfigurationError(f"{name} of {self.machine}: {problem}")
+                self._archive = None
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             if archive.stat().st_size:
                 unpack(archive, target, is_compressed=False)
         except OSError as error:
-            raise MirrorError(
-                f"{name} of {self.machine} cannot be written to {target}: {error}"
+            raise ConfigurationError(
+                f"{name} of {self.machine} cannot be written to {target}: {error}; expected room on"
+                " that disk."
             ) from None
         finally:
+            self._archive = None
             archive.unlink(missing_ok=True)
 
-    def _next_brought(self) -> Brought:
+    def _problem_of_archive(self) -> str:
+        """Waits until it is there. Returns: why it is not; empty: it is."""
         while True:
             with contextlib.suppress(queue.Empty):
-                piece = self._brought.get(timeout=_STILL_S)
-                if piece is not None:
-                    return piece
-            self._look()
+                problem = self._brought.get(timeout=STILL_S)
+                if problem is not None:
+                    return problem
+            self.has_ended()
             if self._problem:
                 raise MirrorError(f"{self.machine} is lost: {self._problem}")
 
@@ -297,14 +283,10 @@ class Mirror:
         for thread in self._threads:
             thread.join(_CLOSE_S)
         self._link.free()
-        self._arriving.drop()
+        if self._keeping is not None:
+            self._keeping.close()
 
     # --- the connection --------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        silent_s = time.monotonic() - self._heard_at
-        if silent_s > MOST_SILENT_S and not self._problem:
-            self._lose(f"it gave no sign of life for {MOST_SILENT_S:g} s")
 
     def _lose(self, why: str) -> None:
         if not self._problem:
@@ -314,16 +296,27 @@ class Mirror:
         self._brought.put(None)
         self._link.cut()
 
+    def _fail(self, failure: str) -> None:
+        """What is wrong is here, or in what was asked for: another attempt would end so too."""
+        if self._directory is not None:
+            with contextlib.suppress(OSError):
+                self._directory.give_room()
+                self._directory.write_report(Report(Phase.ENDED, failure))
+        self._lose(failure)
+
     def _listen(self) -> None:
         try:
-            while content := self._link.read():
-                self._heard_at = time.monotonic()
-                for message in self._decoder.feed(content):
-                    self._take(message)
+            for message in self._listener.messages():
+                self._take(message)
             self._lose(self._link.why_closed())
         except ProtocolError as error:
             said = self._decoder.before[-200:].decode(errors="replace").strip()
             self._lose(f"{error}" + (f" It said: {said}" if said else ""))
+        except OSError as error:
+            self._fail(
+                f"ClientError: what {self.machine} tells cannot be written here: {error}; expected"
+                " room on the disk of SMD_HOME."
+            )
         except Exception as error:
             self._lose(f"what it told cannot be kept: {type(error).__name__}: {error}")
 
@@ -331,25 +324,22 @@ class Mirror:
         """Sends what is to be sent, and once a second that this end is there."""
         sending: Iterator[Message] = iter(())
         said_at = 0.0
-        while not self._is_over.is_set():
-            try:
-                message = next(sending, None)
-            except (OSError, SmdistributedError) as error:
-                self._lose(f"what it needs cannot be read here: {error}")
-                return
-            try:
-                if time.monotonic() - said_at >= _STILL_S:
+        try:
+            while not self._is_over.is_set():
+                if time.monotonic() - said_at >= STILL_S:
                     said_at = time.monotonic()
                     self._link.write(encoded(StillHere(said_at, False, False)))
+                message = next(sending, None)
                 if message is not None:
                     self._link.write(encoded(message))
                     continue
-            except (OSError, ValueError):  # it is closed
-                if not self._is_over.is_set():
-                    self._lose(self._link.why_closed())
-                return
-            with contextlib.suppress(queue.Empty):
-                sending = self._outbox.get(timeout=_STILL_S)
+                with contextlib.suppress(queue.Empty):
+                    sending = self._outbox.get(timeout=STILL_S)
+        except OSError:
+            if not self._is_over.is_set():
+                self._lose(self._link.why_closed())
+        except Exception as error:
+            self._lose(f"what it needs cannot be sent: {type(error).__name__}: {error}")
 
     # --- what the courier tells ------------------------------------------------------------------
 
@@ -357,22 +347,35 @@ class Mirror:
         if isinstance(message, StillHere):
             self._take_beat(message)
         elif isinstance(message, Hello):
-            self._hellos.put(message)
+            self._take_hello(message)
+        elif self._directory is None:
+            raise ProtocolError(f"{type(message).__name__} comes before an agent was asked for.")
         elif isinstance(message, Grown):
             self._take_growth(message)
         elif isinstance(message, Told):
             self._take_report(message)
         elif isinstance(message, Kept | Dropped):
-            self._keep(message)
+            assert self._keeping is not None
+            if problem := self._keeping.take(message):
+                self._say(problem)
         elif isinstance(message, Brought):
-            self._brought.put(message)
+            self._take_archive(message)
         elif isinstance(message, AgentEnded):
             with contextlib.suppress(OSError):
                 self.directory.heartbeat.unlink(missing_ok=True)
+            self._is_unwanted = True
             self._status = message.status
             self._has_ended = True
         else:
             raise ProtocolError(f"{type(message).__name__} is not for this end.")
+
+    def _take_hello(self, message: Hello) -> None:
+        if self._hello is not None:
+            raise ProtocolError("a courier has begun twice.")
+        if len(message.ports) != 2 or not all(0 < each < 1 << 16 for each in message.ports):
+            raise ProtocolError(f"it has the ports {message.ports!r:.100}.")
+        self._hello = message
+        self._hellos.put(message)
 
     def _take_beat(self, message: StillHere) -> None:
         ours = time.monotonic() - message.clock_s
@@ -400,10 +403,8 @@ class Mirror:
 
     def _take_report(self, message: Told) -> None:
         try:
-            document = json.loads(message.body)
-            ranks = tuple(RankEnd(**each) for each in document["ranks"])
-            report = Report(Phase(document["phase"]), str(document["failure"]), ranks)
-        except (ValueError, LookupError, TypeError) as error:
+            report = _report_of(json.loads(message.body))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ProtocolError(f"a report cannot be read: {error}") from None
         # Their clock began at another time.
         shift_s = self._clock_s or 0.0
@@ -412,37 +413,51 @@ class Mirror:
         )
         self.directory.write_report(dataclasses.replace(report, ranks=ranks))
 
-    def _keep(self, message: Kept | Dropped) -> None:
-        """What cannot be kept is told at the end; training goes on, as on this machine."""
-        root = self._stores.get(message.store)
-        if root is None:
-            raise ProtocolError(f"{message.store!r} is no store of this job.")
-        path = below(root, message.path)
+    def _take_archive(self, message: Brought) -> None:
+        if self._drops_archive:
+            return
+        if self._archive is None:
+            raise ProtocolError("what was not asked for is brought.")
+        problem = message.problem
         try:
-            if isinstance(message, Kept):
-                is_whole = self._arriving.add(
-                    path, message.body, is_last=message.is_last, modified_ns=message.modified_ns
-                )
-                if is_whole:
-                    self._not_kept.pop(path, None)
-            else:
-                path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    while path.parent != root:
-                        path = path.parent
-                        path.rmdir()
+            self._archive.write(message.body)
+            self._archive.flush()
         except OSError as error:
-            self._not_kept[path] = f"{message.path} could not be kept in {root}: {error}"
+            self._drops_archive = True
+            problem = f"{self._archive.name} cannot be written: {error}; expected room on that disk"
+        if message.is_last or problem:
+            self._archive = None
+            self._brought.put(problem)
+
+    def _say(self, text: str) -> None:
+        """A line in the log of the host, as its agent says what the user should know."""
+        time_text = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        time_text = time_text.replace("+00:00", "Z")
+        with (
+            contextlib.suppress(OSError),
+            self.directory.log.open("a", encoding="utf-8", errors="replace") as file,
+        ):
+            file.write(f"{time_text} {self.directory.name}: {text}\n")
 
 
-def _placed(where: str, path: Path) -> Iterator[Place]:
-    with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        for body, is_last in pieces_of(file):
-            yield Place(where, found.st_mode & 0o777, found.st_mtime_ns, is_last, body)
+def _report_of(document: Any) -> Report:
+    """Raises: LookupError, TypeError, ValueError: it is none."""
+    ranks = []
+    for each in document["ranks"]:
+        rank = RankEnd(**each)
+        ranks.append(
+            RankEnd(
+                int(rank.rank),
+                int(rank.returncode),
+                bool(rank.failed_first),
+                [str(line) for line in rank.last_lines],
+                float(rank.ended_at),
+            )
+        )
+    return Report(Phase(document["phase"]), str(document["failure"]), tuple(ranks))
 
 
-def _pieces(where: str, content: bytes) -> Iterator[Place]:
-    for begin in range(0, len(content) or 1, MOST_BODY):
-        end = begin + MOST_BODY
-        yield Place(where, 0o600, time.time_ns(), end >= len(content), content[begin:end])
+def _end_line(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        if file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read() != b"\n":
+            file.write(b"\n")

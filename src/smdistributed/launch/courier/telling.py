@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Container, Iterator
+import stat
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 from smdistributed.launch.courier.files import pieces_of
@@ -18,6 +20,8 @@ __all__ = ["Growth", "Tree"]
 # What tells whether a file has changed: size, time of the last change, and which file it is.
 _Look = tuple[int, int, int]
 
+_PERIOD_S = 1.0
+
 
 class Growth:
     """Of files that are only ever added to.
@@ -25,15 +29,19 @@ class Growth:
     Args:
         root: a folder; files are told by their path below it.
         most: bytes of a piece.
+        known: files; what they have now is known already.
     """
 
-    def __init__(self, root: Path, most: int = MOST_BODY) -> None:
+    def __init__(self, root: Path, most: int = MOST_BODY, known: Iterable[Path] = ()) -> None:
         self._root = root
         self._most = most
-        self._offsets: dict[Path, int] = {}
+        self._offsets = {path: path.stat().st_size for path in known if path.is_file()}
 
     def news(self, path: Path) -> Iterator[Message]:
-        """What was added to a file since it was last asked for; nothing if it cannot be read."""
+        """What was added to a file since it was last asked for; nothing if it cannot be read.
+
+        It may have no end, if somebody writes faster than this is read.
+        """
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(self._offsets.get(path, 0))
             while content := file.read(self._most):
@@ -51,6 +59,8 @@ class Tree:
         most: bytes of a piece.
         is_known: what is there now is known already.
         names: of files; None: all are told.
+        is_whole: whether the folder is as its writers have left it: what is missing in one that
+            somebody takes away was not theirs to remove.
     """
 
     def __init__(
@@ -61,39 +71,76 @@ class Tree:
         *,
         is_known: bool = True,
         names: Container[str] | None = None,
+        is_whole: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._folder = folder
         self._most = most
         self._names = names
-        self._told = self._looks() if is_known else {}
+        self._is_whole = is_whole
+        self._looked_at = float("-inf")
+        self._told: dict[str, _Look] = {}
+        if is_known:
+            with contextlib.suppress(FileNotFoundError):
+                self._told = self._looks()
+
+    def some(self) -> Iterator[Message]:
+        """What is other than it was told; nothing if that was asked for a moment ago.
+
+        What cannot be read now is for the next time.
+        """
+        if time.monotonic() - self._looked_at < _PERIOD_S:
+            return
+        with contextlib.suppress(OSError):
+            yield from self.changes()
+        self._looked_at = time.monotonic()
 
     def changes(self) -> Iterator[Message]:
-        """What is other than it was told."""
-        now = self._looks()
+        """What is other than it was told.
+
+        Raises:
+            OSError: something cannot be read.
+        """
+        try:
+            now = self._looks()
+        except FileNotFoundError:  # nothing was ever kept, or nothing is left of all
+            return
         for path in self._told.keys() - now.keys():
-            del self._told[path]
-            yield Dropped(self._store, path)
+            if self._is_whole():
+                del self._told[path]
+                yield Dropped(self._store, path)
         for path, look in now.items():
             if self._told.get(path) == look:
                 continue
             with contextlib.suppress(FileNotFoundError), (self._folder / path).open("rb") as file:
-                modified_ns = os.fstat(file.fileno()).st_mtime_ns
-                for body, is_last in pieces_of(file, self._most):
-                    yield Kept(self._store, path, modified_ns, is_last, body)
+                found = os.fstat(file.fileno())
+                for offset, body, is_last in pieces_of(file, self._most):
+                    mode = found.st_mode & 0o777
+                    yield Kept(self._store, path, offset, mode, found.st_mtime_ns, is_last, body)
                 self._told[path] = look
 
     def _looks(self) -> dict[str, _Look]:
-        """By their path below the folder. What is being written is left out."""
+        """By their path below the folder. What is being written is left out.
+
+        Raises:
+            OSError: a folder or file cannot be looked at, which does not say that it is not there.
+        """
         found = {}
-        for above, folders, files in os.walk(self._folder):
+        # Where only some names count there may be folders that a script has made unreadable.
+        for above, folders, files in os.walk(self._folder, onerror=None if self._names else _raise):
             folders[:] = [each for each in folders if not each.startswith(TEMPORARY)]
             for name in files:
                 is_told = self._names is None or name in self._names
-                with contextlib.suppress(OSError):
-                    path = Path(above, name)
+                if not is_told or name.startswith(TEMPORARY):
+                    continue
+                path = Path(above, name)
+                with contextlib.suppress(FileNotFoundError):
                     look = path.stat()
-                    if is_told and not name.startswith(TEMPORARY):
+                    if stat.S_ISREG(look.st_mode):
                         key = str(path.relative_to(self._folder))
                         found[key] = (look.st_size, look.st_mtime_ns, look.st_ino)
         return found
+
+
+def _raise(error: OSError) -> None:
+    raise error

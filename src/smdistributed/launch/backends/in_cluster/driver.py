@@ -97,7 +97,8 @@ class _Telling:
 
     def _run(self) -> None:
         while not self._is_over.wait(_TELL_S):
-            self.tell()
+            with contextlib.suppress(OSError):  # what cannot be read now is told the next time
+                self.tell()
 
     def tell(self) -> None:
         """Tells what is new."""

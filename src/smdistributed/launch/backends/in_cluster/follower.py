@@ -56,7 +56,9 @@ class Follower:
         self._record = job.read()
         self._home = Home(job.path.parent.parent)
         self._stores = stores_of(self._record.request, job.name, self._home)
-        self._arriving = {store: Arriving() for store in (*self._stores, "job")}
+        self._arriving = {
+            store: Arriving(f"{job.name}-{store}") for store in (*self._stores, "job")
+        }
         self._problem = ""
         self._rest = ""
         self._is_stopping = False
@@ -141,7 +143,11 @@ class Follower:
         is_record = message.path == "job.json"
         path = below(self._job.path, "told.json" if is_record else message.path)
         is_whole = self._arriving["job"].add(
-            path, message.body, is_last=message.is_last, modified_ns=message.modified_ns
+            path,
+            message.offset,
+            message.body,
+            is_last=message.is_last,
+            modified_ns=message.modified_ns,
         )
         if is_whole and is_record:
             self._take_record(JobRecord.of_json(json.loads(path.read_bytes())))
@@ -193,7 +199,12 @@ class Follower:
         try:
             if isinstance(message, Kept):
                 self._arriving[message.store].add(
-                    path, message.body, is_last=message.is_last, modified_ns=message.modified_ns
+                    path,
+                    message.offset,
+                    message.body,
+                    is_last=message.is_last,
+                    modified_ns=message.modified_ns,
+                    mode=message.mode,
                 )
             else:
                 path.unlink(missing_ok=True)
