@@ -5,162 +5,127 @@
 A job's process runs here, as with the local backend, and holds a connection to each machine, on
 which a courier runs (`launch.courier`). Once a connection is lost the courier ends what runs there.
 
-    [ssh]
-    hosts = ["gpu-1", "gpu-2"]        # as `ssh` knows them; in the order of the job's hosts
-    python = "/opt/train/bin/python"  # which has this package; as it is called there
-    shared = ["/mnt/data"]            # folders that the machines have at the same path
-    command = ["ssh"]                 # with options of one's own
-
-    [ssh.addresses]                   # where the machines reach one another, if not as `ssh` does
-    gpu-1 = "10.0.0.1"
-
 Source: launch specification, section 11.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
-import ipaddress
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed._common.errors import (
+    ConfigurationError,
+    SmdistributedError,
+    UnsupportedError,
+)
 from smdistributed.launch.agent.ending import end_job, now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.hosts import HostAgent, Machine, UnreachableError
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.plans import hosts_of
+from smdistributed.launch.backends.ssh_settings import SshSettings
 from smdistributed.launch.courier.links import ProcessLink
 from smdistributed.launch.courier.messages import Hello
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
-from smdistributed.launch.data.settings import Settings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 
-__all__ = ["SshBackend", "SshHosts", "SshSettings"]
+__all__ = ["SshBackend", "SshHosts", "reachable"]
 
-_REACH_S = 10.0
-# Beside what a user's own configuration says; nobody is there to type a password.
-_OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=8"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
-)
-_COURIER = ("-P", "-m", "smdistributed.launch.courier.host")
+_REACH_S = 9.0
+"""For all machines together: with what comes before, an answer within 10 s."""
+_PATIENCE_S = 3.0
+"""Other machines are asked in the place of those that have not answered by then."""
+_LOOK_S = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class SshSettings:
-    """What the table `ssh` of the settings says.
+class _Asked:
+    """A machine that was asked for a courier."""
 
-    Attributes:
-        hosts: machines, as `ssh` knows them.
-        python: with this package, as it is called there.
-        shared: folders that the machines have at the same path as this one.
-        command: of the client.
-        addresses: by machine, at which the others reach it.
-    """
+    def __init__(self, settings: SshSettings, machine: str) -> None:
+        self.machine = machine
+        self.hello: Hello | None = None
+        self.mirror: Mirror | None = None
+        self.problem = ""
+        try:
+            self.mirror = Mirror(machine, ProcessLink(settings.courier(machine)))
+        except OSError as error:
+            self.problem = f"{machine} cannot be reached: {settings.command[0]!r}: {error}"
 
-    hosts: tuple[str, ...]
-    python: str = "python3"
-    shared: tuple[Path, ...] = ()
-    command: tuple[str, ...] = ("ssh",)
-    addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    def wait(self, until: float) -> None:
+        """Waits for its answer."""
+        if self.mirror is None:
+            return
+        try:
+            self.hello = self.mirror.hello(max(0.1, until - time.monotonic()))
+        except MirrorError as error:
+            self.problem = str(error)
+            self.drop()
 
-    @classmethod
-    def of(cls, home: Home) -> SshSettings:
-        """Reads them.
-
-        Raises:
-            ConfigurationError: they are wrong, or name no machine; says which key.
-        """
-        settings = Settings.of(home)
-        table = dict(settings.tables["ssh"])
-        found: dict[str, Any] = {}
-        for key in ("hosts", "shared", "command"):
-            if key in table:
-                found[key] = tuple(_texts(settings.file, key, table.pop(key)))
-        if "python" in table:
-            (found["python"],) = _texts(settings.file, "python", [table.pop("python")])
-        addresses = table.pop("addresses", {})
-        if not isinstance(addresses, dict):
-            raise _wrong(settings.file, "addresses", addresses, "a table of addresses by machine")
-        for host, address in addresses.items():
-            _require_address(settings.file, host, address)
-        if table:
-            key = next(iter(table))
-            raise ConfigurationError(
-                f"ssh.{key} in {settings.file} is a key that nobody knows; expected hosts, python,"
-                " shared, command and addresses. Remove it, or correct its name."
-            )
-        if not found.get("hosts"):
-            raise ConfigurationError(
-                f"the backend 'ssh' has no machines: {settings.file} has no ssh.hosts; expected"
-                ' there, under [ssh], a line such as hosts = ["gpu-1", "gpu-2"]. Add it.'
-            )
-        for host in found["hosts"]:
-            if host.startswith("-") or not host:
-                raise _wrong(settings.file, "hosts", host, "names as ssh takes them")
-        found["shared"] = tuple(Path(each) for each in found.get("shared", ()))
-        return cls(**found, addresses=addresses)
-
-    def courier(self, host: str) -> list[str]:
-        """The command that runs a courier on a machine, on the standard input and output."""
-        python = " ".join(map(shlex.quote, (self.python, *_COURIER)))
-        return [*self.command, *_OPTIONS, "--", host, f"exec {python}"]
-
-
-def _texts(file: Path, key: str, value: Any) -> list[str]:
-    if not isinstance(value, list) or not value or not all(type(each) is str for each in value):
-        expected = "text" if key == "python" else "a list of texts"
-        raise _wrong(file, key, value, expected)
-    return value
-
-
-def _require_address(file: Path, host: str, address: Any) -> None:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        raise _wrong(file, f"addresses.{host}", address, "an IP address") from None
-
-
-def _wrong(file: Path, key: str, value: Any, expected: str) -> ConfigurationError:
-    return ConfigurationError(f"ssh.{key} in {file} is {value!r:.200}; expected {expected}.")
+    def drop(self) -> None:
+        """It is not needed."""
+        if self.mirror is not None:
+            self.mirror.kill()
+            self.mirror.close()
 
 
 def _connected(
-    settings: SshSettings, machines: Sequence[str], count: int
-) -> tuple[list[tuple[Mirror, Hello]], list[MirrorError]]:
-    """Couriers on the first machines that can be reached, all asked at one time.
+    settings: SshSettings, count: int, is_unwanted: Callable[[], bool] = lambda: False
+) -> tuple[list[tuple[Mirror, Hello]], dict[str, str]]:
+    """Couriers on the first machines that answer.
 
-    Returns: `count` of them, or fewer; and why the others cannot be.
+    Args:
+        settings: name the machines.
+        count: how many are needed. The others are asked when one of these has failed, or is slow.
+        is_unwanted: asked now and then; once it says so, no more answers are waited for.
+
+    Returns: `count` of them, or fewer; and by machine why others are left out.
     """
-    found: list[tuple[Mirror, Hello]] = []
-    problems: list[MirrorError] = []
-    until = time.monotonic() + _REACH_S
+    began = time.monotonic()
+    until = began + _REACH_S
+    left = list(settings.hosts)
+    asked: dict[_Asked, concurrent.futures.Future[None]] = {}
+    with concurrent.futures.ThreadPoolExecutor(len(left)) as pool:
+        while True:
+            answered = [each for each in asked if each.hello is not None]
+            waiting = [each for each, future in asked.items() if not future.done()]
+            is_patient = time.monotonic() - began < _PATIENCE_S
+            num_missing = count - len(answered) - (len(waiting) if is_patient else 0)
+            for machine in left[: max(0, num_missing)]:
+                each = _Asked(settings, machine)
+                asked[each] = pool.submit(each.wait, until)
+                waiting.append(each)
+            left = left[max(0, num_missing) :]
+            if len(answered) >= count or not waiting or is_unwanted():
+                break
+            concurrent.futures.wait(
+                [asked[each] for each in waiting], _LOOK_S, concurrent.futures.FIRST_COMPLETED
+            )
+        for each in waiting:
+            if each.mirror is not None:
+                each.mirror.kill()  # nobody waits for it
+    good = sorted(
+        (each for each in asked if each.hello is not None),
+        key=lambda each: settings.hosts.index(each.machine),
+    )
+    for each in good[count:]:
+        each.drop()
+    found = [
+        (each.mirror, each.hello) for each in good[:count] if each.mirror and each.hello is not None
+    ]
+    return found, {each.machine: each.problem for each in asked if each.problem}
 
-    def connect(machine: str) -> tuple[Mirror, Hello] | MirrorError:
-        mirror = Mirror(machine, ProcessLink(settings.courier(machine)))
-        try:
-            return mirror, mirror.hello(max(0.1, until - time.monotonic()))
-        except MirrorError as error:
-            mirror.close()
-            return error
 
-    left = list(machines)
-    with concurrent.futures.ThreadPoolExecutor(max(1, count)) as pool:
-        while left and len(found) < count and time.monotonic() < until:
-            asked, left = left[: count - len(found)], left[count - len(found) :]
-            for outcome in pool.map(connect, asked):
-                if isinstance(outcome, MirrorError):
-                    problems.append(outcome)
-                else:
-                    found.append(outcome)
-    return found, problems
+def reachable(settings: SshSettings) -> dict[str, Hello | str]:
+    """What each machine says of itself, or why it cannot be reached."""
+    found, problems = _connected(settings, len(settings.hosts))
+    said: dict[str, Hello | str] = dict(problems)
+    for mirror, hello in found:
+        mirror.close()
+        said[mirror.machine] = hello
+    return {machine: said.get(machine, "it has not answered in time") for machine in settings.hosts}
 
 
 class SshBackend(LocalBackend):
@@ -175,36 +140,45 @@ class SshBackend(LocalBackend):
             OSError: as of `LocalBackend`.
             BackendError: there are not enough machines, or they cannot be reached.
             ConfigurationError: the settings are wrong.
+            UnsupportedError: a rank is to have the terminal.
         """
         try:
             _require_machines(job)
-        except SmdistributedError as error:
-            end_job(job, [], f"ClientError: {error}")
+        except BaseException as error:
+            is_told = isinstance(error, SmdistributedError)
+            why = str(error) if is_told else f"{type(error).__name__}: {error}"
+            end_job(job, [], f"{'ClientError' if is_told else 'InternalServerError'}: {why}")
             job.lock.release()
             raise
         super().submit(job)
 
 
 def _require_machines(job: JobDirectory) -> None:
+    record = job.read()
+    if record.local.get("debug_rank") is not None:
+        raise UnsupportedError(
+            "a rank is to be debugged in this terminal, and ranks of the backend 'ssh' run on other"
+            " machines; expected no debug_rank. Debug it with the backend 'local'."
+        )
     settings = SshSettings.of(Home(job.path.parent.parent))
-    count = len(hosts_of(job.read()))
+    count = len(hosts_of(record))
     if count > len(settings.hosts):
         raise BackendError(
             f"job {job.name!r} asks for {count} hosts, and ssh.hosts names"
-            f" {len(settings.hosts)} machines; expected as many, or more."
+            f" {len(settings.hosts)} machines; expected as many, or more. Add machines there, or"
+            " ask for fewer hosts."
         )
-    found, problems = _connected(settings, settings.hosts, count)
+    found, problems = _connected(settings, count)
     for mirror, _ in found:
         mirror.close()
     if len(found) < count:
         raise BackendError(_told(settings, problems))
 
 
-def _told(settings: SshSettings, problems: Sequence[MirrorError]) -> str:
-    command = shlex.join([*settings.command, "-o", "BatchMode=yes", settings.hosts[0]])
-    probe = f"{command} {shlex.quote(settings.python)} -c 'import smdistributed'"
-    texts = "; ".join(map(str, problems)) or "no machine has answered in time"
-    return f"{texts}. Try by hand: {probe}"
+def _told(settings: SshSettings, problems: Mapping[str, str]) -> str:
+    texts = "; ".join(problems.values()) or "no machine has answered in time"
+    machine = next(iter(problems), settings.hosts[0])
+    return f"{texts}. Try by hand: {settings.trial(machine)}"
 
 
 class SshHosts:
@@ -229,15 +203,21 @@ class SshHosts:
         """Connects to the first machines that can be reached.
 
         Raises:
-            UnreachableError: there are too few of them.
+            ConfigurationError: the settings name too few, now.
+            UnreachableError: too few of them are there.
         """
         settings = self._settings
-        found, problems = _connected(settings, settings.hosts, len(names))
+        if len(names) > len(settings.hosts):
+            raise ConfigurationError(
+                f"the job has {len(names)} hosts, and ssh.hosts names {len(settings.hosts)}"
+                " machines by now; expected as many, or more."
+            )
+        found, problems = _connected(settings, len(names), is_unwanted)
         self._free = dict(zip(names, (mirror for mirror, _ in found), strict=False))
         if len(found) < len(names):
             raise UnreachableError(_told(settings, problems))
-        for error in problems:
-            self._job.note("host-left-out", now(), why=str(error))
+        for why in problems.values():
+            self._job.note("host-left-out", now(), why=why)
         machines = []
         for name, (mirror, hello) in zip(names, found, strict=True):
             address = settings.addresses.get(mirror.machine, hello.address)
@@ -274,17 +254,22 @@ class SshHosts:
         """Brings the results of all hosts.
 
         Raises:
-            SmdistributedError: some are lost.
+            UnreachableError: some are lost with their machine.
+            SmdistributedError: some cannot be kept here.
         """
         names = [*(["model"] if has_model else []), "output", "checkpoints"]
-        problems = []
+        lost, problems = [], []
         for mirror in self._begun:
             try:
                 mirror.bring(names)
+            except MirrorError as error:
+                lost.append(str(error))
             except SmdistributedError as error:
                 problems.append(str(error))
         if problems:
-            raise MirrorError("; ".join(problems))
+            raise SmdistributedError("; ".join([*problems, *lost]))
+        if lost:
+            raise UnreachableError("; ".join(lost))
 
     def close(self) -> None:
         """Ends the couriers."""
