@@ -96,10 +96,8 @@ class JobRunner:
         try:
             if self._stopped is None:
                 self._try()
-            while self._is_tried_again():
+            while self._is_tried_again() or (not self._bring() and self._is_tried_again()):
                 self._try()
-            if not self._starts_again():
-                self._bring()
         finally:
             self._close_hosts()
         if not self._starts_again():
@@ -154,7 +152,10 @@ class JobRunner:
                 attempt.start(dataclasses.replace(plan, attempt=self._num_attempts))
             self._watch(attempt)
         except UnreachableError as error:
-            failure = f"InternalServerError: {error}"
+            if (end := self._end_of_time()) is not None:  # nobody waited for them any more
+                self._note_stop(*end)
+            else:
+                failure = f"InternalServerError: {error}"
         except SmdistributedError as error:
             failure = f"ClientError: {error}"
         except Exception as error:
@@ -165,15 +166,21 @@ class JobRunner:
             end_strays(hosts.own_processes())
             self._failure = attempt.failure or failure
 
-    def _bring(self) -> None:
-        """What the hosts have at `/opt/ml` is wanted here, as no other attempt follows."""
-        if self._hosts is None:
-            return
+    def _bring(self) -> bool:
+        """What the hosts have at `/opt/ml` is wanted here, as no other attempt follows.
+
+        Returns: whether the job's failure is the same after it.
+        """
+        if self._hosts is None or self._starts_again():
+            return True
+        before = self._failure
         try:
             self._hosts.bring(has_model=has_model(self._failure, self._stopped))
+        except UnreachableError as error:
+            self._failure = self._failure or f"InternalServerError: {error}"
         except SmdistributedError as error:
-            if not self._failure:
-                self._failure = f"InternalServerError: {error}"
+            self._failure = self._failure or f"ClientError: {error}"
+        return self._failure == before
 
     def _close_hosts(self) -> None:
         if self._hosts is not None:
