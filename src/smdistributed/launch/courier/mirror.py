@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
+import os
 import queue
 import re
 import threading
@@ -57,6 +58,7 @@ _GROWING = re.compile(
     r"|tensorboard/(?P<board>[^/]+)/events\.out\.tfevents\.[^/\n]+"
 )
 _CLOSE_S = 10.0
+_SUSPICIOUS_S = 3.0
 # Of the clocks of two machines: lines of their logs can still be told apart by their times.
 _MOST_OFF_S = 5.0
 
@@ -185,8 +187,12 @@ class Mirror:
 
     def has_ended(self) -> bool:
         """Whether the agent has, and all that it has written is here; or the courier is lost."""
-        if self._listener.silent_s() > MOST_SILENT_S:
+        silent_s = self._listener.silent_s()
+        if silent_s > MOST_SILENT_S:
             self._lose(f"it gave no sign of life for {MOST_SILENT_S:g} s")
+        elif silent_s > _SUSPICIOUS_S and self._directory is not None:
+            with contextlib.suppress(OSError):  # nothing can be said of the agent then
+                os.utime(self._directory.heartbeat)
         return self._has_ended
 
     def how_it_ended(self) -> str:
