@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from machine_speed import scaled
 
-from smdistributed._common.errors import ConfigurationError, UnsupportedError
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.ssh_settings import SshSettings
 from smdistributed.launch.home import Home
@@ -178,7 +178,7 @@ def test_a_rank_of_another_machine_has_no_terminal_here(two_ssh_hosts, tmp_path)
     record = job.read()
     record.local["debug_rank"] = 0  # type: ignore[index]
     job.write(record)
-    with pytest.raises(UnsupportedError, match="Debug it with the backend 'local'"):
+    with pytest.raises(ConfigurationError, match="of the backend 'ssh'; expected 'local'"):
         jobs.backend.submit(job)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from smdistributed._common.errors import (
     ConfigurationError,
     SmdistributedError,
-    UnsupportedError,
 )
 from smdistributed.launch.agent.ending import end_job, now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
@@ -155,11 +154,6 @@ class SshBackend(LocalBackend):
 
 def _require_machines(job: JobDirectory) -> None:
     record = job.read()
-    if record.local.get("debug_rank") is not None:
-        raise UnsupportedError(
-            "a rank is to be debugged in this terminal, and ranks of the backend 'ssh' run on other"
-            " machines; expected no debug_rank. Debug it with the backend 'local'."
-        )
     settings = SshSettings.of(Home(job.path.parent.parent))
     count = len(hosts_of(record))
     if count > len(settings.hosts):
