@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from machine_speed import scaled
 
-from tests.clusters import ray, slurm, ssh
+from tests.clusters import kubernetes_api, ray, slurm, ssh
 from tests.clusters.slurm import Slurm
 from tests.clusters.ssh import SshHosts
 
@@ -42,6 +42,23 @@ with ssh_hosts() as hosts:
     os.kill(os.getpid(), 9)
 """
 
+KUBERNETES_AND_DIE = """
+import json, os, time, urllib.request
+from smdistributed.launch.backends.kubernetes.manifests import PodJob, indexed_job, secret
+from tests.clusters.kubernetes_api import kubernetes
+from tests.clusters.kubernetes_store import JOBS, PODS, SECRETS
+with kubernetes(1) as cluster:
+    job = PodJob("job", "job", "default", 1, "image", ["bash", "-c", "setsid sleep 4713 & wait"])
+    cluster.store.create(JOBS, "default", indexed_job(job))
+    cluster.store.create(SECRETS, "default", secret(job, {}))
+    while not (pods := cluster.store.select(PODS, "default")[1]) or (
+        pods[0]["status"]["phase"] != "Running"
+    ):
+        time.sleep(0.05)
+    pid = cluster.nodes.process_of("default", pods[0]["metadata"]["name"])
+    print(cluster.kubeconfig, pid, pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
 RAY_AND_DIE = """
 import os
 from tests.clusters.ray import ray
@@ -112,6 +129,7 @@ def test_hosts_with_ssh_have_this_package_and_reach_one_another(two_ssh_hosts: S
     [
         (slurm.why_not, SLURM_AND_DIE),
         (ssh.why_not, SSH_AND_DIE),
+        (kubernetes_api.why_not, KUBERNETES_AND_DIE),
         pytest.param(ray.why_not, RAY_AND_DIE, marks=pytest.mark.slow),
     ],
 )
