@@ -39,7 +39,7 @@ __all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
 FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
 BACKENDS = ("local", "ray", "slurm", "ssh")
 """Where jobs run; the first is this machine."""
-_TABLES = ("ray", "s3", "slurm", "ssh")
+_TABLES = ("kubernetes", "ray", "s3", "slurm", "ssh")
 
 
 @dataclasses.dataclass(frozen=True)

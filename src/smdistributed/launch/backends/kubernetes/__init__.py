@@ -3,4 +3,6 @@
 """Jobs as pods of a Kubernetes cluster.
 
 manifests   what a job is there, as documents
+pods        what became of a pod
+settings    what a job asks for, and of which cluster
 """
