@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.clusters.kubernetes_api import Kubernetes
     from tests.clusters.ray import Ray
     from tests.clusters.slurm import Slurm
     from tests.clusters.ssh import SshHosts
@@ -51,4 +52,15 @@ def ray_cluster() -> Iterator[Ray]:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     with ray() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster() -> Iterator[Kubernetes]:
+    """A stand-in for Kubernetes, with room for four pods."""
+    from tests.clusters.kubernetes_api import kubernetes, why_not
+
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with kubernetes(nodes=4) as cluster:
         yield cluster

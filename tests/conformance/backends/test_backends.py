@@ -62,11 +62,22 @@ def of_ray(request: pytest.FixtureRequest) -> str:
     """
 
 
+def of_kubernetes(request: pytest.FixtureRequest) -> str:
+    cluster = request.getfixturevalue("kubernetes_cluster")
+    request.getfixturevalue("monkeypatch").setenv("KUBECONFIG", str(cluster.kubeconfig))
+    return f"""
+        [kubernetes]
+        image = "train:1"
+        python = "{sys.executable}"
+    """
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest], str]] = {
     "local": of_this_machine,
     "ssh": of_ssh,
     "slurm": of_slurm,
     "ray": of_ray,
+    "kubernetes": of_kubernetes,
 }
 
 SOON_S = 30.0

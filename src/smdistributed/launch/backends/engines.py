@@ -61,6 +61,10 @@ def _backend_named(name: str) -> Backend:
         from smdistributed.launch.backends.ray.backend import RayBackend
 
         return RayBackend()
+    if name == "kubernetes":
+        from smdistributed.launch.backends.kubernetes.backend import KubernetesBackend
+
+        return KubernetesBackend()
     return LocalBackend()
 
 
@@ -90,6 +94,10 @@ def cluster_of(job: JobDirectory) -> Cluster:
     Raises:
         ConfigurationError: as of `hosts_for`, or the settings of the cluster are wrong.
     """
+    if _backend_of(job) == "kubernetes":
+        from smdistributed.launch.backends.kubernetes.backend import KubernetesCluster
+
+        return KubernetesCluster(job)
     from smdistributed.launch.backends.ray.backend import RayCluster
 
     return RayCluster(job)

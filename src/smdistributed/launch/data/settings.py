@@ -37,7 +37,7 @@ from smdistributed.launch.home import Home
 __all__ = ["BACKENDS", "FILE_SYSTEM_TYPES", "Settings"]
 
 FILE_SYSTEM_TYPES = ("FSxLustre", "EFS")
-BACKENDS = ("local", "ray", "slurm", "ssh")
+BACKENDS = ("local", "kubernetes", "ray", "slurm", "ssh")
 """Where jobs run; the first is this machine."""
 _TABLES = ("kubernetes", "ray", "s3", "slurm", "ssh")
 

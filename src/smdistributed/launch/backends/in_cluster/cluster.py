@@ -37,3 +37,6 @@ class Cluster(Protocol):
 
     def how_it_ended(self) -> str:
         """In words, for the case that the job has no end."""
+
+    def close(self) -> None:
+        """Takes away what is left there, once the job has ended."""

@@ -81,6 +81,7 @@ class Follower:
             each.drop()
         if not self._job.read().status.is_terminal:
             self._end(failure)
+        self._cluster.close()
         self._job.lock.release()
 
     def _end(self, failure: str) -> None:

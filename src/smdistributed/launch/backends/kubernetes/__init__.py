@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs as pods of a Kubernetes cluster.
 
+settings    what a job asks for, and of which cluster
 manifests   what a job is there, as documents
 pods        what became of a pod
-settings    what a job asks for, and of which cluster
+backend     on the machine that starts jobs: asks for pods, and follows them
+pod         what runs in each pod
 """

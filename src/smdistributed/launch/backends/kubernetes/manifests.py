@@ -43,6 +43,7 @@ __all__ = [
     "owned_by",
     "secret",
     "selector_of",
+    "selector_of_name",
     "service",
     "train_job",
     "training_runtime",
@@ -172,7 +173,12 @@ def labels_of(job: PodJob) -> dict[str, str]:
 
 def selector_of(job: PodJob) -> str:
     """What selects the pods of a job, and nothing else, as `labelSelector`."""
-    return f"{_OBJECT_LABEL}={job.name}"
+    return selector_of_name(job.name)
+
+
+def selector_of_name(name: str) -> str:
+    """As `selector_of`, by the name of the job's objects."""
+    return f"{_OBJECT_LABEL}={name}"
 
 
 def indexed_job(job: PodJob) -> dict[str, Any]:

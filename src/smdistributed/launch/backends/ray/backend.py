@@ -197,6 +197,9 @@ class RayCluster:
         with contextlib.suppress(BackendError):
             self._api.submit({"entrypoint": f"exec {command}", "entrypoint_num_cpus": 0})
 
+    def close(self) -> None:
+        """As of `Cluster`: Ray keeps the log of its job, which is its own."""
+
     def how_it_ended(self) -> str:
         """As of `Cluster`."""
         try:

@@ -1,0 +1,428 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Kubernetes as a backend: the job's process runs in the first pod, and a follower here.
+
+Nothing here schedules: the cluster finds places for the pods, and queues (Kueue, by a label) are
+its own. Not run on a cluster: what is tested is tested against a stand-in for its API.
+
+Source: launch specification, section 11.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import importlib
+import io
+import json
+import queue
+import secrets
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed.launch.agent.ending import end_job
+from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.in_cluster.package import Package
+from smdistributed.launch.backends.kubernetes.manifests import (
+    TRAINER_GROUP,
+    TRAINER_VERSION,
+    Kind,
+    PodJob,
+    host_address,
+    indexed_job,
+    object_name,
+    owned_by,
+    secret,
+    selector_of_name,
+    service,
+    train_job,
+    training_runtime,
+)
+from smdistributed.launch.backends.kubernetes.pods import Life, PodState
+from smdistributed.launch.backends.kubernetes.settings import KubernetesSettings
+from smdistributed.launch.backends.limits import Limits
+from smdistributed.launch.backends.local import LocalBackend
+from smdistributed.launch.backends.plans import hosts_of
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.files import write_whole
+
+__all__ = ["KubernetesBackend", "KubernetesCluster"]
+
+_TICK_S = 0.5
+_ASK_S = 8.0
+_LOOK_S = 2.0
+_PORT = 7770
+_GIVE_UP_S = 300.0
+# A name that is wrong, or a registry that is away for a moment.
+_IMAGE_S = 60.0
+# After the pods' own grace, what there is is saved.
+_GRACE_S = 120 + 300
+_BEGIN_S = 5
+_MARGIN_S = 3600
+_POD = "smdistributed.launch.backends.kubernetes.pod"
+
+
+class _Api:
+    """Of one cluster, by the official client.
+
+    Args:
+        settings: of the user.
+
+    Raises:
+        BackendError: the client is missing, or there is no kubeconfig.
+    """
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        try:
+            self._client: Any = importlib.import_module("kubernetes.client")
+            config: Any = importlib.import_module("kubernetes.config")
+        except ImportError as error:
+            raise BackendError(
+                f"the backend 'kubernetes' needs its client on this machine ({error});"
+                " pip install 'smdistributed-open[kubernetes]'."
+            ) from None
+        try:
+            made = config.new_client_from_config(context=settings.context or None)
+        except Exception as error:  # the client's own, of many kinds
+            raise BackendError(
+                f"there is no cluster to be asked: {error}. Try by hand: kubectl cluster-info"
+            ) from None
+        self.space = settings.namespace or _own_namespace(config, settings.context)
+        self.core = self._client.CoreV1Api(made)
+        self.batch = self._client.BatchV1Api(made)
+        self.custom = self._client.CustomObjectsApi(made)
+        self._groups = self._client.ApisApi(made)
+
+    def require(self) -> None:
+        """Finds out whether the cluster answers, and this user may ask for pods.
+
+        Raises:
+            BackendError: not so.
+        """
+        with self.asked("pods cannot be listed"):
+            self.core.list_namespaced_pod(self.space, limit=1, _request_timeout=_ASK_S)
+
+    def kind(self) -> Kind:
+        """What a job is asked for as: a TrainJob where Kubeflow Trainer is served."""
+        with self.asked("its API groups cannot be listed"):
+            found = self._groups.get_api_versions(_request_timeout=_ASK_S)
+        for group in found.groups:
+            if group.name == TRAINER_GROUP and any(
+                each.version == TRAINER_VERSION for each in group.versions
+            ):
+                return Kind.TRAIN_JOB
+        return Kind.INDEXED_JOB
+
+    def pods(self, selector: str) -> list[dict[str, Any]]:
+        """Those that a selector of labels means, as the API has sent them."""
+        answer = self.core.list_namespaced_pod(
+            self.space, label_selector=selector, _request_timeout=_ASK_S, _preload_content=False
+        )
+        found: list[dict[str, Any]] = json.loads(answer.data)["items"]
+        return found
+
+    @contextlib.contextmanager
+    def asked(self, what: str) -> Iterator[None]:
+        """In its block errors of the client are ours.
+
+        Args:
+            what: has failed then, in words.
+
+        Raises:
+            BackendError: says why.
+        """
+        try:
+            yield
+        except self._client.ApiException as error:
+            raise BackendError(
+                f"Kubernetes answers {error.status} {error.reason}, and {what} in the namespace"
+                f" {self.space!r}: {_message_of(error)}. Try by hand: kubectl --namespace"
+                f" {self.space} get pods"
+            ) from None
+        except BackendError:
+            raise
+        except Exception as error:  # of urllib3, and of what is below
+            raise BackendError(
+                f"Kubernetes cannot be reached, and {what}: {str(error)[:300]}. Try by hand:"
+                " kubectl cluster-info"
+            ) from None
+
+
+def _own_namespace(config: Any, context: str) -> str:
+    """That of a context of the kubeconfig."""
+    contexts, current = config.list_kube_config_contexts()
+    for each in contexts:
+        if each["name"] == (context or current["name"]):
+            return str(each["context"].get("namespace") or "default")
+    return "default"
+
+
+def _message_of(error: Any) -> str:
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        return str(json.loads(error.body)["message"])
+    return str(error.body or "")[:300]
+
+
+class KubernetesBackend(LocalBackend):
+    """Runs jobs in Kubernetes; a process here follows each."""
+
+    name = "kubernetes"
+    module = "smdistributed.launch.backends.in_cluster.follower"
+
+    def submit(self, job: JobDirectory) -> None:
+        """Starts a job, once it is known that the cluster answers.
+
+        Raises:
+            OSError: as of `LocalBackend`.
+            BackendError: it does not answer.
+            ConfigurationError: the settings are wrong.
+        """
+        try:
+            _Api(KubernetesSettings.of(Home(job.path.parent.parent))).require()
+        except SmdistributedError as error:
+            end_job(job, [], f"ClientError: {error}")
+            job.lock.release()
+            raise
+        super().submit(job)
+
+    def outlives(self, job: JobDirectory) -> bool:
+        """A job goes on in the cluster without the process here."""
+        return (job.path / "kubernetes.json").exists()
+
+
+class KubernetesCluster:
+    """Where one job runs.
+
+    Args:
+        job: its directory.
+    """
+
+    def __init__(self, job: JobDirectory) -> None:
+        self._job = job
+        self._kept = job.path / "kubernetes.json"
+        self._settings = KubernetesSettings.of(Home(job.path.parent.parent))
+        self._api = _Api(self._settings)
+        self._name = ""
+        self._kind = Kind.INDEXED_JOB
+        self._state: PodState | None = None
+        self._has_told = False
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """As of `Cluster`.
+
+        Raises:
+            BackendError: the cluster does not answer, or refuses the job.
+            ConfigurationError: what the job needs is not here, or is too large.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            kept = json.loads(self._kept.read_bytes())
+            self._name, self._kind = kept["name"], Kind(kept["kind"])
+            return
+        self._kind = self._api.kind()
+        self._name = object_name(self._job.name)
+        asked = self._asked_for()
+        files = self._files(asked)
+        write_whole(self._kept, json.dumps({"name": self._name, "kind": self._kind.value}).encode())
+        space = self._api.space
+        with self._api.asked("the job is refused"):
+            if self._kind is Kind.TRAIN_JOB:
+                group = (TRAINER_GROUP, TRAINER_VERSION, space)
+                runtime = training_runtime(asked)
+                self._api.custom.create_namespaced_custom_object(
+                    *group, "trainingruntimes", runtime
+                )
+                owner = self._api.custom.create_namespaced_custom_object(
+                    *group, "trainjobs", train_job(asked)
+                )
+            else:
+                made = self._api.batch.create_namespaced_job(space, indexed_job(asked))
+                owner = {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "metadata": {"name": made.metadata.name, "uid": made.metadata.uid},
+                }
+                self._api.core.create_namespaced_service(space, owned_by(service(asked), owner))
+            self._api.core.create_namespaced_secret(space, owned_by(secret(asked, files), owner))
+
+    def _asked_for(self) -> PodJob:
+        settings = self._settings
+        record = self._job.read()
+        limits = Limits.of(record.request)
+        longest = limits.max_wait_s or limits.max_run_s * (1 + limits.retries)
+        return settings.pod_job(
+            name=self._name,
+            job=self._job.name,
+            namespace=self._api.space,
+            hosts=len(hosts_of(record)),
+            module=[_POD],
+            deadline_s=round(longest) + _MARGIN_S,
+            grace_s=_GRACE_S,
+        )
+
+    def _files(self, asked: PodJob) -> dict[str, bytes]:
+        first = host_address(asked, self._kind, 0)
+        about = {"hosts": asked.hosts, "port": _PORT, "first": first}
+        content = io.BytesIO()
+        with tempfile.TemporaryDirectory(prefix="smd-") as folder:
+            try:
+                Package(self._job, self._settings.shared).write(Path(folder))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"ClientError: {error}") from None
+            with zipfile.ZipFile(
+                content, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False
+            ) as package:
+                for path in sorted(Path(folder).rglob("*")):
+                    package.write(path, path.relative_to(folder))
+        return {
+            "package.zip": content.getvalue(),
+            "about.json": json.dumps(about).encode(),
+            "secret": secrets.token_hex(32).encode(),
+        }
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def text(self) -> Iterator[str]:
+        """As of `Cluster`.
+
+        Raises:
+            BackendError: the pod cannot run, or the cluster does not answer for minutes.
+        """
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        answered_at = time.monotonic()
+        stuck_since: float | None = None
+        known = 0
+        while True:
+            pod = None
+            try:
+                pod = self._first_pod()
+                answered_at = time.monotonic()
+            except BackendError as error:
+                if time.monotonic() - answered_at > _GIVE_UP_S:
+                    raise BackendError(f"InternalServerError: {error}") from None
+            if pod is not None:
+                self._state = pod
+                is_stuck = pod.life is Life.STUCK
+                stuck_since = (stuck_since or time.monotonic()) if is_stuck else None
+                if stuck_since and time.monotonic() - stuck_since > _IMAGE_S:
+                    raise BackendError(f"ClientError: pod {pod.name} cannot run: {pod.why}")
+            if pod is not None and (pod.has_ended or pod.life is Life.RUNNING):
+                log = _PodLog(self._api, self._api.space, pod.name)
+                seen = 0
+                try:
+                    while (content := log.next(_TICK_S)) is not None:
+                        seen += len(content)
+                        if seen > known:  # after a lost connection all comes again
+                            yield decode(content[max(0, len(content) - (seen - known)) :])
+                            known = seen
+                            self._has_told = True
+                        else:
+                            yield ""
+                finally:
+                    log.close()
+                if pod.has_ended:
+                    return
+            elif pod is None and (self._state or self._is_stopped) and self._knows_none():
+                return  # it was taken away
+            yield ""
+            time.sleep(_TICK_S)
+
+    def _first_pod(self) -> PodState | None:
+        """None: there is none yet, or no more."""
+        with self._api.asked("its pods cannot be listed"):
+            pods = [each for each in self._pods() if each.index == 0]
+        return pods[-1] if pods else None
+
+    def _pods(self) -> list[PodState]:
+        return [PodState.of(each) for each in self._api.pods(selector_of_name(self._name))]
+
+    def _knows_none(self) -> bool:
+        """Whether the cluster has answered that there is no such pod."""
+        with contextlib.suppress(BackendError):
+            return self._first_pod() is None
+        return False
+
+    def stop(self) -> None:
+        """As of `Cluster`: the pods get SIGTERM, and their grace if the job has begun there."""
+        self._is_stopped = True
+        self._delete()
+        if not self._has_told:  # the first process of a container hears no signal before it begins
+            with contextlib.suppress(BackendError), self._api.asked("pods cannot be deleted"):
+                for pod in self._pods():
+                    self._api.core.delete_namespaced_pod(
+                        pod.name,
+                        self._api.space,
+                        grace_period_seconds=_BEGIN_S,
+                    )
+
+    def interrupt(self, reason: str) -> None:
+        """As of `Cluster`: evictions are the cluster's to make; there is none by hand."""
+        print("a job in Kubernetes is interrupted by its cluster: kubectl drain", flush=True)
+
+    def close(self) -> None:
+        """As of `Cluster`."""
+        self._delete()
+
+    def _delete(self) -> None:
+        space = self._api.space
+        with contextlib.suppress(BackendError), self._api.asked("the job cannot be deleted"):
+            if self._kind is Kind.TRAIN_JOB:
+                group = (TRAINER_GROUP, TRAINER_VERSION, space)
+                for plural in ("trainjobs", "trainingruntimes"):
+                    self._api.custom.delete_namespaced_custom_object(
+                        *group, plural, self._name, propagation_policy="Background"
+                    )
+            else:
+                self._api.batch.delete_namespaced_job(
+                    self._name, space, propagation_policy="Background"
+                )
+
+    def how_it_ended(self) -> str:
+        """As of `Cluster`."""
+        pod = self._state
+        if pod is None:
+            return "Kubernetes has no pod of it"
+        code = "" if pod.exit_code is None else f" with status {pod.exit_code}"
+        words = pod.life.name.lower().replace("_", " ")
+        return f"Kubernetes says of pod {pod.name}: {words}{code}. {pod.why}".rstrip()
+
+
+class _PodLog:
+    """What comes of a pod's log, read on a thread of its own until the pod has ended."""
+
+    def __init__(self, api: _Api, space: str, name: str) -> None:
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._is_closed = threading.Event()
+        self._api = api
+        self._where = name, space
+        threading.Thread(target=self._read, name="log", daemon=True).start()
+
+    def next(self, timeout_s: float) -> bytes | None:
+        """What has come; empty: nothing in that time; None: nothing comes any more."""
+        try:
+            return self._pieces.get(timeout=timeout_s)
+        except queue.Empty:
+            return b""
+
+    def _read(self) -> None:
+        with contextlib.suppress(Exception):
+            answer = self._api.core.read_namespaced_pod_log(
+                *self._where, follow=True, _preload_content=False
+            )
+            try:
+                while not self._is_closed.is_set() and (content := answer.read1(1 << 16)):
+                    self._pieces.put(content)
+            finally:
+                answer.close()
+        self._pieces.put(None)
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._is_closed.set()
