@@ -83,6 +83,7 @@ class Agent:
         self._directory = directory
         self._job = JobDirectory(directory.path.parent.parent)
         self._plan: Plan = directory.read_plan()
+        self._name = self._plan.job or self._job.name
         self._is_mounted = bool(os.environ.get(MOUNTED))
         self._paths = Paths(OPT_ML if self._is_mounted else directory.ml)
         self._s3 = S3Settings(**self._plan.s3) if self._plan.s3 is not None else None
@@ -161,7 +162,7 @@ class Agent:
             entry_point=str(job.get("sagemaker_program", "")),
             submit_directory=str(job.get("sagemaker_submit_directory", "")),
             framework_module=module,
-            job_name=self._job.name,
+            job_name=self._name,
             region=str(job.get("sagemaker_region", "us-east-1")),
             log_level=int(job.get("sagemaker_container_log_level", 20)),
             torch_version=_torch_version() if module.startswith("sagemaker_pytorch") else None,
@@ -241,7 +242,7 @@ class Agent:
         plan = self._plan
         base = with_horovod({**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"})
         attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
-        base["SMDDP_RUN_ID"] = self._job.name + attempt
+        base["SMDDP_RUN_ID"] = self._name + attempt
         gpus = _share_of(base, plan.machine_index, plan.machine_hosts)
         if gpus is not None:
             base["CUDA_VISIBLE_DEVICES"] = gpus

@@ -86,6 +86,7 @@ class Plan:
         terminal: its path.
         emulate_gpus: the script is told of a GPU for each process of a host.
         s3: how the S3 store is reached that data and results are in; None: they are in none.
+        job: its name; empty: that of its directory, which a host elsewhere does not have.
     """
 
     host: str
@@ -116,6 +117,7 @@ class Plan:
     debug_rank: int | None = None
     terminal: str = ""
     s3: dict[str, str] | None = None
+    job: str = ""
 
     def data(self) -> dict[str, Source]:
         """By name of the channel, its data."""

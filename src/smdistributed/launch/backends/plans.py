@@ -176,6 +176,7 @@ def plans_of(record: JobRecord, home: Home, machines: Sequence[Machine]) -> list
             debug_rank=debug_rank,
             terminal=record.local.get("terminal", ""),
             s3=dataclasses.asdict(s3) if s3 is not None else None,
+            job=record.name,
         )
         for index, (host, machine) in enumerate(zip(hosts, machines, strict=True))
     ]

@@ -195,22 +195,35 @@ def _merged(
     return True, clashes
 
 
-def unpack(archive: Path, directory: Path, *, is_compressed: bool = True) -> None:
+def unpack(
+    archive: Path, directory: Path, *, is_compressed: bool = True, keeps_modes: bool = False
+) -> None:
     """Unpacks an archive into an existing directory.
 
     What would leave the directory, and what is neither file, directory nor link, is refused.
+
+    Args:
+        archive: the file.
+        directory: for what is in it.
+        is_compressed: a `.tar.gz`; else a `.tar`.
+        keeps_modes: permissions are as in the archive; else as this user's files are.
 
     Raises:
         ConfigurationError: it is no such archive, or the directory cannot be written.
     """
     try:
         with tarfile.open(archive, "r:gz" if is_compressed else "r:") as tar:
-            tar.extractall(directory, filter="data")
+            tar.extractall(directory, filter=_with_modes if keeps_modes else "data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ConfigurationError(
             f"{archive} cannot be unpacked into {directory}: {error}; expected a .tar.gz whose"
             " entries stay below that directory, and room on its disk."
         ) from None
+
+
+def _with_modes(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+    at_least = 0o700 if member.isdir() else 0
+    return tarfile.data_filter(member, path).replace(mode=member.mode & 0o777 | at_least)
 
 
 def _write(

@@ -259,7 +259,7 @@ class Mirror:
                 self._archive = None
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             if archive.stat().st_size:
-                unpack(archive, target, is_compressed=False)
+                unpack(archive, target, is_compressed=False, keeps_modes=True)
         except OSError as error:
             raise ConfigurationError(
                 f"{name} of {self.machine} cannot be written to {target}: {error}; expected room on"

@@ -87,7 +87,7 @@ def test_pieces_that_follow_none_are_refused(tmp_path: Path) -> None:
 def test_the_rest_of_a_file_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     arriving = Arriving("x")
     (tmp_path / "a").write_text("a file where a folder is needed")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileExistsError):
         add(arriving, tmp_path / "a" / "file", 0, b"12", is_last=False)
     assert not add(arriving, tmp_path / "a" / "file", 2, b"3", is_last=True)
     assert add(arriving, tmp_path / "b", 0, b"", is_last=True)
