@@ -308,8 +308,8 @@ class EstimatorBase:
             sources.append(self._model_channel(sources))
         if self.entry_point is None:
             raise UnsupportedError(
-                "the estimator has no entry_point, and containers are not run on this machine;"
-                " expected a script. Give entry_point, and source_dir if it needs other files."
+                "the estimator has no entry_point, and containers are not run; expected a"
+                " script. Give entry_point, and source_dir if it needs other files."
             )
         if self.output_path:
             require_writable_place("output_path", self.output_path, session.home)

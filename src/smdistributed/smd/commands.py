@@ -207,7 +207,7 @@ def clean(
 
 @application.command()
 def doctor(json_: JsonOption = False) -> None:
-    """Say what jobs find on this machine."""
+    """Say what jobs find on this machine, and on those where they run."""
     session = Session()
     home = session.home
     home.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,6 +221,8 @@ def doctor(json_: JsonOption = False) -> None:
         "/opt/ml": step.value + (f"; {why}" if why else ""),
         "endpoints": _endpoints_text(),
         "Python": f"{sys.version.split()[0]} at {sys.executable}",
+        "backend": session.backend.name,
+        **_machines(session),
     }
     if json_:
         print_json(found)
@@ -230,6 +232,25 @@ def doctor(json_: JsonOption = False) -> None:
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+def _machines(session: Session) -> dict[str, str]:
+    """Of the backend that is chosen: whether those answer that its settings name."""
+    if session.backend.name != "ssh":
+        return {}
+    from smdistributed.launch.backends.ssh import reachable
+    from smdistributed.launch.backends.ssh_settings import SshSettings
+
+    try:
+        answers = reachable(SshSettings.of(session.home))
+    except ConfigurationError as error:
+        return {"machines": str(error)}
+    return {
+        machine: said
+        if isinstance(said, str)
+        else f"answers at {said.address}, {said.num_gpus} GPUs; /opt/ml: {said.opt_ml}"
+        for machine, said in answers.items()
+    }
 
 
 def _record(session: Session, name: str) -> JobRecord | None:

@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""One job is the same job on every backend (launch specification, sections 11 and 12.10).
+"""One job is the same job on every backend (launch specification, sections 11 and 12).
 
 Equal are what describes it, but for times and addresses, the files in its archives, and its
 metrics. This machine is what the others are compared with.
@@ -160,7 +160,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome("local", home)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.slow) if each == "ray" else each for each in OTHERS],
+)
 def test_a_job_is_the_same_everywhere(name, here, request, tmp_path) -> None:
     require("torch")
     home = Home(tmp_path / "home")

@@ -229,7 +229,7 @@ class Agent:
     def _store_of(self, place: str) -> FolderStore | RemoteStore:
         """What a place is, that a plan says."""
         if not place.startswith("s3://"):
-            return FolderStore(Path(place), f"{self._job.name}-{self._plan.host}")
+            return FolderStore(Path(place), f"{self._name}-{self._plan.host}")
         assert self._s3 is not None
         bucket, _, prefix = place.removeprefix("s3://").partition("/")
         prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""

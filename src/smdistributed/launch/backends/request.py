@@ -200,7 +200,7 @@ def _check_script(request: Mapping[str, Any], home: Home) -> None:
         if not isinstance(hyperparameters.job.get(name), str) or not hyperparameters.job[name]:
             raise UnsupportedError(
                 f"HyperParameters has {name!r}: {hyperparameters.job.get(name)!r}; expected {what}."
-                " Containers are not run on this machine."
+                " Containers are not run."
             )
     uri = hyperparameters.job["sagemaker_submit_directory"]
     require_there(uri, home, "sagemaker_submit_directory", "expected a .tar.gz with the sources.")
@@ -208,7 +208,7 @@ def _check_script(request: Mapping[str, Any], home: Home) -> None:
     if framework.get("sagemaker_parameter_server_enabled") is True:
         raise UnsupportedError(
             "sagemaker_parameter_server_enabled is true, which this version does not know how to do"
-            " on this machine yet; expected another distribution."
+            " yet; expected another distribution."
         )
     named = framework.get("sagemaker_distribution_instance_groups")
     known = [
