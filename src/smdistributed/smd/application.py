@@ -16,7 +16,7 @@ __all__ = ["FAILED", "JsonOption", "application", "console", "print_json"]
 
 application = typer.Typer(
     name="smd",
-    help="Train as SageMaker jobs do, on this machine or yours: without Docker, without an account.",
+    help="Train as SageMaker jobs do, here or on your machines: no Docker, no account.",
     no_args_is_help=False,
     add_completion=False,
     pretty_exceptions_enable=False,

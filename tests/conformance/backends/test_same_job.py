@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""One job is the same job on every backend (launch specification, sections 11 and 12).
+"""One job is the same job on every backend (launch specification, section 11).
 
 Equal are what describes it, but for times and addresses, the files in its archives, and its
 metrics. This machine is what the others are compared with.
