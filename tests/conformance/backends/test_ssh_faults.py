@@ -104,7 +104,7 @@ FAULTS = {
         "the agent of host algo-2 (host-1) is lost: the connection ended with status 255",
     ),
 }
-QUICK = ("the agent is killed", "the client is killed")
+QUICK = ("the client is killed",)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,7 @@ def test_a_job_goes_on_on_another_machine(how: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_ends_all_hosts(hosts: SshHosts, tmp_path: Path) -> None:
     jobs = SshJobs(tmp_path, hosts)
     job = jobs.started(TRAINS)
@@ -196,6 +197,7 @@ def test_the_job_s_process_is_killed(hosts: SshHosts, tmp_path: Path) -> None:
     require_undisturbed(jobs, job, jobs.ended(job))
 
 
+@pytest.mark.slow
 def test_spot_instances_that_are_interrupted(hosts: SshHosts, tmp_path: Path) -> None:
     jobs = SshJobs(tmp_path, hosts)
     spot = {

@@ -95,6 +95,7 @@ def test_a_machine_that_is_not_there(name, said, bad, two_ssh_hosts, tmp_path) -
     jobs.require_nothing_left()
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_not_there_is_not_needed(bad, two_ssh_hosts, tmp_path) -> None:
     jobs = jobs_on(tmp_path, two_ssh_hosts, bad, "silent", "closed", "host-0", "host-1")
     job = jobs.started(PRINTS)
