@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary, Status
 from tests.clusters.machine import Machine
 from tests.clusters.slurm import Slurm, slurm, why_not
-from tests.conformance.backends.test_backends import job_of, lines_of, wait_for_line
+from tests.conformance.backends.test_backends import job_of, lines_of
 
 WAITS = """
 import signal, sys, time
@@ -39,12 +41,12 @@ import os, pathlib, sys, time
 kept = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints" / os.environ["RANK"]
 begin = int(kept.read_text()) if kept.exists() else 0
 print(f"begins at {begin}", flush=True)
-for step in range(begin, 40):
+for step in range(begin, 20):
     kept.parent.mkdir(exist_ok=True)
     kept.with_suffix(".new").write_text(str(step + 1))
     os.replace(kept.with_suffix(".new"), kept)
     time.sleep(0.1)
-print("loss 40.0", flush=True)
+print("loss 20.0", flush=True)
 """
 
 
@@ -108,6 +110,14 @@ def wait(
     return record, time.monotonic()
 
 
+def wait_for_both(backend: SlurmBackend, job: JobDirectory, text: str) -> None:
+    """Until the ranks of both hosts have printed it."""
+    until = time.monotonic() + scaled(60)
+    while sum(text in line for line in lines_of(backend, job)) < 2:
+        assert time.monotonic() < until, logs_of(job)
+        time.sleep(0.05)
+
+
 def has_ended(record: JobRecord) -> bool:
     return record.status.is_terminal
 
@@ -154,7 +164,7 @@ def test_a_job_that_somebody_cancels_is_stopped(cluster: Slurm, home: Home) -> N
     job = job_of(home, WAITS, hosts=2)
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "waiting")
+    wait_for_both(backend, job, "waiting")
     cluster.run("scancel", str(SlurmFiles(job).number()))
     record, _ = wait(job, has_ended)
     assert record.secondary is Secondary.STOPPED
@@ -178,15 +188,21 @@ def test_a_job_that_waits_for_nodes_is_stopped_at_once(cluster: Slurm, home: Hom
     cluster.run("scancel", number)
 
 
-def test_a_job_that_asks_for_too_much_fails_with_slurms_reason(cluster: Slurm, home: Home) -> None:
-    job = job_of(home, WAITS, hosts=5)
+@pytest.mark.parametrize(
+    ("hosts", "settings", "reason"),
+    [(5, "", "PartitionNodeLimit"), (1, "[slurm]\ncpus_per_node = 30", "PartitionConfig")],
+)
+def test_a_job_that_asks_for_too_much_fails(cluster, home, hosts, settings, reason) -> None:
+    home.config.write_text(settings)
+    job = job_of(home, WAITS, hosts=hosts)
     SlurmBackend().submit(job)
     record, _ = wait(job, has_ended, 15)
     assert record.status is Status.FAILED
-    assert "PartitionNodeLimit" in record.failure_reason
+    assert f"Slurm can never run this job: {reason}" in record.failure_reason
     assert "scontrol show partition all" in record.failure_reason
 
 
+@pytest.mark.slow
 def test_max_run_is_ours(cluster: Slurm, home: Home) -> None:
     job = job_of(home, WAITS, hosts=2)
     changed(job, StoppingCondition={"MaxRuntimeInSeconds": 2})
@@ -218,7 +234,7 @@ def test_variables_of_a_site_do_not_matter(
     ("settings", "said"),
     [
         ('partition = "nosuch"', "invalid partition specified: nosuch"),
-        ("cpus_per_node = 30", "Requested node configuration is not available"),
+        ("gpus_per_node = 3", "Invalid generic resource"),
         ('options = ["--nosuch"]', "unrecognized option"),
     ],
 )
@@ -237,6 +253,20 @@ def test_without_slurms_commands_it_is_said_at_once(home, monkeypatch, tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BackendError, match="sbatch was not found on PATH"):
         SlurmBackend().submit(job_of(home, WAITS))
+
+
+def test_smd_ends_with_status_3(home, tmp_path) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [*(sys.executable, "-m", "smdistributed.smd.main"), "run", "--backend=slurm", "train.py"],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path), "SMD_HOME": str(home.root), "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert "sbatch was not found on PATH" in done.stderr
 
 
 def test_a_controller_that_is_down_is_known_within_ten_seconds(
@@ -260,14 +290,14 @@ FAULTS: dict[str, Callable[[Machine], None]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", ["agent", *(pytest.param(each, marks=pytest.mark.slow) for each in (*FAULTS,)[1:])]
+)
 def test_a_lost_host_fails_the_job_in_time(own_cluster: Slurm, home: Home, fault: str) -> None:
     job = job_of(home, WAITS, hosts=2)
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "waiting")
-    while sum("waiting" in line for line in lines_of(backend, job)) < 2:
-        time.sleep(0.05)
+    wait_for_both(backend, job, "waiting")
     begin = time.monotonic()
     FAULTS[fault](node_of(own_cluster, job, "algo-2"))
     record, ended = wait(job, has_ended)
@@ -279,12 +309,13 @@ def test_a_lost_host_fails_the_job_in_time(own_cluster: Slurm, home: Home, fault
         require_empty(own_cluster)
 
 
+@pytest.mark.slow
 def test_a_job_outlives_the_daemon_of_its_step(own_cluster: Slurm, home: Home) -> None:
     """SIGKILL of slurmstepd: its tasks go on, and so does the job."""
     job = job_of(home, COUNTS, hosts=2)
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "begins")
+    wait_for_both(backend, job, "begins")
     kill(node_of(own_cluster, job, "algo-2"), "slurmstepd")
     record, _ = wait(job, has_ended)
     assert record.status is Status.COMPLETED
@@ -292,11 +323,12 @@ def test_a_job_outlives_the_daemon_of_its_step(own_cluster: Slurm, home: Home) -
     require_empty(own_cluster)
 
 
+@pytest.mark.slow
 def test_a_job_process_that_dies_ends_the_job(own_cluster: Slurm, home: Home) -> None:
     job = job_of(home, WAITS, hosts=2)
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "waiting")
+    wait_for_both(backend, job, "waiting")
     node = node_of(own_cluster, job, "algo-1")
     kill(node, "slurm.runner")
     record, _ = wait(job, has_ended)
@@ -305,11 +337,25 @@ def test_a_job_process_that_dies_ends_the_job(own_cluster: Slurm, home: Home) ->
     require_empty(own_cluster)
 
 
+@pytest.mark.slow
+def test_a_job_whose_process_is_stopped_ends(own_cluster: Slurm, home: Home) -> None:
+    job = job_of(home, WAITS, hosts=2)
+    backend = SlurmBackend()
+    backend.submit(job)
+    wait_for_both(backend, job, "waiting")
+    kill(node_of(own_cluster, job, "algo-1"), "slurm.runner", signal.SIGSTOP)
+    record, _ = wait(job, has_ended)
+    assert record.status is Status.FAILED
+    assert "gave no sign of life" in record.failure_reason
+    require_empty(own_cluster)
+
+
+@pytest.mark.slow
 def test_a_job_whose_first_node_is_gone_ends(own_cluster: Slurm, home: Home) -> None:
     job = job_of(home, WAITS, hosts=2)
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "waiting")
+    wait_for_both(backend, job, "waiting")
     begin = time.monotonic()
     node_of(own_cluster, job, "algo-1").power_off()
     record, ended = wait(job, has_ended)
@@ -321,6 +367,7 @@ def test_a_job_whose_first_node_is_gone_ends(own_cluster: Slurm, home: Home) -> 
 # --- and goes on -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_lost_host_is_tried_again(cluster: Slurm, home: Home) -> None:
     job = job_of(home, COUNTS, hosts=2)
     changed(
@@ -330,13 +377,13 @@ def test_a_lost_host_is_tried_again(cluster: Slurm, home: Home) -> None:
     )
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "begins")
+    wait_for_both(backend, job, "begins")
     time.sleep(1)
     kill(node_of(cluster, job, "algo-2"), "launch.agent.agent")
     record, _ = wait(job, has_ended)
     assert record.status is Status.COMPLETED, (record, logs_of(job))
     assert of_attempts(record).count(Secondary.STARTING) == 2
-    assert [value for _, value, _ in record.metrics] == [40.0]
+    assert [value for _, value, _ in record.metrics] == [20.0]
     assert not all("begins at 0" in line for line in lines_of(backend, job) if "begins" in line)
 
 
@@ -354,14 +401,14 @@ def test_a_lost_node_is_replaced_by_another(home: Home, monkeypatch: pytest.Monk
         )
         backend = SlurmBackend()
         backend.submit(job)
-        wait_for_line(backend, job, "begins")
+        wait_for_both(backend, job, "begins")
         lost = node_of(cluster, job, "algo-2")
         time.sleep(1)
         lost.power_off()
         record, _ = wait(job, has_ended, 120)
         assert record.status is Status.COMPLETED, (record, logs_of(job))
         assert lost not in [node_of(cluster, job, host) for host in ("algo-1", "algo-2")]
-        assert [value for _, value, _ in record.metrics] == [40.0]
+        assert [value for _, value, _ in record.metrics] == [20.0]
 
 
 def test_a_requeued_job_goes_on(cluster: Slurm, home: Home) -> None:
@@ -374,7 +421,7 @@ def test_a_requeued_job_goes_on(cluster: Slurm, home: Home) -> None:
     )
     backend = SlurmBackend()
     backend.submit(job)
-    wait_for_line(backend, job, "begins")
+    wait_for_both(backend, job, "begins")
     time.sleep(1)
     cluster.run("scontrol", "requeue", str(SlurmFiles(job).number()))
     record, _ = wait(job, lambda record: record.secondary is Secondary.INTERRUPTED)
@@ -384,5 +431,5 @@ def test_a_requeued_job_goes_on(cluster: Slurm, home: Home) -> None:
         *("Starting", "Downloading", "Training", "Interrupted"),
         *("Starting", "Downloading", "Training", "Uploading", "Completed"),
     ]
-    assert [value for _, value, _ in record.metrics] == [40.0]
+    assert [value for _, value, _ in record.metrics] == [20.0]
     assert not all("begins at 0" in line for line in lines_of(backend, job) if "begins" in line)

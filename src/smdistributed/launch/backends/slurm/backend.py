@@ -10,6 +10,7 @@ Source: launch specification, section 11.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import sys
 import time
@@ -49,6 +50,7 @@ _QUIET_S = 4.0
 _OLD_S = 30.0
 _UNSUBMITTED_S = 60.0
 _LAST_LINES_S = 10.0
+_KILL_S = 2.0
 _LOOK_S = 0.1
 _LAST_WORDS = 500
 
@@ -72,8 +74,9 @@ _NEVER = frozenset(
         "QOSNotAllowed",
     }
 )
-# Also if nodes are down for a while: then it can pass.
+# Also if nodes are down for a while: then they can pass.
 _TOO_MANY_NODES = "PartitionNodeLimit"
+_TOO_MUCH_OF_A_NODE = "PartitionConfig"
 
 
 class _Watched:
@@ -87,6 +90,7 @@ class _Watched:
         self.alive = Heartbeat(SlurmFiles(job).alive)
         self.asked_at = float("-inf")
         self.is_warned = False
+        self.loss = ""  # why it was cancelled here
 
 
 class SlurmBackend:
@@ -157,9 +161,9 @@ class SlurmBackend:
             return record
         if known.state is State.RUNNING:
             if silent_s > MOST_SILENT_S:
-                return self._end_silent(job, known)
+                return self._end_silent(job, known, watched)
             return record
-        return self._end_gone(job, known)
+        return self._end_gone(job, known, watched)
 
     def _poll_unsubmitted(self, job: JobDirectory, record: JobRecord) -> JobRecord:
         """Who has made it was killed before it was submitted; or is about to."""
@@ -182,38 +186,43 @@ class SlurmBackend:
             commands.cancel(known.number)
             why = f"it was there for {limits.max_wait_s:g} s, max_wait"
             return _end(job, "", Secondary.MAX_WAIT_TIME_EXCEEDED, why)
-        if not _can_never_run(known, len(hosts_of(record))):
+        if not _can_never_run(job, known, len(hosts_of(record))):
             return record
         commands.cancel(known.number)
         return _end(
             job,
             f"ClientError: Slurm can never run this job: {known.reason}. It asks for"
             f" {len(hosts_of(record))} nodes and max_run={limits.max_run_s:g} s, and an hour more,"
-            f" of partition {known.partition}. Ask for less, or set another partition under"
-            f" [slurm] in config.toml; check it by hand: sinfo; scontrol show partition"
-            f" {known.partition}",
+            f" of partition {known.partition}. Ask for less, or set another partition, or fewer"
+            f" cpus_per_node, under [slurm] in config.toml; check it by hand: sinfo; scontrol show"
+            f" partition {known.partition}",
         )
 
-    def _end_silent(self, job: JobDirectory, known: SlurmJob) -> JobRecord:
+    def _end_silent(self, job: JobDirectory, known: SlurmJob, watched: _Watched) -> JobRecord:
         """Its process gives no sign of life, and Slurm does not know: its node is down."""
         record = job.read()
         if Limits.of(record.request).is_spot and job.stop_reason() is None:
             commands.requeue(known.number)
             return _interrupted(job, f"its node ({known.nodes}) gave no sign of life")
+        with contextlib.suppress(BackendError):  # the node does not answer
+            # One that was stopped would go on, and say that somebody has cancelled it.
+            commands.cancel(known.number, "--signal=KILL", "--batch", most_s=_KILL_S)
         commands.cancel(known.number)
-        return _end(
-            job,
+        watched.loss = (
             f"InternalServerError: the job's process on the first of the nodes {known.nodes} gave"
-            f" no sign of life for {MOST_SILENT_S:g} s: its node is down, or it was stopped.",
+            f" no sign of life for {MOST_SILENT_S:g} s: its node is down, or it was stopped."
         )
+        return _end(job, watched.loss)  # a process that is stopped has the lock until it is killed
 
-    def _end_gone(self, job: JobDirectory, known: SlurmJob) -> JobRecord:
+    def _end_gone(self, job: JobDirectory, known: SlurmJob, watched: _Watched) -> JobRecord:
         """Slurm says that it is over, and it has not said so itself."""
         until = time.monotonic() + _SEEN_S
         while not (record := job.read()).status.is_terminal and time.monotonic() < until:
             time.sleep(_LOOK_S)
         if record.status.is_terminal:
             return record
+        if watched.loss:
+            return _end(job, watched.loss)
         what = f"Slurm says of its job {known.number}: {known.said or 'unknown'}"
         if known.reason and known.reason != "None":
             what += f", {known.reason}"
@@ -292,13 +301,17 @@ def _age_s(files: SlurmFiles) -> float:
         return float("inf")
 
 
-def _can_never_run(known: SlurmJob, num_hosts: int) -> bool:
+def _can_never_run(job: JobDirectory, known: SlurmJob, num_hosts: int) -> bool:
     if known.reason in _NEVER:
         return True
-    if known.reason != _TOO_MANY_NODES:
-        return False
-    most = commands.most_nodes(known.partition)
-    return most is not None and num_hosts > most
+    most: int | None = None
+    asked = 0
+    if known.reason == _TOO_MANY_NODES:
+        asked, most = num_hosts, commands.most_nodes(known.partition)
+    elif known.reason == _TOO_MUCH_OF_A_NODE:
+        settings = SlurmOptions.of(Settings.of(Home(job.path.parent.parent)))
+        asked, most = settings.cpus_per_node or 0, commands.most_cpus(known.partition)
+    return most is not None and asked > most
 
 
 def _interrupted(job: JobDirectory, message: str) -> JobRecord:

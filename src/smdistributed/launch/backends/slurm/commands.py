@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from smdistributed.launch.backends.backend import BackendError
 
-__all__ = ["SlurmJob", "State", "cancel", "look_at", "most_nodes", "requeue", "submit"]
+__all__ = ["SlurmJob", "State", "cancel", "look_at", "most_cpus", "most_nodes", "requeue", "submit"]
 
 _MOST_S = 9.0
 _CHECK = "Check it by hand: scontrol ping; sinfo"
@@ -166,6 +166,16 @@ def most_nodes(partition: str) -> int | None:
     text = _run(["scontrol", "--oneliner", "show", "partition", partition])
     found = re.findall(r"\b(?:MaxNodes|TotalNodes)=(\d+)", text)
     return min(map(int, found)) if found else None
+
+
+def most_cpus(partition: str) -> int | None:
+    """Processors of the node that has the most, of a partition; None: Slurm does not say.
+
+    Raises:
+        BackendError: Slurm does not answer.
+    """
+    text = _run(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%c"])
+    return max((int(each) for each in text.split() if each.isdecimal()), default=None)
 
 
 def cancel(number: str, *options: str, most_s: float = _MOST_S) -> None:
