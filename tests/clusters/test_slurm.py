@@ -279,6 +279,22 @@ def test_a_controller_that_is_down_is_known_within_ten_seconds(
     assert time.monotonic() - begin < scaled(10)
 
 
+@pytest.mark.parametrize("node", [pytest.param("n1", marks=pytest.mark.slow), "n2"])
+def test_a_node_that_does_not_see_the_jobs_is_named(
+    own_cluster: Slurm, home: Home, node: str
+) -> None:
+    hide = ["mount", "-t", "tmpfs", "none", str(home.root)]
+    subprocess.run(own_cluster.nodes[node].command(hide), check=True)
+    job = job_of(home, WAITS, hosts=2)
+    SlurmBackend().submit(job)
+    record, _ = wait(job, has_ended, 30)
+    assert record.status is Status.FAILED
+    assert "InternalServerError" in record.failure_reason
+    for text in ("all nodes", "share", str(job.path)):
+        assert text in record.failure_reason
+    require_empty(own_cluster)
+
+
 # --- what dies ---------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ _CLOSE_S = 3.0
 _REQUEUE_S = 60.0
 _LAST_S = 0.5
 _LAST_WORDS = 1000
+_LOST_TASK = re.compile(rb"^srun: error: .*: tasks? [0-9,-]+: ", re.MULTILINE)
 _NO_NEWS = "cluster configuration lacks support for cpu binding"
 
 
@@ -164,9 +166,9 @@ class SlurmNodes:
         while None in (said := [each.read_hello() for each in self._nodes]):
             if is_unwanted():
                 return []
-            if self.are_over():
+            if self.are_over() or self._has_lost_task():
                 raise UnreachableError(
-                    f"the tasks of {len(names)} nodes ended before they began. {self.last_words()}"
+                    f"a task of {len(names)} nodes ended before it began. {self.last_words()}"
                 )
             if time.monotonic() > until:
                 silent = [index for index, each in enumerate(said) if each is None]
@@ -251,6 +253,13 @@ class SlurmNodes:
     def are_over(self) -> bool:
         """Whether the step of Slurm is."""
         return self._srun is None or self._srun.poll() is not None
+
+    def _has_lost_task(self) -> bool:
+        """Whether srun has said so; it goes on with the others."""
+        try:
+            return _LOST_TASK.search(self._log.read_bytes()) is not None
+        except OSError:
+            return False
 
     def last_words(self) -> str:
         """What srun and the tasks have printed, at the end."""
