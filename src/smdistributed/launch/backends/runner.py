@@ -16,24 +16,26 @@ LOCK is the descriptor of the job's lock, which who has made the job took: someb
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import secrets
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import end_job, has_model, host_directories, now
-from smdistributed.launch.agent.plan import End
+from smdistributed.launch.agent.plan import End, Plan
 from smdistributed.launch.agent.strays import end_strays
 from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.engines import hosts_for
 from smdistributed.launch.backends.fate import Fate
-from smdistributed.launch.backends.hosts import Hosts, UnreachableError
+from smdistributed.launch.backends.hosts import Hosts, Machine, UnreachableError
 from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.backends.plans import (
     environment_of,
@@ -45,6 +47,7 @@ from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
+from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
 from smdistributed.launch.orphans import adopt_orphans
 
@@ -138,15 +141,13 @@ class JobRunner:
             self._limits = Limits.of(record.request)
             names = hosts_of(record)
             machines = hosts.reach(names, environment_of(record), self._is_over)
-            if (end := self._end_of_time()) is not None:
-                self._note_stop(*end)
-                return
-            if self._starts_again():
-                self._move(Secondary.INTERRUPTED, self._fate.value)
+            if self._ends_before_it_begins():
                 return
             self._move(Secondary.DOWNLOADING)
-            prepare_stores(record, self._home, self._job.path)
-            plans = plans_of(record, self._home, machines)
+            plans = self._planned(record, machines)
+            if plans is None:
+                self._ends_before_it_begins()
+                return
             write_whole(self._job.path / "token", secrets.token_hex(32).encode())
             for plan in plans:
                 attempt.start(dataclasses.replace(plan, attempt=self._num_attempts))
@@ -296,6 +297,33 @@ class JobRunner:
         if most is not None and time.monotonic() - self._created_s > most:
             return Secondary.MAX_WAIT_TIME_EXCEEDED, f"it was there for {most:g} s, max_wait"
         return None
+
+    def _ends_before_it_begins(self) -> bool:
+        """Whether no agent need be started any more; the job is called so then."""
+        if (end := self._end_of_time()) is not None:
+            self._note_stop(*end)
+            return True
+        if self._starts_again():
+            self._move(Secondary.INTERRUPTED, self._fate.value)
+            return True
+        return False
+
+    def _planned(self, record: JobRecord, machines: Sequence[Machine]) -> list[Plan] | None:
+        """The plans; None if nobody wants them any more: a stop waits for no store."""
+        planned: concurrent.futures.Future[list[Plan]] = concurrent.futures.Future()
+
+        def plan() -> None:
+            try:
+                prepare_stores(record, self._home, self._job.path)
+                planned.set_result(plans_of(record, self._home, machines))
+            except BaseException as error:
+                planned.set_exception(error)
+
+        threading.Thread(target=plan, name="plans", daemon=True).start()
+        while not concurrent.futures.wait([planned], _POLL_S).done:
+            if self._is_over():
+                return None
+        return planned.result()
 
     def _is_over(self) -> bool:
         return self._end_of_time() is not None or self._starts_again()
