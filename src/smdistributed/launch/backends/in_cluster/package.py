@@ -122,7 +122,7 @@ class Package:
                     for above, _, _ in os.walk(root, followlinks=True):  # those without files too
                         Path(target, os.path.relpath(above, root)).mkdir(exist_ok=True)
                 else:
-                    for found, key in source.objects:
+                    for found, key, *_ in source.objects:
                         _take_one(root / key, target / found)
             data["S3Uri"] = f"s3://{_FILES}/data/{name}/"
 
