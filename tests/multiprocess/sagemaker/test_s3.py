@@ -221,8 +221,12 @@ def test_an_agent_that_is_killed_while_it_downloads_goes_on_where_it_was(
     made = estimator(source, session, script, max_retry_attempts=1)
     made.fit(f"s3://{data}/a/", wait=False)
     assert stalled.wait(60)
-    state = path_of(made) / "data" / "training"
-    wait_for(lambda: [path for path in state.glob("*/*.part") if path.stat().st_size >= 1 << 20])
+    state = path_of(made) / "data"
+    wait_for(
+        lambda: [
+            path for path in state.glob("*/training/*/*.part") if path.stat().st_size >= 1 << 20
+        ]
+    )
     workers = processes_of("data.stores.process")
     kill_agent(made, "algo-1")
     made.latest_training_job.wait()
@@ -254,6 +258,25 @@ def test_a_job_that_is_stopped_while_it_downloads_stops(
     assert not list((path_of(made) / "hosts").glob("*/log")), "nothing has run"
 
 
+def test_a_stop_waits_for_no_list_of_objects(
+    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
+) -> None:
+    data = object_store.bucket()
+    stalled = threading.Event()
+
+    def stall(request):
+        stalled.set()
+        return Fault(stall_after=0)
+
+    front.fault_of = stall
+    made = estimator(source, session, "print('it runs')")
+    made.fit(f"s3://{data}/", wait=False)
+    assert stalled.wait(60)
+    made.latest_training_job.stop()
+    ended(made, "Stopped", "Stopped")
+
+
+@pytest.mark.slow  # ranks of torch, twice
 def test_checkpoints_in_s3_are_what_a_job_goes_on_from(
     session: Session, source: Path, store: ObjectStore
 ) -> None:

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data of an S3 store, brought to this machine before the script starts.
 
-    JOB/data/<channel>/<digits>         objects that are whole
-    JOB/data/<channel>/<digits>.state   what is known of them, and parts (`download`)
-    JOB/data/<channel>/<digits>.lock    held by the agent that brings them, and by its process
+    DATA/<channel>/<digits>         objects that are whole
+    DATA/<channel>/<digits>.state   what is known of them, and parts (`download`)
+    DATA/<channel>/<digits>.lock    held by the agent that brings them, and by its process
 
-The digits tell which objects are wanted. So hosts of one machine that want the same ones share a
-folder: the first to come brings them, the others wait and find them there. A host that wants a
-share has a folder of its own. An agent that starts again finds what was there.
+DATA is of this machine, in the job's folder. The digits tell which objects are wanted. So hosts of
+one machine that want the same ones share a folder: the first to come brings them, the others wait
+and find them there. A host that wants a share has a folder of its own. An agent that starts again
+finds what was there.
 
 Source: launch specification, section 5.
 """
@@ -137,16 +138,16 @@ def _bring(
             next_line = time.monotonic() + _NEXT_LINE_S
             say(
                 f"channel {name!r}: {progress.num_done:,} of {progress.num_objects:,} objects,"
-                f" {_megabytes(progress.done)} of {_megabytes(progress.size)} MB"
+                f" {_size(progress.done)} of {_size(progress.size)}"
             )
 
     store.download(source.of_epoch(0), folder, folder.with_suffix(".state"), tell)
     took = time.monotonic() - began
     say(
-        f"channel {name!r} is here: {last.num_objects:,} objects, {_megabytes(last.size)} MB of"
-        f" {source.root}, in {took:.1f} s"
+        f"channel {name!r} is here: {last.num_objects:,} object{'s' * (last.num_objects != 1)},"
+        f" {_size(last.size)} of {source.root}, in {took:.1f} s"
     )
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f}"
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"

@@ -16,9 +16,9 @@
     channels/     where data lie that the script may not change (`placement`)
     ml/           the layout of `/opt/ml`
 
-They lie in the host's folder. Data that were brought from a store lie in `data/` of the job. Beside
-the folders of the hosts lies `end.json`: all agents end their
-ranks when it is there. Metrics are also in `tensorboard/` of the job, as TensorBoard reads them.
+They lie in the host's folder. Data that were brought from a store lie in `data/<machine>/` of the
+job. Beside the folders of the hosts lies `end.json`: all agents end their ranks when it is there.
+Metrics are also in `tensorboard/` of the job, as TensorBoard reads them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import enum
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -187,7 +188,8 @@ class HostDirectory:
         self.path = path
         self.ml = path / "ml"
         self.views = path / "channels"
-        self.data = path.parent.parent / "data"
+        # Machines may share the job's directory, and not each other's locks.
+        self.data = path.parent.parent / "data" / socket.gethostname()
         self.names = path / "names"
         self.log = path / "log"
         self.metrics = path / "metrics.jsonl"
