@@ -13,6 +13,9 @@ import pytest
 
 from smdistributed.launch.agent.checkpoints import CheckpointSync
 from smdistributed.launch.data.stores.folder import FolderStore
+from smdistributed.launch.data.stores.remote import RemoteStore
+from smdistributed.launch.data.stores.s3 import S3Settings
+from tests.clusters.object_store import Fault, FaultyServer, ObjectStore
 
 
 @pytest.fixture
@@ -204,3 +207,46 @@ def test_what_is_no_file_is_left_alone(sync: CheckpointSync, tmp_path: Path) -> 
     sync.copy()
     sync.copy()
     assert names(tmp_path / "store") == []
+
+
+def test_an_s3_store_gets_what_changes_and_loses_what_is_deleted(
+    tmp_path: Path, said: list[str], object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    bucket = object_store.bucket()
+    object_store.put(bucket, {"run/deep/a": b"kept", "other": b"x"})
+    store = RemoteStore(bucket, S3Settings(faulty.url), "run/")
+    sync = CheckpointSync(tmp_path / "local", store, said.append)
+    sync.restore()
+    local = tmp_path / "local"
+    assert names(tmp_path) == ["local/deep/a"], "and nothing beside it"
+    (local / "b").write_text("new")
+    for _ in range(2):
+        sync.copy()
+    assert object_store.contents(bucket)["run/b"] == b"new"
+    puts = [each.path for each in faulty.requests if each.method == "PUT"]
+    assert puts == [f"/{bucket}/run/b"], "what was restored is not put back"
+    (local / "deep" / "a").unlink()
+    (local / "b").write_text("newer")
+    faulty.fault_of = lambda request: Fault(403, "AccessDenied")
+    for _ in range(3):
+        sync.copy()
+    assert len(said) == 1, said
+    assert "AccessDenied" in said[0]
+    assert sorted(object_store.contents(bucket)) == ["other", "run/b", "run/deep/a"]
+    faulty.fault_of = lambda request: None
+    assert sync.end() == ""
+    assert object_store.contents(bucket) == {"other": b"x", "run/b": b"newer"}
+    assert store.pid is None
+
+
+def test_what_an_s3_store_cannot_take_at_the_end_is_told(
+    tmp_path: Path, said: list[str], object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    bucket = object_store.bucket()
+    store = RemoteStore(bucket, S3Settings(faulty.url), "run/")
+    sync = CheckpointSync(tmp_path / "local", store, said.append)
+    sync.restore()
+    (tmp_path / "local" / "a").write_text("half")
+    faulty.fault_of = lambda request: Fault(403, "AccessDenied")
+    assert "could not be copied to s3://" in sync.end(ended_well=False)
+    assert store.pid is None

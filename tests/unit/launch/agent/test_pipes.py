@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import re
 import stat
 import threading
 import time
@@ -15,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed.launch.agent.pipes import ChannelPipes
 from smdistributed.launch.data.sources import Source
+from smdistributed.launch.data.stores.s3 import S3Settings, S3Store
+from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, filled
 
 SOON_S = 10.0
 
@@ -157,3 +162,64 @@ def test_data_that_cannot_be_read_are_told_and_the_reader_gets_no_end(
         with pytest.raises(BlockingIOError):  # where an end would be an empty answer
             os.read(reader, 1 << 20)
     os.close(reader)
+
+
+@contextmanager
+def fed_by(server: FaultyServer, bucket: str, folder: Path) -> Iterator[ChannelPipes]:
+    """From all objects of a bucket, as the server gives them."""
+    settings = S3Settings(server.url)
+    objects = [(each.key, *each) for each in S3Store(bucket, settings).objects()]
+    source = Source(f"s3://{bucket}", objects, mode="Pipe")
+    with ChannelPipes({"train": source}, folder, settings=settings) as pipes:
+        pipes.begin()
+        yield pipes
+        began = time.monotonic()
+        pids = pipes.pids()
+    assert time.monotonic() - began < scaled(SOON_S)
+    assert os.listdir(folder) == [], "nothing is left"
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_objects_of_a_store_come_byte_for_byte_though_connections_are_cut(
+    folder: Path, object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    bucket = object_store.bucket()
+    contents = {"a": filled(700_000), "b": b"", "c": filled(300_000, 1)}
+    object_store.put(bucket, contents)
+    whole = b"".join(contents.values())
+
+    def cut(request):
+        if request.path.endswith("/a") and request.start < 600_000:
+            return Fault(cut_after=250_000)
+        return None
+
+    faulty.fault_of = cut
+    with fed_by(faulty, bucket, folder):
+        for epoch in range(2):
+            with appears(folder / f"train_{epoch}").open("rb") as reader:
+                assert reader.read() == whole
+        with appears(folder / "train_2").open("rb") as reader:
+            assert reader.read(10) == whole[:10]  # and goes
+        with appears(folder / "train_3").open("rb") as reader:
+            assert reader.read() == whole
+    starts = [each.start for each in faulty.requests if each.path.endswith("/a")]
+    assert starts[:3] == [0, 250_000, 500_000]
+
+
+def test_a_reader_of_a_corrupt_object_gets_no_end(
+    folder: Path, object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    bucket = object_store.bucket()
+    object_store.put(bucket, {"a": filled(100_000)})
+    faulty.fault_of = lambda request: Fault(flip=5) if request.path.endswith("/a") else None
+    with fed_by(faulty, bucket, folder) as pipes:
+        reader = os.open(folder / "train_0", os.O_RDONLY)
+        os.set_blocking(reader, False)
+        until = time.monotonic() + scaled(30)
+        while not pipes.problem and time.monotonic() < until:
+            with contextlib.suppress(BlockingIOError):
+                assert os.read(reader, 1 << 16) or not pipes.problem
+            time.sleep(0.01)
+        text = rf"s3://{bucket}/a of channel 'train' cannot be read: .*damaged"
+        assert re.search(text, pipes.problem)
+        os.close(reader)
