@@ -121,6 +121,7 @@ class Fault(NamedTuple):
         cut_after: bytes of the body, after which the connection is closed.
         stall_after: bytes of the body, after which nothing comes any more.
         flip: a byte of the body is another one.
+        no_range: the whole object is given, whatever range was asked for.
     """
 
     status: int = 0
@@ -128,6 +129,7 @@ class Fault(NamedTuple):
     cut_after: int = -1
     stall_after: int = -1
     flip: int = -1
+    no_range: bool = False
 
 
 class FaultyServer(http.server.ThreadingHTTPServer):
@@ -202,6 +204,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         connection = http.client.HTTPConnection(server.other, timeout=60)
         headers = {name: value for name, value in self.headers.items() if name != "Connection"}
+        if fault.no_range:
+            headers.pop("Range", None)
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
         content = answer.read()

@@ -178,6 +178,30 @@ def test_a_store_that_says_nothing_in_mid_object_is_asked_again(
     assert faulty.sent[f"/{bucket}/big"] < MIB + (1 << 17), "but for what had not come through"
 
 
+def test_a_store_that_knows_no_ranges_gives_the_rest_too(
+    object_store: ObjectStore, faulty: FaultyServer, tmp_path: Path
+) -> None:
+    bucket = object_store.bucket()
+    content = filled(MIB)
+    object_store.put(bucket, {"big": content})
+    faulty.fault_of = lambda request: (
+        Fault(no_range=True, cut_after=700_000 if request.number < 2 else -1)
+        if request.path.endswith("big")
+        else None
+    )
+    download(store_at(faulty.url, bucket), tmp_path)
+    assert files_of(tmp_path / "data") == {"big": content}
+
+
+def test_keys_may_have_whatever_paths_may(object_store: ObjectStore, tmp_path: Path) -> None:
+    bucket = object_store.bucket()
+    keys = ["a b", "ü/ö", "%2F", "a+b", "..a", "c/.hidden", " x ", "~", "a&b=c?d#e", "-", "'\"*"]
+    contents = {key: key.encode() for key in keys}
+    object_store.put(bucket, contents)
+    download(store_at(object_store.url, bucket), tmp_path)
+    assert files_of(tmp_path / "data") == contents
+
+
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_a_store_that_cannot_now_is_asked_again(
     object_store: ObjectStore, faulty: FaultyServer, tmp_path: Path, status: int
