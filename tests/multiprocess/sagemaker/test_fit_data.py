@@ -127,7 +127,7 @@ def test_a_script_cannot_change_the_data_where_there_is_a_namespace(
         (data / folder).mkdir(parents=True)
         (data / folder / "x").write_text("before")
     fill(session, {"a/x": "before", "a-1/x": "before"})
-    session.home.config.write_text(f'[file_systems.EFS.fs-1]\n"/" = "{data}"\n')
+    session.home.config.write_text(f'[file_systems.EFS.fs-0123456789]\n"/" = "{data}"\n')
     script = """
         import os, shutil
         for name in ("OWN", "TREE", "FILES", "SHARED"):
@@ -143,8 +143,10 @@ def test_a_script_cannot_change_the_data_where_there_is_a_namespace(
         {
             "own": f"file://{data}/own",
             "tree": "s3://b/a",
-            "files": FileSystemInput("fs-1", "EFS", "/own"),
-            "shared": FileSystemInput("fs-1", "EFS", "/shared", file_system_access_mode="rw"),
+            "files": FileSystemInput("fs-0123456789", "EFS", "/own"),
+            "shared": FileSystemInput(
+                "fs-0123456789", "EFS", "/shared", file_system_access_mode="rw"
+            ),
         },
         logs=False,
     )

@@ -349,6 +349,8 @@ KEPT = [
     ),
 ]
 
+PLAN = "arn:aws:sagemaker:us-east-1:000000000000:training-plan/mine"
+
 
 @pytest.mark.parametrize(("arguments", "expected"), KEPT)
 def test_what_only_the_service_obeys_is_kept(
@@ -368,7 +370,7 @@ def test_what_only_the_service_obeys_is_kept_beside_what_is_obeyed(session: Sess
             volume_kms_key="v",
             output_kms_key="o",
             keep_alive_period_in_seconds=60,
-            training_plan="plan",
+            training_plan=PLAN,
             instance_placement_config={"EnableMultipleJobs": True},
             training_repository_access_mode="Vpc",
             training_repository_credentials_provider_arn="arn:aws:lambda",
@@ -379,7 +381,7 @@ def test_what_only_the_service_obeys_is_kept_beside_what_is_obeyed(session: Sess
     resources = request["ResourceConfig"]
     assert resources["VolumeKmsKeyId"] == "v"
     assert resources["KeepAlivePeriodInSeconds"] == 60
-    assert resources["TrainingPlanArn"] == "plan"
+    assert resources["TrainingPlanArn"] == PLAN
     assert resources["InstancePlacementConfig"] == {"EnableMultipleJobs": True}
     assert request["OutputDataConfig"]["KmsKeyId"] == "o"
     assert request["AlgorithmSpecification"]["TrainingImageConfig"] == {
