@@ -236,6 +236,23 @@ def test_an_agent_that_is_killed_while_it_downloads_goes_on_where_it_was(
     assert not workers.keys() & processes_of("data.stores.process").keys()
 
 
+@pytest.mark.slow  # it waits as long as the store is given
+def test_a_store_that_is_down_for_a_while_costs_an_attempt(
+    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
+) -> None:
+    data = object_store.bucket()
+    object_store.put(data, {"a": b"a", "b": b"b"})
+    with_b = f"/{data}/b"
+    front.fault_of = lambda request: (
+        Fault(500, "InternalError") if request.path == with_b and request.number < 6 else None
+    )
+    made = estimator(source, session, "print('it runs')", max_retry_attempts=1)
+    made.fit(f"s3://{data}/")
+    assert states(made) == [*FIRST[:2], *AGAIN, "Uploading", "Completed"]
+    gets = [each.path for each in front.requests if each.method == "GET"]
+    assert gets.count(f"/{data}/a") == 1, "what is there is not read again"
+
+
 def test_a_job_that_is_stopped_while_it_downloads_stops(
     session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
 ) -> None:
@@ -374,5 +391,6 @@ def test_a_store_that_refuses_connections_is_given_up(
 ) -> None:
     monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:1")
     made = estimator(source, session, "print('it runs')")
-    with pytest.raises(UnexpectedStatusException, match=r"s3://some/x.*does not answer.*endpoint"):
+    text = r"Reason: InternalServerError: .*s3://some/.*does not answer.*endpoint"
+    with pytest.raises(UnexpectedStatusException, match=text):
         made.fit("s3://some/x")

@@ -129,7 +129,9 @@ class Agent:
         except Abandoned:
             pass  # there was nothing to end
         except DataError as error:
-            self._fail(f"ClientError: {error}")
+            # What may pass is worth another attempt, if the job has one left.
+            kind = "InternalServerError" if error.is_passing else "ClientError"
+            self._fail(f"{kind}: {error}")
         except PreparationError as error:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
@@ -208,9 +210,8 @@ class Agent:
                 syncs[0].restore()
             except ConfigurationError as error:
                 store.close()
-                raise DataError(
-                    f"checkpoints cannot be brought from {plan.checkpoints}: {error}"
-                ) from None
+                what = f"checkpoints cannot be brought from {plan.checkpoints}"
+                raise DataError(what, error) from None
         if plan.intermediate:
             here, store = self._paths.intermediate, self._store_of(plan.intermediate)
             called = "intermediate output"

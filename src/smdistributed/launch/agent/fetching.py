@@ -37,7 +37,15 @@ _NEXT_LINE_S = 15.0
 
 
 class DataError(ConfigurationError):
-    """The data of a channel cannot be brought here: says which, why, and what to do."""
+    """The data of a channel cannot be brought here: says which, why, and what to do.
+
+    Attributes:
+        is_passing: the same may work a moment later.
+    """
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(f"{what}: {error}")
+        self.is_passing: bool = getattr(error, "is_passing", False)
 
 
 def _is_brought(source: Source) -> bool:
@@ -107,7 +115,7 @@ def bring(
                 finally:
                     store.close()
         except (ConfigurationError, OSError) as error:
-            raise DataError(f"channel {name!r}: {error}") from None
+            raise DataError(f"channel {name!r}", error) from None
 
 
 @contextlib.contextmanager

@@ -44,6 +44,7 @@ from smdistributed.launch.backends.plans import (
     prepare_stores,
 )
 from smdistributed.launch.backends.signals import note_from_now_on
+from smdistributed.launch.data.stores.store import StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import write_whole
@@ -157,6 +158,9 @@ class JobRunner:
                 self._note_stop(*end)
             else:
                 failure = f"InternalServerError: {error}"
+        except StoreError as error:
+            kind = _OUR_FAILURE if error.is_passing else "ClientError"
+            failure = f"{kind}: {error}"
         except SmdistributedError as error:
             failure = f"ClientError: {error}"
         except Exception as error:

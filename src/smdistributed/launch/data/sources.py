@@ -346,7 +346,8 @@ def _of_prefix(
     try:
         found = {each.key: each for each in place.store().objects(place.key)}
     except StoreError as error:
-        raise ConfigurationError(f"channel {channel['ChannelName']!r}: {error}") from None
+        text = f"channel {channel['ChannelName']!r}: {error}"
+        raise StoreError(text, is_passing=error.is_passing) from None
     if not found:
         raise _has_no_objects(channel, uri, place)
     return _S3 + place.bucket, [

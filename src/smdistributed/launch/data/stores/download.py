@@ -152,7 +152,8 @@ class Resumed:
         if self._failures == len(self._pauses_s):
             raise StoreError(
                 f"{problem} It was tried {self._failures + 1} times, and"
-                f" {self.position:,} of {self._each.size:,} bytes are there."
+                f" {self.position:,} of {self._each.size:,} bytes are there.",
+                is_passing=True,
             )
         self._wait(paused(self._pauses_s[self._failures]))
         self._failures += 1
