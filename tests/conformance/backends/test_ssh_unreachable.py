@@ -209,7 +209,7 @@ def test_smd_run_ends_with_status_3(bad, two_ssh_hosts, tmp_path) -> None:
         ('hosts = ["a b"]', "names as ssh takes them"),
         ('hosts = "a"', "a list of texts"),
         ('hosts = ["a"]\nshared = ["data"]', "absolute paths"),
-        ('hosts = ["a"]\npyhton = "x"', "ssh.pyhton"),
+        ('hosts = ["a"]\nnopython = "x"', "ssh.nopython"),
         ('hosts = ["a"]\naddresses.b = "10.0.0.1"', "names that ssh.hosts has"),
         ('hosts = ["a"]\naddresses.a = "b"', "an IP address"),
     ],
