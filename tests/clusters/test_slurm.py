@@ -403,8 +403,15 @@ def test_a_lost_host_is_tried_again(cluster: Slurm, home: Home) -> None:
     assert not all("begins at 0" in line for line in lines_of(backend, job) if "begins" in line)
 
 
+SPOT = {
+    "EnableManagedSpotTraining": True,
+    "StoppingCondition": {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200},
+}
+
+
 @pytest.mark.slow  # 30 s: Slurm must find out for itself that the node is down
-def test_a_lost_node_is_replaced_by_another(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [{"RetryStrategy": {"MaximumRetryAttempts": 1}}, SPOT])
+def test_a_lost_node_is_replaced_by_another(home, monkeypatch, asked) -> None:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     with slurm(3, slurmd_timeout_s=5) as cluster:
@@ -412,7 +419,7 @@ def test_a_lost_node_is_replaced_by_another(home: Home, monkeypatch: pytest.Monk
         job = job_of(home, COUNTS, hosts=2)
         changed(
             job,
-            RetryStrategy={"MaximumRetryAttempts": 1},
+            **asked,
             CheckpointConfig={"S3Uri": "s3://b/kept", "LocalPath": "/opt/ml/checkpoints"},
         )
         backend = SlurmBackend()
@@ -431,8 +438,7 @@ def test_a_requeued_job_goes_on(cluster: Slurm, home: Home) -> None:
     job = job_of(home, COUNTS, hosts=2)
     changed(
         job,
-        EnableManagedSpotTraining=True,
-        StoppingCondition={"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200},
+        **SPOT,
         CheckpointConfig={"S3Uri": "s3://b/kept", "LocalPath": "/opt/ml/checkpoints"},
     )
     backend = SlurmBackend()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.fate import Fate
+from smdistributed.launch.backends.limits import Limits
 from smdistributed.launch.backends.runner import JobRunner
-from smdistributed.launch.backends.slurm.commands import State, look_at
+from smdistributed.launch.backends.slurm.commands import SlurmJob, State, look_at, requeue
 from smdistributed.launch.backends.slurm.files import SlurmFiles, note_interruption
 from smdistributed.launch.backends.slurm.node import Pulse
 from smdistributed.launch.backends.slurm.nodes import SlurmNodes
@@ -29,7 +30,7 @@ _LOOK_S = 0.05
 
 
 class _Attempts:
-    """Makes the nodes of each attempt.
+    """Makes the nodes of each attempt, and knows what Slurm does with the job.
 
     Args:
         job: its directory.
@@ -39,20 +40,30 @@ class _Attempts:
         self._job = job
         self._before: SlurmNodes | None = None
 
-    def __call__(self) -> SlurmNodes:
-        is_short = self._before is not None and self._before.has_lost_node
-        self._before = SlurmNodes(self._job, needs_others=is_short)
+    def nodes(self) -> SlurmNodes:
+        """For the next attempt."""
+        self._before = SlurmNodes(self._job, needs_others=self._has_lost_node())
         return self._before
 
+    def _has_lost_node(self) -> bool:
+        return self._before is not None and self._before.has_lost_node
 
-def _fate() -> Fate:
-    """What Slurm does with the job that this process is in."""
-    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    try:
-        known = look_at(os.environ["SLURM_JOB_ID"])
-    except BackendError:  # it says nothing, so nothing is known but what was asked for
-        return Fate.STAYS
-    if known.is_preempted or known.restarts > restarts:
+    def fate(self) -> Fate:
+        """What becomes of this process."""
+        number = os.environ["SLURM_JOB_ID"]
+        try:
+            fate = _fate_of(look_at(number))
+            is_spot = Limits.of(self._job.read().request).is_spot
+            if fate is Fate.STAYS and is_spot and self._has_lost_node():
+                requeue(number)  # what spot instances are for: it starts again on others
+                return Fate.TAKEN_AWAY
+        except BackendError:  # it says nothing, so nothing is known but what was asked for
+            return Fate.STAYS
+        return fate
+
+
+def _fate_of(known: SlurmJob) -> Fate:
+    if known.is_preempted or known.restarts > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
         return Fate.TAKEN_AWAY
     if known.reason == "TimeLimit" or known.state is State.TIMEOUT:
         return Fate.OUT_OF_TIME
@@ -87,7 +98,8 @@ def main() -> int:
     pulse.begin()
     try:
         if not job.read().status.is_terminal:
-            JobRunner(job, _Attempts(job), _fate).run()
+            attempts = _Attempts(job)
+            JobRunner(job, attempts.nodes, attempts.fate).run()
     finally:
         pulse.end()
         files.alive.unlink(missing_ok=True)
