@@ -37,6 +37,7 @@ from tests.clusters.kubernetes_store import (
     Store,
     condition,
     phase_of,
+    stamp_text,
     time_text,
 )
 from tests.clusters.machine import Machine
@@ -74,7 +75,7 @@ class _Run:
     namespace: str
     name: str
     uid: str
-    lines: collections.deque[tuple[float, bytes]] = dataclasses.field(
+    lines: collections.deque[tuple[int, bytes]] = dataclasses.field(
         default_factory=collections.deque
     )
     num_lost: int = 0  # lines that were rotated away
@@ -247,7 +248,7 @@ class Nodes:
             following += len(new)
             stamped = options.get("timestamps") in ("true", "True")
             yield b"".join(
-                (time_text(at, is_exact=True).encode() + b" " if stamped else b"") + line
+                (stamp_text(at).encode() + b" " if stamped else b"") + line
                 for at, line in new
                 if at >= since
             )
@@ -456,7 +457,7 @@ class Nodes:
         assert process.stdout is not None
         for line in process.stdout:
             with self._store.changed:
-                run.lines.append((time.time(), line))
+                run.lines.append((time.time_ns(), line))
                 run.size += len(line)
                 if run.size > self._most_log_bytes:  # a new file; the old one is not read any more
                     run.num_lost += len(run.lines) - 1
@@ -526,12 +527,14 @@ def _container_status(container: Object, state: Object) -> Object:
     }
 
 
-def _since(options: Mapping[str, str]) -> float:
+def _since(options: Mapping[str, str]) -> int:
+    """From when lines are wanted, in nanoseconds; the API hands a time on in whole seconds."""
     if "sinceTime" in options:
-        return dt.datetime.fromisoformat(options["sinceTime"].replace("Z", "+00:00")).timestamp()
+        when = dt.datetime.fromisoformat(options["sinceTime"].replace("Z", "+00:00"))
+        return int(when.timestamp()) * 10**9
     if "sinceSeconds" in options:
-        return time.time() - int(options["sinceSeconds"])
-    return 0.0
+        return time.time_ns() - int(options["sinceSeconds"]) * 10**9
+    return 0
 
 
 def _grandchild(pid: int) -> int:

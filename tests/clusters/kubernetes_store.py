@@ -73,10 +73,15 @@ class ApiError(Exception):
         }
 
 
-def time_text(seconds: float | None = None, *, is_exact: bool = False) -> str:
-    """A time as the API writes it: whole seconds in objects, nanoseconds before lines of logs."""
+def time_text(seconds: float | None = None) -> str:
+    """A time as objects of the API have it, in whole seconds."""
     when = dt.datetime.fromtimestamp(time.time() if seconds is None else seconds, dt.UTC)
-    return when.strftime("%Y-%m-%dT%H:%M:%S") + (f".{when.microsecond:06}000Z" if is_exact else "Z")
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stamp_text(at_ns: int) -> str:
+    """A time as lines of logs have it."""
+    return f"{time_text(at_ns // 10**9)[:-1]}.{at_ns % 10**9:09}Z"
 
 
 @dataclasses.dataclass(frozen=True)
