@@ -17,7 +17,7 @@ import pytest
 from machine_speed import scaled
 from preloaded import Run, start_fresh
 
-_PLUGINS = ("cost", "alone", "second_run", "repeat", "notes")
+_PLUGINS = ("cost", "alone", "clusters", "second_run", "repeat", "notes")
 pytest_plugins = [
     *(f"tests.plugins.{name}" for name in _PLUGINS),
     "tests.clusters.fixtures",
