@@ -318,6 +318,26 @@ def test_an_image_that_cannot_be_had_is_told_of() -> None:
         assert groups == ["batch"]  # no Trainer here
 
 
+def test_a_node_that_loses_its_power_is_not_told_of() -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with kubernetes(nodes=1) as cluster:
+        apis = apis_of(cluster.kubeconfig)
+        job = job_of("sleep 100", grace_s=0)
+        submit(apis, job)
+        (pod,) = running(apis, job)
+        process = cluster.nodes.process_of(SPACE, pod.metadata.name)
+        cluster.nodes.power_off(SPACE, pod.metadata.name)
+        assert not Path(f"/proc/{process}").exists()
+        time.sleep(0.3)
+        assert pods_of(apis, job)[0].status.phase == "Running"
+        delete(apis, job)
+        again = job_of("true")
+        submit(apis, again)
+        said = until(lambda: (found := pods_of(apis, again)) and found[0].status.conditions)
+        assert said[0].reason == "Unschedulable"  # its node is gone
+
+
 def test_a_long_log_loses_its_beginning() -> None:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
