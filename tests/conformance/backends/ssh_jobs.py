@@ -129,6 +129,15 @@ class SshJobs:
         """The archive of its model."""
         return self.home.buckets / "b/out" / job.name / "output/model.tar.gz"
 
+    def process_of(self, job: JobDirectory) -> int:
+        """The number of the job's own process."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if {os.fsencode(job.path), b"smdistributed.launch.backends.runner"} <= set(words):
+                    return int(path.parent.name)
+        raise AssertionError(f"{job.name} has no process")
+
     def left(self, names: Sequence[str] | None = None) -> list[str]:
         """What is left of jobs on machines and here, but for the job's directory."""
         found = [f"here: {command}" for command in _here(str(self.hosts.config))]

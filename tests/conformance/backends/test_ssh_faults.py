@@ -183,10 +183,7 @@ def test_the_job_s_process_is_killed(hosts: SshHosts, tmp_path: Path) -> None:
     jobs = SshJobs(tmp_path, hosts)
     job = jobs.started(TRAINS, **CHECKPOINTS)
     jobs.wait_for_line(job, "step 22 ", 2)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if str(job.path) in path.read_text() and "backends.runner" in path.read_text():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    os.kill(jobs.process_of(job), signal.SIGKILL)
     record = jobs.ended(job, 20)
     assert record.status is Status.FAILED
     assert record.failure_reason.startswith("InternalServerError: the process of the job")
@@ -209,3 +206,37 @@ def test_spot_instances_that_are_interrupted(hosts: SshHosts, tmp_path: Path) ->
     job.ask_to_interrupt("the test says so")
     require_undisturbed(jobs, job, jobs.ended(job))
     jobs.require_nothing_left()
+
+
+@pytest.mark.slow
+def test_the_job_s_process_is_stopped_and_goes_on(hosts: SshHosts, tmp_path: Path) -> None:
+    jobs = SshJobs(tmp_path, hosts)
+    job = jobs.started(TRAINS.replace("< 30", "< 220"), **CHECKPOINTS, **RETRIES)
+    jobs.wait_for_line(job, "step 12 ", 2)
+    pid = jobs.process_of(job)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    while any(hosts.machines[name].processes("train.py") for name in hosts.names):
+        assert time.monotonic() - began < scaled(KNOWN_S + 10)  # nobody hears of the ranks
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGCONT)
+    record = jobs.ended(job, 60)
+    assert record.secondary is Secondary.COMPLETED
+    (lost,) = [each for each in record.transitions if each.secondary is Secondary.INTERRUPTED]
+    assert "is lost: " in lost.message
+    jobs.require_nothing_left(seconds=20)
+
+
+def test_what_a_machine_has_left_goes_with_the_next_job(hosts: SshHosts, tmp_path: Path) -> None:
+    """One that was switched off cannot remove it, and nobody else did."""
+    jobs = SshJobs(tmp_path, hosts)
+    above = "~/.smdistributed/hosts"
+    hosts.run(
+        _BAD,
+        f"mkdir -p {above}/{_BAD}-dead/data {above}/elsewhere-1; touch {above}/{_BAD}-dead/data/x",
+    )
+    try:
+        assert jobs.ended(jobs.started("print('here')")).secondary is Secondary.COMPLETED
+        assert hosts.run(_BAD, f"ls {above}") == "elsewhere-1\n"  # another machine's, perhaps
+    finally:
+        hosts.run(_BAD, f"rm -rf {above}")

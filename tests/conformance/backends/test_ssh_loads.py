@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from machine_speed import scaled
 
-from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.states import Secondary, Status
 from tests.clusters.ssh import SshHosts
 from tests.conformance.backends.ssh_jobs import SshJobs
@@ -39,17 +38,6 @@ def jobs(two_ssh_hosts: SshHosts, tmp_path: Path) -> Iterator[SshJobs]:
 def channel(uri: str, name: str = "train") -> dict[str, Any]:
     source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
     return {"InputDataConfig": [{"ChannelName": name, "DataSource": {"S3DataSource": source}}]}
-
-
-def processes_of(job: JobDirectory) -> list[int]:
-    """The job's own process."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            text = path.read_text(errors="replace")
-            if str(job.path) in text and "backends.runner" in text:
-                found.append(int(path.parent.name))
-    return found
 
 
 def most_memory(pid: int) -> int:
@@ -143,7 +131,7 @@ def test_a_rank_that_prints_without_end_can_be_stopped(jobs: SshJobs) -> None:
         hosts=1,
     )
     jobs.wait_for_line(job, "begins")
-    (pid,) = processes_of(job)
+    pid = jobs.process_of(job)
     before = most_memory(pid)
     time.sleep(8)
     assert most_memory(pid) - before < 64 << 20
@@ -176,9 +164,9 @@ def test_the_memory_of_both_ends_does_not_grow_with_a_checkpoint(jobs: SshJobs) 
         CheckpointConfig={"S3Uri": "s3://b/run", "LocalPath": "/opt/ml/checkpoints"},
     )
     most: dict[str, int] = {"here": 0, "there": 0}
+    here = jobs.process_of(job)
     while not jobs.backend.poll(job).status.is_terminal:
-        for pid in processes_of(job):
-            most["here"] = max(most["here"], most_memory(pid))
+        most["here"] = max(most["here"], most_memory(here))
         for pid in jobs.hosts.machines["host-0"].processes("launch.courier.host"):
             most["there"] = max(most["there"], most_memory(pid))
         time.sleep(0.1)

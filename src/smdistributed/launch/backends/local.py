@@ -60,7 +60,7 @@ class LocalBackend:
             raise
         job.lock.hand_over()
         others = [each for each in running_jobs(Home(job.path.parent.parent)) if each != job.name]
-        if others:
+        if others and self.name == LocalBackend.name:  # others have machines of their own
             _log.warning(
                 "job %s shares the %d processors of this machine with %s",
                 job.name,

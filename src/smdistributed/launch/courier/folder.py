@@ -98,11 +98,12 @@ def _sweep_after(folder: Path) -> tuple[int, int]:
         return sweeper, wake
     try:
         os.setsid()
-        os.close(wake)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         for descriptor in range(3):  # else the connection would stay open
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+        os.closerange(3, woken)
+        os.closerange(woken + 1, 1 << 16)
         _wait_for_end(woken, courier)
         until = time.monotonic() + _SWEEP_S
         while time.monotonic() < until and _is_used(folder):

@@ -57,6 +57,7 @@ _GROWING = re.compile(
     r"hosts/(?P<host>[^/]+)/(agent\.log|log|metrics\.jsonl|system_metrics\.jsonl)"
     r"|tensorboard/(?P<board>[^/]+)/events\.out\.tfevents\.[^/\n]+"
 )
+_ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]{1,100}")
 _CLOSE_S = 10.0
 _SUSPICIOUS_S = 3.0
 # Of the clocks of two machines: lines of their logs can still be told apart by their times.
@@ -380,6 +381,8 @@ class Mirror:
             raise ProtocolError("a courier has begun twice.")
         if len(message.ports) != 2 or not all(0 < each < 1 << 16 for each in message.ports):
             raise ProtocolError(f"it has the ports {message.ports!r:.100}.")
+        if not _ADDRESS.fullmatch(message.address):  # it comes to stand in files of other hosts
+            raise ProtocolError(f"it has the address {message.address!r:.100}.")
         self._hello = message
         self._hellos.put(message)
 
