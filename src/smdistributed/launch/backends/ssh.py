@@ -24,6 +24,7 @@ from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.hosts import HostAgent, Machine, UnreachableError
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.plans import hosts_of
+from smdistributed.launch.backends.results import bring_all
 from smdistributed.launch.backends.ssh_settings import SshSettings
 from smdistributed.launch.courier.links import ProcessLink
 from smdistributed.launch.courier.messages import Hello
@@ -248,22 +249,9 @@ class SshHosts:
         """Brings the results of all hosts.
 
         Raises:
-            UnreachableError: some are lost with their machine.
-            SmdistributedError: some cannot be kept here.
+            SmdistributedError: as of `bring_all`.
         """
-        names = [*(["model"] if has_model else []), "output", "checkpoints"]
-        lost, problems = [], []
-        for mirror in self._begun:
-            try:
-                mirror.bring(names)
-            except MirrorError as error:
-                lost.append(str(error))
-            except SmdistributedError as error:
-                problems.append(str(error))
-        if problems:
-            raise SmdistributedError("; ".join([*problems, *lost]))
-        if lost:
-            raise UnreachableError("; ".join(lost))
+        bring_all(self._begun, has_model=has_model)
 
     def close(self) -> None:
         """Ends the couriers."""

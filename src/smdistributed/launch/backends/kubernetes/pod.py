@@ -19,12 +19,12 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
 from smdistributed.launch.backends.hosts import HostAgent, Hosts, Machine, UnreachableError
 from smdistributed.launch.backends.in_cluster.driver import drive
 from smdistributed.launch.backends.kubernetes.manifests import FILES
+from smdistributed.launch.backends.results import bring_all
 from smdistributed.launch.courier.caller import call
 from smdistributed.launch.courier.links import ProcessLink
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
@@ -109,17 +109,9 @@ class PodHosts:
         """Brings the results of all hosts.
 
         Raises:
-            SmdistributedError: some are lost.
+            SmdistributedError: as of `bring_all`.
         """
-        names = [*(["model"] if has_model else []), "output", "checkpoints"]
-        problems = []
-        for mirror in self._begun:
-            try:
-                mirror.bring(names)
-            except SmdistributedError as error:
-                problems.append(str(error))
-        if problems:
-            raise MirrorError("; ".join(problems))
+        bring_all(self._begun, has_model=has_model)
 
     def close(self) -> None:
         """Ends the couriers. Those of the other pods come again."""
@@ -135,6 +127,8 @@ def _lead(about: Mapping[str, object], secret: bytes, address: str) -> int:
         with tempfile.TemporaryDirectory(prefix="smd-") as folder:
             with zipfile.ZipFile(FILES / "package.zip") as package:
                 package.extractall(folder)
+                for each in package.infolist():  # which it does not do itself
+                    Path(folder, each.filename).chmod(each.external_attr >> 16 & 0o777)
 
             def hosts_of(job: JobDirectory) -> Callable[[], Hosts]:
                 return lambda: PodHosts(job, door, address)

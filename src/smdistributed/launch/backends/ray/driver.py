@@ -28,6 +28,7 @@ from smdistributed.launch.agent.ending import now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
 from smdistributed.launch.backends.hosts import HostAgent, Hosts, Machine, UnreachableError
 from smdistributed.launch.backends.in_cluster.driver import drive
+from smdistributed.launch.backends.results import bring_all
 from smdistributed.launch.courier.messages import Hello
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -245,17 +246,9 @@ class RayHosts:
         """Brings the results of all hosts.
 
         Raises:
-            SmdistributedError: some are lost.
+            SmdistributedError: as of `bring_all`.
         """
-        names = [*(["model"] if has_model else []), "output", "checkpoints"]
-        problems = []
-        for mirror in self._begun:
-            try:
-                mirror.bring(names)
-            except SmdistributedError as error:
-                problems.append(str(error))
-        if problems:
-            raise MirrorError("; ".join(problems))
+        bring_all(self._begun, has_model=has_model)
 
     def close(self) -> None:
         """Ends the couriers, and takes the placement group away."""
