@@ -240,3 +240,23 @@ def test_what_a_machine_has_left_goes_with_the_next_job(hosts: SshHosts, tmp_pat
         assert hosts.run(_BAD, f"ls {above}") == "elsewhere-1\n"  # another machine's, perhaps
     finally:
         hosts.run(_BAD, f"rm -rf {above}")
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_with_its_results(hosts: SshHosts, tmp_path: Path) -> None:
+    jobs = SshJobs(tmp_path, hosts)
+    large = """
+    with open(os.environ["SM_MODEL_DIR"] + "/large-" + host, "wb") as file:
+        file.write(bytes(400 << 20))
+"""
+    job = jobs.started(TRAINS.rstrip() + large, **CHECKPOINTS, **RETRIES)
+    brought = job.host("algo-2") / "brought.tar"
+    jobs.wait(job, lambda _: brought.exists())
+    kill_client(hosts)
+    record = jobs.ended(job, 60)
+    assert record.secondary is Secondary.COMPLETED, record
+    (lost,) = [each for each in record.transitions if each.secondary is Secondary.INTERRUPTED]
+    assert lost.message.startswith("InternalServerError: host-1 is lost: ")
+    assert sum("goes on from step 30" in line for line in jobs.lines(job)) == 2
+    assert not brought.exists()
+    jobs.require_nothing_left()
