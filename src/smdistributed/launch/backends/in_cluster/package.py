@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job with all that it needs of this machine, as a folder that goes to a cluster.
 
+    home.tar                    of these
     home/jobs/NAME/job.json     its record; its URIs are those that it has there
     home/buckets/...            its sources, data and checkpoints
     home/config.toml            how its S3 store is reached
@@ -18,6 +19,7 @@ import dataclasses
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +70,16 @@ class Package:
             ConfigurationError: the job asks for what this machine does not have.
             OSError: it cannot be written.
         """
+        (folder / "version").write_text(__version__)
         there = Home(folder / "home")
         there.make()
+        self._fill(there)
+        # A .zip, as Ray wants one, has no modes and no empty folders.
+        with tarfile.open(folder / "home.tar", "w") as tar:
+            tar.add(there.root, "home")
+        shutil.rmtree(there.root)
+
+    def _fill(self, there: Home) -> None:
         record = self.job.read()
         request = copy.deepcopy(dict(record.request))
         self._take_channels(request, there)
@@ -87,7 +97,6 @@ class Package:
         path.mkdir(mode=0o700)
         JobDirectory(path).write(dataclasses.replace(record, request=request))
         (there.buckets / _FILES).mkdir(mode=0o700, exist_ok=True)
-        (folder / "version").write_text(__version__)
         there.config.write_text(_settings_of(s3_settings(self._home)))
 
     def _is_there(self, uri: str) -> bool:
@@ -119,6 +128,7 @@ class Package:
                 root = Path(source.root)
                 if source.objects is None:
                     _take(root, keys_below(root), target)
+                    _take_folders(root, target)
                     for above, _, _ in os.walk(root, followlinks=True):  # those without files too
                         Path(target, os.path.relpath(above, root)).mkdir(exist_ok=True)
                 else:
@@ -193,6 +203,14 @@ def _set_uri(request: dict[str, Any], store: str, uri: str) -> None:
 def _take(root: Path, keys: Iterable[str], target: Path) -> None:
     for key in keys:
         _take_one(root / key, target / key)
+
+
+def _take_folders(root: Path, target: Path) -> None:
+    """Also those without a file; links are followed, which have an end then."""
+    for above, _, _ in os.walk(root, topdown=False, followlinks=True):
+        folder = target / os.path.relpath(above, root)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(os.stat(above).st_mode & 0o777)
 
 
 def _take_one(source: Path, target: Path) -> None:
