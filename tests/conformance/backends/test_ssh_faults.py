@@ -179,6 +179,7 @@ def test_a_script_that_fails_ends_all_hosts(hosts: SshHosts, tmp_path: Path) -> 
     jobs.require_nothing_left()
 
 
+@pytest.mark.slow
 def test_the_job_s_process_is_killed(hosts: SshHosts, tmp_path: Path) -> None:
     jobs = SshJobs(tmp_path, hosts)
     job = jobs.started(TRAINS, **CHECKPOINTS)
