@@ -1101,8 +1101,8 @@ def test_a_file_system_that_the_settings_do_not_know(session: Session, source: P
 def test_settings_that_are_wrong(session: Session, source: Path) -> None:
     fitted = estimator(source, session, "pass")
     session.home.make()
-    session.home.config.write_text("default_backend = 'slurm'")
-    with pytest.raises(ConfigurationError, match=r"config.toml is 'slurm'; expected 'local'"):
+    session.home.config.write_text("default_backend = 'none'")
+    with pytest.raises(ConfigurationError, match=r"config.toml is 'none'; expected one of 'local'"):
         fitted.fit()
     assert os.listdir(session.home.jobs) == []
 

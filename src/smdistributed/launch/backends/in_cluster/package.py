@@ -129,8 +129,6 @@ class Package:
                 if source.objects is None:
                     _take(root, keys_below(root), target)
                     _take_folders(root, target)
-                    for above, _, _ in os.walk(root, followlinks=True):  # those without files too
-                        Path(target, os.path.relpath(above, root)).mkdir(exist_ok=True)
                 else:
                     for found, key, *_ in source.objects:
                         _take_one(root / key, target / found)

@@ -127,8 +127,6 @@ def _lead(about: Mapping[str, object], secret: bytes, address: str) -> int:
         with tempfile.TemporaryDirectory(prefix="smd-") as folder:
             with zipfile.ZipFile(FILES / "package.zip") as package:
                 package.extractall(folder)
-                for each in package.infolist():  # which it does not do itself
-                    Path(folder, each.filename).chmod(each.external_attr >> 16 & 0o777)
 
             def hosts_of(job: JobDirectory) -> Callable[[], Hosts]:
                 return lambda: PodHosts(job, door, address)
