@@ -62,6 +62,7 @@ class Follower:
         self._problem = ""
         self._rest = ""
         self._is_stopping = False
+        self._has_ended = False
 
     def run(self) -> None:
         """Follows it to its end."""
@@ -72,6 +73,8 @@ class Follower:
             self._cluster.start()
             for text in self._cluster.text():
                 self._take_text(text)
+                if self._has_ended:  # all else was told before
+                    break
                 self._hand_on()
         except SmdistributedError as error:
             failure = str(error)
@@ -157,6 +160,7 @@ class Follower:
     def _take_record(self, told: JobRecord) -> None:
         """What became of the job; its request is as it was here."""
         before = self._job.read()
+        self._has_ended = before.status.is_terminal
         if before.status.is_terminal or len(told.transitions) < len(before.transitions):
             return  # an earlier follower has read on
         if told.status.is_terminal:
@@ -183,6 +187,7 @@ class Follower:
         if told.status.is_terminal:
             self._job.give_room()
         self._job.write(record)
+        self._has_ended = told.status.is_terminal
 
     def _copy_model(self, told: JobRecord) -> None:
         """There too, where the SDK's local mode puts it (`agent.ending`)."""

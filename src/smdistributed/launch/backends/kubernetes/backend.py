@@ -57,7 +57,7 @@ __all__ = ["KubernetesBackend", "KubernetesCluster"]
 
 _TICK_S = 0.5
 _ASK_S = 8.0
-_LOOK_S = 2.0
+_SEND_S = 60.0
 _PORT = 7770
 _GIVE_UP_S = 300.0
 # A name that is wrong, or a registry that is away for a moment.
@@ -89,7 +89,12 @@ class _Api:
                 " pip install 'smdistributed-open[kubernetes]'."
             ) from None
         try:
-            made = config.new_client_from_config(context=settings.context or None)
+            configuration = self._client.Configuration()
+            config.load_kube_config(
+                context=settings.context or None, client_configuration=configuration
+            )
+            configuration.retries = 0  # each with the whole time limit
+            made = self._client.ApiClient(configuration)
         except Exception as error:  # the client's own, of many kinds
             raise BackendError(
                 f"there is no cluster to be asked: {error}. Try by hand: kubectl cluster-info"
@@ -237,20 +242,26 @@ class KubernetesCluster:
                 group = (TRAINER_GROUP, TRAINER_VERSION, space)
                 runtime = training_runtime(asked)
                 self._api.custom.create_namespaced_custom_object(
-                    *group, "trainingruntimes", runtime
+                    *group, "trainingruntimes", runtime, _request_timeout=_ASK_S
                 )
                 owner = self._api.custom.create_namespaced_custom_object(
-                    *group, "trainjobs", train_job(asked)
+                    *group, "trainjobs", train_job(asked), _request_timeout=_ASK_S
                 )
             else:
-                made = self._api.batch.create_namespaced_job(space, indexed_job(asked))
+                made = self._api.batch.create_namespaced_job(
+                    space, indexed_job(asked), _request_timeout=_ASK_S
+                )
                 owner = {
                     "apiVersion": "batch/v1",
                     "kind": "Job",
                     "metadata": {"name": made.metadata.name, "uid": made.metadata.uid},
                 }
-                self._api.core.create_namespaced_service(space, owned_by(service(asked), owner))
-            self._api.core.create_namespaced_secret(space, owned_by(secret(asked, files), owner))
+                self._api.core.create_namespaced_service(
+                    space, owned_by(service(asked), owner), _request_timeout=_ASK_S
+                )
+            self._api.core.create_namespaced_secret(
+                space, owned_by(secret(asked, files), owner), _request_timeout=_SEND_S
+            )
 
     def _asked_for(self) -> PodJob:
         settings = self._settings
@@ -360,6 +371,7 @@ class KubernetesCluster:
                         pod.name,
                         self._api.space,
                         grace_period_seconds=_BEGIN_S,
+                        _request_timeout=_ASK_S,
                     )
 
     def interrupt(self, reason: str) -> None:
@@ -377,11 +389,15 @@ class KubernetesCluster:
                 group = (TRAINER_GROUP, TRAINER_VERSION, space)
                 for plural in ("trainjobs", "trainingruntimes"):
                     self._api.custom.delete_namespaced_custom_object(
-                        *group, plural, self._name, propagation_policy="Background"
+                        *group,
+                        plural,
+                        self._name,
+                        propagation_policy="Background",
+                        _request_timeout=_ASK_S,
                     )
             else:
                 self._api.batch.delete_namespaced_job(
-                    self._name, space, propagation_policy="Background"
+                    self._name, space, propagation_policy="Background", _request_timeout=_ASK_S
                 )
 
     def how_it_ended(self) -> str:
