@@ -259,7 +259,7 @@ def test_a_job_deleted_without_a_policy_leaves_its_pods(cluster, apis) -> None:
 
 
 def test_logs_have_times_and_continue_from_one(cluster, apis) -> None:
-    job = job_of("echo one; sleep 1.2; echo two; head -c 100000 /dev/zero | tr '\\0' x; echo")
+    job = job_of("echo one; sleep 2.5; echo two; head -c 100000 /dev/zero | tr '\\0' x; echo")
     submit(apis, job)
     assert ended(apis, job).type == "Complete"
     (pod,) = pods_of(apis, job)

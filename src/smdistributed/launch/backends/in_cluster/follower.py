@@ -88,7 +88,9 @@ class Follower:
         self._job.lock.release()
 
     def _end(self, failure: str) -> None:
-        """The process there has ended, and not the job."""
+        """The process there has ended, and not the job; or this one cannot follow it any more."""
+        if failure:
+            self._cluster.stop()  # nobody would hear of it
         hosts = host_directories(self._job)
         if self._job.stop_reason() is not None:
             end_job(self._job, hosts, "", Secondary.STOPPED)

@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import queue
 import secrets
 import tempfile
@@ -90,8 +91,12 @@ class _Api:
             ) from None
         try:
             configuration = self._client.Configuration()
+            # As it is now: the client has read the variable when it was imported.
+            file = os.environ.get("KUBECONFIG") or None
             config.load_kube_config(
-                context=settings.context or None, client_configuration=configuration
+                config_file=file,
+                context=settings.context or None,
+                client_configuration=configuration,
             )
             configuration.retries = 0  # each with the whole time limit
             made = self._client.ApiClient(configuration)
@@ -99,7 +104,7 @@ class _Api:
             raise BackendError(
                 f"there is no cluster to be asked: {error}. Try by hand: kubectl cluster-info"
             ) from None
-        self.space = settings.namespace or _own_namespace(config, settings.context)
+        self.space = settings.namespace or _own_namespace(config, file, settings.context)
         self.core = self._client.CoreV1Api(made)
         self.batch = self._client.BatchV1Api(made)
         self.custom = self._client.CustomObjectsApi(made)
@@ -160,9 +165,9 @@ class _Api:
             ) from None
 
 
-def _own_namespace(config: Any, context: str) -> str:
+def _own_namespace(config: Any, file: str | None, context: str) -> str:
     """That of a context of the kubeconfig."""
-    contexts, current = config.list_kube_config_contexts()
+    contexts, current = config.list_kube_config_contexts(config_file=file)
     for each in contexts:
         if each["name"] == (context or current["name"]):
             return str(each["context"].get("namespace") or "default")
@@ -227,41 +232,61 @@ class KubernetesCluster:
             BackendError: the cluster does not answer, or refuses the job.
             ConfigurationError: what the job needs is not here, or is too large.
         """
-        with contextlib.suppress(FileNotFoundError):
+        try:
             kept = json.loads(self._kept.read_bytes())
             self._name, self._kind = kept["name"], Kind(kept["kind"])
-            return
-        self._kind = self._api.kind()
-        self._name = object_name(self._job.name)
+            if self._is_there():
+                return
+        except FileNotFoundError:
+            self._kind = self._api.kind()
+            self._name = object_name(self._job.name)
         asked = self._asked_for()
         files = self._files(asked)
+        # Who follows after this one finds it by its name, or asks for it under that name.
         write_whole(self._kept, json.dumps({"name": self._name, "kind": self._kind.value}).encode())
-        space = self._api.space
         with self._api.asked("the job is refused"):
-            if self._kind is Kind.TRAIN_JOB:
-                group = (TRAINER_GROUP, TRAINER_VERSION, space)
-                runtime = training_runtime(asked)
-                self._api.custom.create_namespaced_custom_object(
-                    *group, "trainingruntimes", runtime, _request_timeout=_ASK_S
-                )
-                owner = self._api.custom.create_namespaced_custom_object(
-                    *group, "trainjobs", train_job(asked), _request_timeout=_ASK_S
-                )
-            else:
-                made = self._api.batch.create_namespaced_job(
-                    space, indexed_job(asked), _request_timeout=_ASK_S
-                )
-                owner = {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "metadata": {"name": made.metadata.name, "uid": made.metadata.uid},
-                }
-                self._api.core.create_namespaced_service(
-                    space, owned_by(service(asked), owner), _request_timeout=_ASK_S
-                )
+            owner = self._make_train_job(asked) if self._is_train_job else self._make_job(asked)
             self._api.core.create_namespaced_secret(
-                space, owned_by(secret(asked, files), owner), _request_timeout=_SEND_S
+                self._api.space, owned_by(secret(asked, files), owner), _request_timeout=_SEND_S
             )
+
+    @property
+    def _is_train_job(self) -> bool:
+        return self._kind is Kind.TRAIN_JOB
+
+    def _is_there(self) -> bool:
+        """Whether its last object is; what an earlier follower has made of the others goes."""
+        with self._api.asked("its Secret cannot be looked for"):
+            found = self._api.core.list_namespaced_secret(
+                self._api.space,
+                label_selector=selector_of_name(self._name),
+                _request_timeout=_ASK_S,
+            )
+        if not found.items:
+            self._delete()
+            self._name = object_name(self._job.name)
+        return bool(found.items)
+
+    def _make_train_job(self, asked: PodJob) -> Any:
+        group = (TRAINER_GROUP, TRAINER_VERSION, self._api.space)
+        create = self._api.custom.create_namespaced_custom_object
+        create(*group, "trainingruntimes", training_runtime(asked), _request_timeout=_ASK_S)
+        return create(*group, "trainjobs", train_job(asked), _request_timeout=_ASK_S)
+
+    def _make_job(self, asked: PodJob) -> dict[str, Any]:
+        space = self._api.space
+        made = self._api.batch.create_namespaced_job(
+            space, indexed_job(asked), _request_timeout=_ASK_S
+        )
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": made.metadata.name, "uid": made.metadata.uid},
+        }
+        self._api.core.create_namespaced_service(
+            space, owned_by(service(asked), owner), _request_timeout=_ASK_S
+        )
+        return owner
 
     def _asked_for(self) -> PodJob:
         settings = self._settings
@@ -383,6 +408,8 @@ class KubernetesCluster:
         self._delete()
 
     def _delete(self) -> None:
+        if not self._name:  # of no object: without a name all of the namespace would be meant
+            return
         space = self._api.space
         with contextlib.suppress(BackendError), self._api.asked("the job cannot be deleted"):
             if self._kind is Kind.TRAIN_JOB:

@@ -188,8 +188,9 @@ class RayCluster:
 
     def stop(self) -> None:
         """As of `Cluster`."""
-        with contextlib.suppress(BackendError):  # the cluster does not answer
-            self._api.stop(self._id)
+        if self._id:
+            with contextlib.suppress(BackendError):  # the cluster does not answer
+                self._api.stop(self._id)
 
     def interrupt(self, reason: str) -> None:
         """As of `Cluster`: a small job of its own tells the driver."""

@@ -1,0 +1,102 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on the stand-in for Kubernetes: what goes wrong before there are pods, and who follows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine_speed import scaled
+
+from smdistributed.launch.backends.kubernetes.backend import KubernetesBackend, KubernetesCluster
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Status
+from tests.clusters.kubernetes_api import Kubernetes
+from tests.conformance.backends.test_backends import job_of, of_kubernetes
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.make()
+    lines = [line.strip() for line in of_kubernetes(request).splitlines()]
+    home.config.write_text("\n".join(['default_backend = "kubernetes"', *lines]))
+    return home
+
+
+def ended(job: JobDirectory) -> JobRecord:
+    until = time.monotonic() + scaled(60)
+    while not (record := KubernetesBackend().poll(job)).status.is_terminal:
+        assert time.monotonic() < until, record
+        time.sleep(0.1)
+    return record
+
+
+def test_a_job_that_has_no_objects_deletes_none(home: Home, kubernetes_cluster: Kubernetes) -> None:
+    """A name that is empty would mean all jobs of the namespace."""
+    job = job_of(home, "pass")
+    before = len(kubernetes_cluster.requests)
+    cluster = KubernetesCluster(job)
+    cluster.stop()
+    cluster.close()
+    asked = kubernetes_cluster.requests[before:]
+    assert not any(method == "DELETE" for method, _ in asked), asked
+    job.lock.release()
+
+
+def test_a_refused_job_fails_and_leaves_nothing(
+    home: Home, kubernetes_cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_cluster, "forbidden", {("create", "secrets")})
+    job = job_of(home, "pass")
+    KubernetesBackend().submit(job)
+    record = ended(job)
+    assert record.status is Status.FAILED
+    assert "403" in record.failure_reason
+    require_gone(kubernetes_cluster, job)
+
+
+def test_who_follows_after_one_that_was_killed_early_begins_anew(
+    home: Home, kubernetes_cluster: Kubernetes
+) -> None:
+    job = job_of(home, 'print("here", flush=True)')
+    kept = {"name": "smd-job-00000000", "kind": "Job"}
+    (job.path / "kubernetes.json").write_text(json.dumps(kept))
+    KubernetesBackend().submit(job)
+    assert ended(job).status is Status.COMPLETED
+    require_gone(kubernetes_cluster, job)
+
+
+def require_gone(cluster: Kubernetes, job: JobDirectory) -> None:
+    name = json.loads((job.path / "kubernetes.json").read_text())["name"]
+    until = time.monotonic() + scaled(30)
+    while left := [each for each in cluster.store.names() if name in str(each[2:])]:
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
+
+
+def test_the_image_cannot_be_pulled(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told as the cluster says it; the minute of patience is shorter here."""
+    from smdistributed.launch.backends.kubernetes import backend
+
+    monkeypatch.setattr(backend, "_IMAGE_S", 0.2)
+    job = job_of(home, "pass")
+    cluster: Any = KubernetesCluster(job)
+    stuck = {
+        "metadata": {"name": "pod", "annotations": {}},
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+        },
+    }
+    monkeypatch.setattr(cluster._api, "pods", lambda selector: [stuck])
+    with pytest.raises(backend.BackendError, match="pod pod cannot run: ImagePullBackOff"):
+        for _ in cluster.text():
+            pass
+    job.lock.release()
