@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import Backend
@@ -109,12 +110,11 @@ for number in range(50):
 """
 
 
-SAMPLES = {
-    "ray": (
-        "test_submit_returns_at_once_and_the_job_ends_well",
-        "test_stop_tells_the_script_and_saves_what_there_is",
-    )
-}
+_SAMPLE = (
+    "test_submit_returns_at_once_and_the_job_ends_well",
+    "test_stop_tells_the_script_and_saves_what_there_is",
+)
+SAMPLES = {"ray": _SAMPLE, "kubernetes": _SAMPLE}
 """Of backends whose jobs take seconds to begin: other tests run with `--run-slow`."""
 
 
@@ -179,7 +179,7 @@ def ended(backend: Backend, job: JobDirectory) -> JobRecord:
 
 
 def wait_for(backend: Backend, job: JobDirectory, holds: Callable[[JobRecord], bool]) -> JobRecord:
-    until = time.monotonic() + SOON_S
+    until = time.monotonic() + scaled(SOON_S)
     while not holds(record := backend.poll(job)):
         assert time.monotonic() < until, record
         time.sleep(0.05)
