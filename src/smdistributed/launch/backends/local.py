@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from smdistributed._common.error_text import error_text
-from smdistributed._common.errors import ConfigurationError
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed._common.log import get_logger
 from smdistributed.launch.agent.ending import end_job, host_directories
 from smdistributed.launch.backends.signals import held_back
@@ -50,7 +50,16 @@ class LocalBackend:
 
         Raises:
             OSError: the process could not be started; the job has failed then.
+            SmdistributedError: as of `require`; likewise.
         """
+        try:
+            self.require(job)
+        except BaseException as error:
+            is_told = isinstance(error, SmdistributedError)
+            why = str(error) if is_told else f"{type(error).__name__}: {error}"
+            end_job(job, [], f"{'ClientError' if is_told else 'InternalServerError'}: {why}")
+            job.lock.release()
+            raise
         try:
             self._started.append(_start(job, self.module))  # it is ours to reap
         except BaseException as error:
@@ -67,6 +76,13 @@ class LocalBackend:
                 usable_cores(),
                 ", ".join(others),
             )
+
+    def require(self, job: JobDirectory) -> None:
+        """Finds out whether there is where the job can run. This machine is there.
+
+        Raises:
+            SmdistributedError: not so; says what to do.
+        """
 
     def poll(self, job: JobDirectory) -> JobRecord:
         """The job's record, which is ended here if nobody is left to do it."""

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from smdistributed._common.errors import (
     ConfigurationError,
-    SmdistributedError,
 )
-from smdistributed.launch.agent.ending import end_job, now
+from smdistributed.launch.agent.ending import now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.hosts import HostAgent, Machine, UnreachableError
@@ -133,24 +132,14 @@ class SshBackend(LocalBackend):
 
     name = "ssh"
 
-    def submit(self, job: JobDirectory) -> None:
-        """Starts a job, once it is known that its machines are there.
+    def require(self, job: JobDirectory) -> None:
+        """There have to be as many machines as hosts, which answer.
 
         Raises:
-            OSError: as of `LocalBackend`.
-            BackendError: there are not enough machines, or they cannot be reached.
+            BackendError: not so.
             ConfigurationError: the settings are wrong.
-            UnsupportedError: a rank is to have the terminal.
         """
-        try:
-            _require_machines(job)
-        except BaseException as error:
-            is_told = isinstance(error, SmdistributedError)
-            why = str(error) if is_told else f"{type(error).__name__}: {error}"
-            end_job(job, [], f"{'ClientError' if is_told else 'InternalServerError'}: {why}")
-            job.lock.release()
-            raise
-        super().submit(job)
+        _require_machines(job)
 
 
 def _require_machines(job: JobDirectory) -> None:

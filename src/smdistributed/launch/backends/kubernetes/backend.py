@@ -26,8 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from smdistributed._common.errors import ConfigurationError, SmdistributedError
-from smdistributed.launch.agent.ending import end_job
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.kubernetes.manifests import (
@@ -186,21 +185,14 @@ class KubernetesBackend(LocalBackend):
     name = "kubernetes"
     module = "smdistributed.launch.backends.in_cluster.follower"
 
-    def submit(self, job: JobDirectory) -> None:
-        """Starts a job, once it is known that the cluster answers.
+    def require(self, job: JobDirectory) -> None:
+        """The cluster has to answer, and to let this user ask for pods.
 
         Raises:
-            OSError: as of `LocalBackend`.
-            BackendError: it does not answer.
+            BackendError: it does not.
             ConfigurationError: the settings are wrong.
         """
-        try:
-            _Api(KubernetesSettings.of(Home(job.path.parent.parent))).require()
-        except SmdistributedError as error:
-            end_job(job, [], f"ClientError: {error}")
-            job.lock.release()
-            raise
-        super().submit(job)
+        _Api(KubernetesSettings.of(Home(job.path.parent.parent))).require()
 
     def outlives(self, job: JobDirectory) -> bool:
         """A job goes on in the cluster without the process here."""

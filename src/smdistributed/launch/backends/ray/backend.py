@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from smdistributed._common.errors import SmdistributedError
-from smdistributed.launch.agent.ending import end_job
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
@@ -54,21 +52,14 @@ class RayBackend(LocalBackend):
     name = "ray"
     module = "smdistributed.launch.backends.in_cluster.follower"
 
-    def submit(self, job: JobDirectory) -> None:
-        """Starts a job, once it is known that the cluster answers.
+    def require(self, job: JobDirectory) -> None:
+        """The cluster has to answer.
 
         Raises:
-            OSError: as of `LocalBackend`.
-            BackendError: it does not answer.
+            BackendError: it does not.
             ConfigurationError: the settings are wrong.
         """
-        try:
-            RayApi(RaySettings.of(Home(job.path.parent.parent)).address).require()
-        except SmdistributedError as error:
-            end_job(job, [], f"ClientError: {error}")
-            job.lock.release()
-            raise
-        super().submit(job)
+        RayApi(RaySettings.of(Home(job.path.parent.parent)).address).require()
 
     def outlives(self, job: JobDirectory) -> bool:
         """A job goes on in the cluster without the process here."""
