@@ -104,7 +104,7 @@ class _Telling:
     def tell(self) -> None:
         """Tells what is new."""
         # The record is read first and told last: whoever sees the job's end has all the rest.
-        files = list(self._files.changes())
+        files = sorted(self._files.changes(), key=_is_of_record)
         for message in self._news():
             self._print(message)
         for message in files:
@@ -126,3 +126,7 @@ class _Telling:
     def _print(self, message: Message) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads: the job goes on
             print(line_of(message))
+
+
+def _is_of_record(message: Message) -> bool:
+    return getattr(message, "path", "") == "job.json"
