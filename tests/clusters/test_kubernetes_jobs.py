@@ -100,3 +100,24 @@ def test_the_image_cannot_be_pulled(home: Home, monkeypatch: pytest.MonkeyPatch)
         for _ in cluster.text():
             pass
     job.lock.release()
+
+
+def test_another_first_pod_is_not_taken_for_the_same_log(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins anew: what it tells would be mixed with what is known, also by a new follower."""
+    from smdistributed.launch.backends.kubernetes.backend import BackendError
+
+    job = job_of(home, "pass")
+    phase = {"phase": "Pending"}
+    pods = [{"metadata": {"name": "one", "annotations": {}}, "status": phase}]
+    cluster: Any = KubernetesCluster(job)
+    monkeypatch.setattr(cluster._api, "pods", lambda selector: pods)
+    text = cluster.text()
+    assert next(text) == ""
+    pods[0] = {"metadata": {"name": "two", "annotations": {}}, "status": phase}
+    with pytest.raises(BackendError, match="first pod of the job, one, was taken away"):
+        list(text)
+    kept = json.loads((job.path / "kubernetes.json").read_text())
+    assert kept["first"] == "one"
+    job.lock.release()

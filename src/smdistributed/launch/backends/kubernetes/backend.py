@@ -212,6 +212,7 @@ class KubernetesCluster:
         self._settings = KubernetesSettings.of(Home(job.path.parent.parent))
         self._api = _Api(self._settings)
         self._name = ""
+        self._first = ""  # the name of the pod whose log is followed
         self._kind = Kind.INDEXED_JOB
         self._state: PodState | None = None
         self._has_told = False
@@ -227,6 +228,7 @@ class KubernetesCluster:
         try:
             kept = json.loads(self._kept.read_bytes())
             self._name, self._kind = kept["name"], Kind(kept["kind"])
+            self._first = kept.get("first", "")
             if self._is_there():
                 return
         except FileNotFoundError:
@@ -235,12 +237,16 @@ class KubernetesCluster:
         asked = self._asked_for()
         files = self._files(asked)
         # Who follows after this one finds it by its name, or asks for it under that name.
-        write_whole(self._kept, json.dumps({"name": self._name, "kind": self._kind.value}).encode())
+        self._keep()
         with self._api.asked("the job is refused"):
             owner = self._make_train_job(asked) if self._is_train_job else self._make_job(asked)
             self._api.core.create_namespaced_secret(
                 self._api.space, owned_by(secret(asked, files), owner), _request_timeout=_SEND_S
             )
+
+    def _keep(self) -> None:
+        kept = {"name": self._name, "kind": self._kind.value, "first": self._first}
+        write_whole(self._kept, json.dumps(kept).encode())
 
     @property
     def _is_train_job(self) -> bool:
@@ -256,7 +262,7 @@ class KubernetesCluster:
             )
         if not found.items:
             self._delete()
-            self._name = object_name(self._job.name)
+            self._name, self._first = object_name(self._job.name), ""
         return bool(found.items)
 
     def _make_train_job(self, asked: PodJob) -> Any:
@@ -337,6 +343,7 @@ class KubernetesCluster:
                     raise BackendError(f"InternalServerError: {error}") from None
             if pod is not None:
                 self._state = pod
+                self._require_same(pod)
                 is_stuck = pod.life is Life.STUCK
                 stuck_since = (stuck_since or time.monotonic()) if is_stuck else None
                 if stuck_since and time.monotonic() - stuck_since > _IMAGE_S:
@@ -361,6 +368,21 @@ class KubernetesCluster:
                 return  # it was taken away
             yield ""
             time.sleep(_TICK_S)
+
+    def _require_same(self, pod: PodState) -> None:
+        """Another first pod begins the job anew: its log does not go on where the other one's ends.
+
+        Raises:
+            BackendError: it is another one.
+        """
+        if not self._first:
+            self._first = pod.name
+            self._keep()
+        elif pod.name != self._first:
+            raise BackendError(
+                f"InternalServerError: the first pod of the job, {self._first}, was taken away."
+                " resume() goes on from the checkpoints."
+            )
 
     def _first_pod(self) -> PodState | None:
         """None: there is none yet, or no more."""
