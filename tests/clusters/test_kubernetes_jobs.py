@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from machine_speed import scaled
 
-from smdistributed.launch.backends.kubernetes.backend import KubernetesBackend, KubernetesCluster
+from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.kubernetes import cluster as cluster_module
+from smdistributed.launch.backends.kubernetes.backend import KubernetesBackend
+from smdistributed.launch.backends.kubernetes.cluster import KubernetesCluster
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.record import JobRecord
@@ -83,9 +86,7 @@ def require_gone(cluster: Kubernetes, job: JobDirectory) -> None:
 
 def test_the_image_cannot_be_pulled(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told as the cluster says it; the minute of patience is shorter here."""
-    from smdistributed.launch.backends.kubernetes import backend
-
-    monkeypatch.setattr(backend, "_IMAGE_S", 0.2)
+    monkeypatch.setattr(cluster_module, "_IMAGE_S", 0.2)
     job = job_of(home, "pass")
     cluster: Any = KubernetesCluster(job)
     stuck = {
@@ -96,7 +97,7 @@ def test_the_image_cannot_be_pulled(home: Home, monkeypatch: pytest.MonkeyPatch)
         },
     }
     monkeypatch.setattr(cluster._api, "pods", lambda selector: [stuck])
-    with pytest.raises(backend.BackendError, match="pod pod cannot run: ImagePullBackOff"):
+    with pytest.raises(BackendError, match="pod pod cannot run: ImagePullBackOff"):
         for _ in cluster.text():
             pass
     job.lock.release()
@@ -106,8 +107,6 @@ def test_another_first_pod_is_not_taken_for_the_same_log(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins anew: what it tells would be mixed with what is known, also by a new follower."""
-    from smdistributed.launch.backends.kubernetes.backend import BackendError
-
     job = job_of(home, "pass")
     phase = {"phase": "Pending"}
     pods = [{"metadata": {"name": "one", "annotations": {}}, "status": phase}]

@@ -95,7 +95,7 @@ def cluster_of(job: JobDirectory) -> Cluster:
         ConfigurationError: as of `hosts_for`, or the settings of the cluster are wrong.
     """
     if _backend_of(job) == "kubernetes":
-        from smdistributed.launch.backends.kubernetes.backend import KubernetesCluster
+        from smdistributed.launch.backends.kubernetes.cluster import KubernetesCluster
 
         return KubernetesCluster(job)
     from smdistributed.launch.backends.ray.backend import RayCluster
