@@ -120,3 +120,27 @@ def test_another_first_pod_is_not_taken_for_the_same_log(
     kept = json.loads((job.path / "kubernetes.json").read_text())
     assert kept["first"] == "one"
     job.lock.release()
+
+
+def test_a_follower_that_was_started_anew_refuses_another_first_pod(
+    home: Home, kubernetes_cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read nothing yet; which pod the job's directory is of it knows by the file."""
+    job = job_of(home, "pass")
+    phase = {"phase": "Pending"}
+    pods = [{"metadata": {"name": "one", "annotations": {}}, "status": phase}]
+    earlier: Any = KubernetesCluster(job)
+    monkeypatch.setattr(earlier._api, "pods", lambda selector: pods)
+    earlier.start()
+    text = earlier.text()
+    assert next(text) == ""
+    text.close()
+    pods[0] = {"metadata": {"name": "two", "annotations": {}}, "status": {"phase": "Running"}}
+    later: Any = KubernetesCluster(job)
+    monkeypatch.setattr(later._api, "pods", lambda selector: pods)
+    later.start()  # its Secret is there: nothing is made anew
+    with pytest.raises(BackendError, match="first pod of the job, one, was taken away"):
+        list(later.text())
+    later.close()
+    job.lock.release()
+    require_gone(kubernetes_cluster, job)
