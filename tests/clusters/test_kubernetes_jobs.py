@@ -21,7 +21,7 @@ from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Status
 from tests.clusters.kubernetes_api import Kubernetes
-from tests.conformance.backends.test_backends import job_of, of_kubernetes
+from tests.conformance.backends.test_backends import WAITS, job_of, of_kubernetes, wait_for_line
 
 
 @pytest.fixture
@@ -143,4 +143,35 @@ def test_a_follower_that_was_started_anew_refuses_another_first_pod(
         list(later.text())
     later.close()
     job.lock.release()
+    require_gone(kubernetes_cluster, job)
+
+
+@pytest.mark.slow
+def test_a_drained_first_pod_is_no_stop(home: Home, kubernetes_cluster: Kubernetes) -> None:
+    """It gets SIGTERM and its grace, as it would of stop(); nobody has asked for that here."""
+    job = job_of(home, WAITS, hosts=2)
+    backend = KubernetesBackend()
+    backend.submit(job)
+    wait_for_line(backend, job, "waiting")
+    kept = json.loads((job.path / "kubernetes.json").read_text())
+    kubernetes_cluster.nodes.evict("default", kept["first"], grace_s=60.0)
+    record = ended(job)
+    assert record.status is Status.FAILED
+    assert record.failure_reason.startswith("InternalServerError")
+    assert "low on resource: memory" in record.failure_reason
+    require_gone(kubernetes_cluster, job)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_deleted_by_hand_is_stopped(
+    home: Home, kubernetes_cluster: Kubernetes
+) -> None:
+    job = job_of(home, WAITS)
+    backend = KubernetesBackend()
+    backend.submit(job)
+    wait_for_line(backend, job, "waiting")
+    cluster: Any = KubernetesCluster(job)
+    cluster.start()
+    cluster.close()
+    assert ended(job).status is Status.STOPPED
     require_gone(kubernetes_cluster, job)

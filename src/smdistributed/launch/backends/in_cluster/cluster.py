@@ -38,5 +38,8 @@ class Cluster(Protocol):
     def how_it_ended(self) -> str:
         """In words, for the case that the job has no end."""
 
+    def why_taken_away(self) -> str:
+        """Why the cluster has stopped the process by itself; empty: it has not, or cannot tell."""
+
     def close(self) -> None:
         """Takes away what is left there, once the job has ended."""

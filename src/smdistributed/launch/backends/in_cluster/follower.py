@@ -178,6 +178,12 @@ class Follower:
                 dataclasses.replace(transitions[-1], secondary=Secondary.FAILED),
             )
             model = ""
+        if told.secondary is Secondary.STOPPED and self._job.stop_reason() is None:
+            away = self._cluster.why_taken_away()
+            if away:  # it heard a signal, and could not know whose it was
+                reason = f"InternalServerError: the job's process was taken away: {away}"
+                last = dataclasses.replace(transitions[-1], secondary=Secondary.FAILED)
+                transitions, model = (*transitions[:-1], last), ""
         record = dataclasses.replace(
             before,
             transitions=transitions,

@@ -55,6 +55,7 @@ _IMAGE_S = 60.0
 # After the pods' own grace, what there is is saved.
 _GRACE_S = 120 + 300
 _BEGIN_S = 5
+_END_S = 10.0  # from the last that the first pod tells to its end
 _MARGIN_S = 3600
 _POD = "smdistributed.launch.backends.kubernetes.pod"
 
@@ -246,12 +247,12 @@ class KubernetesCluster:
 
     def _first_pod(self) -> PodState | None:
         """None: there is none yet, or no more."""
-        with self._api.asked("its pods cannot be listed"):
-            pods = [each for each in self._pods() if each.index == 0]
+        pods = [each for each in self._pods() if each.index == 0]
         return pods[-1] if pods else None
 
     def _pods(self) -> list[PodState]:
-        return [PodState.of(each) for each in self._api.pods(selector_of_name(self._name))]
+        with self._api.asked("its pods cannot be listed"):
+            return [PodState.of(each) for each in self._api.pods(selector_of_name(self._name))]
 
     def _knows_none(self) -> bool:
         """Whether the cluster has answered that there is no such pod."""
@@ -300,6 +301,40 @@ class KubernetesCluster:
                 self._api.batch.delete_namespaced_job(
                     self._name, space, propagation_policy="Background", _request_timeout=ASK_S
                 )
+
+    def why_taken_away(self) -> str:
+        """As of `Cluster`. Who deletes the job's object by hand has it stop."""
+        until = time.monotonic() + _END_S
+        with contextlib.suppress(BackendError):
+            while time.monotonic() < until:
+                found = [each for each in self._pods() if each.name == self._first]
+                if not found:
+                    break
+                self._state = found[0]
+                if self._state.has_ended:
+                    break
+                time.sleep(_TICK_S)
+            if self._is_wanted_there():
+                return self.how_it_ended()
+        return ""
+
+    def _is_wanted_there(self) -> bool:
+        """Whether nobody has deleted the job's object; raises BackendError if it is gone."""
+        with self._api.asked("the job cannot be looked for"):
+            if self._is_train_job:
+                found = self._api.custom.get_namespaced_custom_object(
+                    TRAINER_GROUP,
+                    TRAINER_VERSION,
+                    self._api.space,
+                    "trainjobs",
+                    self._name,
+                    _request_timeout=ASK_S,
+                )
+                return "deletionTimestamp" not in found["metadata"]
+            job = self._api.batch.read_namespaced_job(
+                self._name, self._api.space, _request_timeout=ASK_S
+            )
+            return job.metadata.deletion_timestamp is None
 
     def how_it_ended(self) -> str:
         """As of `Cluster`."""

@@ -192,6 +192,10 @@ class RayCluster:
     def close(self) -> None:
         """As of `Cluster`: Ray keeps the log of its job, which is its own."""
 
+    def why_taken_away(self) -> str:
+        """As of `Cluster`: a job of Ray gets no signal but by somebody's stop."""
+        return ""
+
     def how_it_ended(self) -> str:
         """As of `Cluster`."""
         try:
