@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import importlib.metadata
 import importlib.util
 import json
@@ -89,7 +88,7 @@ class Agent:
         self._s3 = S3Settings(**self._plan.s3) if self._plan.s3 is not None else None
         self._sources = directory.sources(self._plan)
         self._stores: list[RemoteStore] = []
-        self._mounts = StoreMounts(self._say, self._is_mounted)
+        self._mounts = StoreMounts(self._directory.say, self._is_mounted)
         self._pipes = ChannelPipes(self._sources, self._paths.data, directory.views, self._s3)
         self._failure = ""
         self._supervisor: Supervisor | None = None
@@ -105,14 +104,14 @@ class Agent:
             raise SmdistributedError(f"there is an agent of {self._directory.path} already.")
         self._report(Phase.PREPARING)
         if self._plan.attempt > 1:
-            self._say(f"attempt {self._plan.attempt} of the job begins")
+            self._directory.say(f"attempt {self._plan.attempt} of the job begins")
         command: list[str] = []
         try:
             resources = Resources.of_json(_json_of(self._plan))
             self._bring_data()
             prepare(self._plan, self._sources, self._paths, resources, self._directory.views)
             for note in notes_on(self._sources, self._directory.views, self._is_mounted):
-                self._say(note)
+                self._directory.say(note)
             hyperparameters = Hyperparameters.of(self._decoded())
             script = self._script(hyperparameters)
             self._is_python = script.entry_point.endswith(".py")
@@ -153,7 +152,7 @@ class Agent:
             name: source for name, source in self._sources.items() if name not in mounted
         }
         given = {name: source for name, source in given.items() if name not in mounted}
-        bring(given, self._s3, self._directory.data, self._say, self._is_unwanted)
+        bring(given, self._s3, self._directory.data, self._directory.say, self._is_unwanted)
 
     # --- before ----------------------------------------------------------------------------------
 
@@ -193,7 +192,7 @@ class Agent:
             text = (self._paths.code / script.entry_point).read_text(errors="replace")
             for number, line in enumerate(text.splitlines(), 1):
                 if "/opt/ml" in line:
-                    self._say(
+                    self._directory.say(
                         f"WARNING: line {number} of {script.entry_point} has /opt/ml, which is not"
                         f" there on this machine ({line.strip():.80}); use the variables SM_..., or"
                         f" {self._paths.base}"
@@ -205,7 +204,7 @@ class Agent:
         syncs = []
         if plan.checkpoints:
             here, store = self._seen(plan.checkpoints_here), self._store_of(plan.checkpoints)
-            syncs.append(CheckpointSync(here, store, self._say))
+            syncs.append(CheckpointSync(here, store, self._directory.say))
             try:
                 syncs[0].restore()
             except ConfigurationError as error:
@@ -215,7 +214,9 @@ class Agent:
         if plan.intermediate:
             here, store = self._paths.intermediate, self._store_of(plan.intermediate)
             called = "intermediate output"
-            syncs.append(CheckpointSync(here, store, self._say, deletes=False, called=called))
+            syncs.append(
+                CheckpointSync(here, store, self._directory.say, deletes=False, called=called)
+            )
         self._to_begin = list(syncs)
         try:
             yield
@@ -257,7 +258,7 @@ class Agent:
             is_torch=not script.framework_module.startswith("sagemaker_tensorflow"),
         )
         if said and plan.index == 0:
-            self._say(said)
+            self._directory.say(said)
         code, layer = self._paths.code, self._directory.packages
         folders = [str(code)]
         folders += install(code, layer, script.entry_point, base, self._is_unwanted)
@@ -319,7 +320,9 @@ class Agent:
                 debugged = stack.enter_context(opened(plan.terminal, local_rank))
             except ConfigurationError as error:
                 raise PreparationError("ClientError", 1, str(error)) from None
-            self._say(f"rank {plan.debug_rank} has the terminal {plan.terminal}: it is not logged")
+            self._directory.say(
+                f"rank {plan.debug_rank} has the terminal {plan.terminal}: it is not logged"
+            )
             yield debugged
 
     def _train(
@@ -340,7 +343,7 @@ class Agent:
             command,
             environments,
             log,
-            self._say,
+            self._directory.say,
             grace_s=plan.grace_s,
             directory=str(self._paths.code),
             debugged=debugged,
@@ -410,7 +413,7 @@ class Agent:
         if not self._is_wanted() and not self._is_orphan:
             self._is_ending = self._is_orphan = True
             self._supervisor.end(_ORPHAN_GRACE_S, to_groups=not self._is_python)
-            self._say("the job's process is gone: ending the ranks")
+            self._directory.say("the job's process is gone: ending the ranks")
         self._directory.heartbeat.touch()
         while self._to_begin:  # threads, once the ranks have been started
             self._to_begin.pop().begin()
@@ -462,14 +465,6 @@ class Agent:
                 if text.startswith(NOT_THE_SCRIPTS):  # a job that failed so may be tried again
                     text = f"ExecuteUserScriptError: {text}"
         self._failure = text
-
-    def _say(self, text: str) -> None:
-        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        with (
-            contextlib.suppress(OSError),
-            self._directory.log.open("a", encoding="utf-8", errors="replace") as file,
-        ):
-            file.write(f"{time} {self._plan.host}: {text}\n")
 
 
 def _share_of(environ: Mapping[str, str], index: int, num_hosts: int) -> str | None:

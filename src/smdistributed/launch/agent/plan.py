@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import enum
 import json
 import os
@@ -290,6 +291,15 @@ class HostDirectory:
             document["failure"],
             tuple(RankEnd(**each) for each in document["ranks"]),
         )
+
+    def say(self, text: str) -> None:
+        """A line in the log of the host that is none of its ranks': what the user should know."""
+        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with (
+            contextlib.suppress(OSError),
+            self.log.open("a", encoding="utf-8", errors="replace") as file,
+        ):
+            file.write(f"{time} {self.name}: {text}\n")
 
     def ask_to_end(self, end: End) -> None:
         """Has all agents of the job end their ranks."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import json
 import os
 import queue
@@ -167,7 +166,7 @@ class Mirror:
         off_s = self._hello.time_s - time.time()
         if abs(off_s) > _MOST_OFF_S:
             how = "ahead of" if off_s > 0 else "behind"
-            self._say(
+            self.directory.say(
                 f"the clock of {self.machine} is {abs(off_s):.0f} s {how} that of this machine;"
                 " the times in its log and of its metrics are its own"
             )
@@ -364,7 +363,7 @@ class Mirror:
         elif isinstance(message, Kept | Dropped):
             assert self._keeping is not None
             if problem := self._keeping.take(message):
-                self._say(problem)
+                self.directory.say(problem)
         elif isinstance(message, Brought):
             self._take_archive(message)
         elif isinstance(message, AgentEnded):
@@ -437,16 +436,6 @@ class Mirror:
         if message.is_last or problem:
             self._archive = None
             self._brought.put(problem)
-
-    def _say(self, text: str) -> None:
-        """A line in the log of the host, as its agent says what the user should know."""
-        time_text = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        time_text = time_text.replace("+00:00", "Z")
-        with (
-            contextlib.suppress(OSError),
-            self.directory.log.open("a", encoding="utf-8", errors="replace") as file,
-        ):
-            file.write(f"{time_text} {self.directory.name}: {text}\n")
 
 
 def _report_of(document: Any) -> Report:
