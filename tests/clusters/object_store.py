@@ -137,6 +137,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
 
     Args:
         url: of the other one.
+        address: at which it listens.
 
     Attributes:
         fault_of: says what goes wrong with a request; None: nothing.
@@ -148,8 +149,8 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, url: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, url: str, address: str = "127.0.0.1") -> None:
+        super().__init__((address, 0), _Handler)
         self.other = url.removeprefix("http://")
         self.fault_of: Callable[[Request], Fault | None] = lambda request: None
         self.sent: dict[str, int] = {}
@@ -160,7 +161,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.server_address[0]!s}:{self.server_port}"
 
     def __enter__(self) -> FaultyServer:
         threading.Thread(target=self.serve_forever, daemon=True, args=(0.02,)).start()

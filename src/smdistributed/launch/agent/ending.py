@@ -31,7 +31,15 @@ from smdistributed.launch.jobs.record import JobRecord
 from smdistributed.launch.jobs.states import Secondary
 from smdistributed.launch.storage import TEMPORARY, local_path
 
-__all__ = ["end_job", "end_orphaned_job", "has_model", "host_directories", "now"]
+__all__ = [
+    "end_job",
+    "end_orphaned_job",
+    "first_failure",
+    "has_model",
+    "host_directories",
+    "now",
+    "when_failed",
+]
 
 # How long the agents of other hosts have to end theirs.
 _OTHERS_S = 20.0
@@ -209,13 +217,17 @@ def first_failure(reports: Sequence[Report | None], before: float = float("inf")
     failed = [
         each
         for each in reports
-        if each is not None and each.failure and _when_failed(each) <= before
+        if each is not None and each.failure and when_failed(each) <= before
     ]
-    failed.sort(key=_when_failed)
+    failed.sort(key=when_failed)
     return failed[0].failure if failed else ""
 
 
-def _when_failed(report: Report) -> float:
+def when_failed(report: Report) -> float:
+    """When a rank of a host has failed by itself; seconds of the machine's monotonic clock.
+
+    Infinity: none has.
+    """
     return min((rank.ended_at for rank in report.ranks if rank.failed_first), default=float("inf"))
 
 

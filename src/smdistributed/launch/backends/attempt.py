@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from smdistributed.launch.agent.ending import first_failure
+from smdistributed.launch.agent.ending import first_failure, when_failed
 from smdistributed.launch.agent.plan import End, Phase, Plan, Report
 from smdistributed.launch.agent.strays import reap_strays
 from smdistributed.launch.backends.heartbeat import MOST_SILENT_S, Heartbeat
@@ -23,6 +23,7 @@ _FAILURE_GRACE_S = 5.0
 _END_S = 10.0
 # For the last checkpoints, after the ranks have ended.
 _SAVE_S = 300.0
+_NEVER = float("inf")
 
 
 class Attempt:
@@ -41,13 +42,12 @@ class Attempt:
         self._agents: list[HostAgent] = []
         self._heartbeats: list[Heartbeat] = []
         self._silent: set[str] = set()  # hosts whose agents were killed for it
+        self._alive_at: list[float] = []  # when each was known to live
         self._reports: Sequence[Report | None] = ()
         self._have_ended: Sequence[bool] = ()
         self._end_by: float | None = None
-        self._looked_at = time.monotonic()
-        self._looked_before = self._looked_at
         self._lost = ""  # why an agent is gone, if that came before all else
-        self._lost_since = float("inf")
+        self._lost_since = _NEVER
         self.failure = ""
         self.is_ending = False
 
@@ -60,13 +60,17 @@ class Attempt:
         """
         agent = self._hosts.start(plan)
         self._agents.append(agent)
+        self._alive_at.append(time.monotonic())
         self._heartbeats.append(Heartbeat(agent.directory.heartbeat))
 
     def look(self) -> None:
         """Reads what has become of the agents since the last look."""
-        self._looked_before, self._looked_at = self._looked_at, time.monotonic()
+        now = time.monotonic()
         self._kill_silent_agents()
         self._have_ended = [agent.has_ended() for agent in self._agents]
+        for index, agent in enumerate(self._agents):
+            if not self._have_ended[index]:
+                self._alive_at[index] = now - agent.silent_s()
         reap_strays(self._hosts.own_processes())
         self._reports = [agent.directory.read_report() for agent in self._agents]
 
@@ -95,13 +99,16 @@ class Attempt:
 
     def judge(self) -> None:
         """Finds out what has failed, as of the last look; all hosts end because of it."""
-        for agent, report, has_ended in zip(
-            self._agents, self._reports, self._have_ended, strict=True
+        failed_at = min(map(when_failed, filter(None, self._reports)), default=_NEVER)
+        for agent, report, has_ended, alive_at in zip(
+            self._agents, self._reports, self._have_ended, self._alive_at, strict=True
         ):
             if not has_ended or (report is not None and report.phase is Phase.ENDED):
                 continue
-            if not self._lost and not self.failure:
-                self._lost_since = self._looked_before  # it lived then
+            # Who is silent is known to be lost long after ranks elsewhere have failed for it.
+            is_first = not self.failure or alive_at < failed_at < _NEVER
+            if not self._lost and is_first:
+                self._lost_since = alive_at
                 name = agent.directory.name
                 self._lost = f"InternalServerError: the agent of host {name} " + (
                     f"gave no sign of life for {MOST_SILENT_S:g} s while its ranks ran, and was"

@@ -56,6 +56,9 @@ class HostAgent(Protocol):
     def has_ended(self) -> bool:
         """Whether nothing is to be heard of it any more."""
 
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of it. 0: a look at it says whether it lives."""
+
     def how_it_ended(self) -> str:
         """What became of it, in words that go on after 'the agent of host algo-1'."""
 

@@ -29,6 +29,9 @@ class _Agent:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
+    def silent_s(self) -> float:
+        return 0.0  # it is a process of this one
+
     def how_it_ended(self) -> str:
         return (
             f"ended with status {self._process.returncode} (-n: signal n) before its ranks; see"

@@ -40,9 +40,9 @@ class Listener:
         while True:
             self._waits_since = time.monotonic()
             content = self._read()
-            self._waits_since = None  # a slow disk of ours is no silence of theirs
             if not content:
                 return
+            self._waits_since = None  # a slow disk of ours is no silence of theirs
             yield from self._decoder.feed(content)
 
     def silent_s(self) -> float:

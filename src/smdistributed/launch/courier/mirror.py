@@ -195,6 +195,10 @@ class Mirror:
                 os.utime(self._directory.heartbeat)
         return self._has_ended
 
+    def silent_s(self) -> float:
+        """For how long its machine has said nothing."""
+        return self._listener.silent_s()
+
     def how_it_ended(self) -> str:
         """In words."""
         if self._status is not None:

@@ -97,6 +97,9 @@ class _Agent:
             self._nodes.has_lost_node = True
         return bool(self._how)
 
+    def silent_s(self) -> float:
+        return self._alive.silent_s()
+
     def how_it_ended(self) -> str:
         return self._how
 
