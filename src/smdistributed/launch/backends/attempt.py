@@ -146,6 +146,14 @@ class Attempt:
 
     def close(self) -> None:
         """No agent is left after it, however the attempt has gone."""
+        if self._end_by is not None and time.monotonic() > self._end_by:
+            for agent in self._agents:
+                if not agent.has_ended():
+                    agent.directory.say(
+                        f"it was told to end, and has not ended {_SAVE_S:g} s after its ranks had"
+                        " to: what it has not copied of the last checkpoints by now is lost. What"
+                        " was kept of them before is there"
+                    )
         if not all(agent.has_ended() for agent in self._agents):
             with contextlib.suppress(OSError):  # the directory may be gone
                 self._ask_to_end(End("the job's process ends", 0.0))

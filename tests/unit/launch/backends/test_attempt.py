@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd, Report
+from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, RankEnd, Report
 from smdistributed.launch.backends import attempt as attempts
 
 
@@ -32,7 +32,7 @@ class Agent:
     def how_it_ended(self) -> str:
         return "is lost"
 
-    def tell_to_end(self, end: Any) -> None:
+    def tell_to_end(self, end: End) -> None:
         self._has_ended |= self._ends
 
     def kill(self) -> None:
@@ -112,3 +112,18 @@ def test_what_was_asked_for_wrongly_stays_the_reason(tmp_path: Path) -> None:
     assert looked(tried) == "ClientError: no such channel"
     gone.kill()
     assert looked(tried) == "ClientError: no such channel"
+
+
+def test_a_host_that_does_not_end_in_time_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last checkpoints may not be in the store: that must not go without a word."""
+    tried, agents = made(tmp_path, True, False)
+    monkeypatch.setattr(attempts, "_SAVE_S", -0.001)
+    tried.end(End("it is stopped", 0.0))
+    tried.look()
+    assert tried.is_over
+    tried.close()
+    assert agents[0].directory.log.read_text() == ""
+    assert "algo-2: it was told to end" in agents[1].directory.log.read_text()
+    assert agents[1].has_ended()
