@@ -18,6 +18,7 @@ from rich.table import Table
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.agent.mounts import available_step
 from smdistributed.launch.agent.plan import HostDirectory
+from smdistributed.launch.backends.answers import answers
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, decode
 from smdistributed.launch.contract.processes import is_distributed
 from smdistributed.launch.environment import usable_cores, visible_accelerators
@@ -222,7 +223,7 @@ def doctor(json_: JsonOption = False) -> None:
         "endpoints": _endpoints_text(),
         "Python": f"{sys.version.split()[0]} at {sys.executable}",
         "backend": session.backend.name,
-        **_machines(session),
+        **answers(session.backend.name, home),
     }
     if json_:
         print_json(found)
@@ -232,25 +233,6 @@ def doctor(json_: JsonOption = False) -> None:
 
 
 # --- helpers --------------------------------------------------------------------------------------
-
-
-def _machines(session: Session) -> dict[str, str]:
-    """Of the backend that is chosen: whether those answer that its settings name."""
-    if session.backend.name != "ssh":
-        return {}
-    from smdistributed.launch.backends.ssh import reachable
-    from smdistributed.launch.backends.ssh_settings import SshSettings
-
-    try:
-        answers = reachable(SshSettings.of(session.home))
-    except ConfigurationError as error:
-        return {"machines": str(error)}
-    return {
-        machine: said
-        if isinstance(said, str)
-        else f"answers at {said.address}, {said.num_gpus} GPUs; /opt/ml: {said.opt_ml}"
-        for machine, said in answers.items()
-    }
 
 
 def _record(session: Session, name: str) -> JobRecord | None:

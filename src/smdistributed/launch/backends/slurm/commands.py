@@ -16,7 +16,17 @@ from collections.abc import Sequence
 
 from smdistributed.launch.backends.backend import BackendError
 
-__all__ = ["SlurmJob", "State", "cancel", "look_at", "most_cpus", "most_nodes", "requeue", "submit"]
+__all__ = [
+    "SlurmJob",
+    "State",
+    "cancel",
+    "look_at",
+    "most_cpus",
+    "most_nodes",
+    "partitions",
+    "requeue",
+    "submit",
+]
 
 _MOST_S = 9.0
 _CHECK = "Check it by hand: scontrol ping; sinfo"
@@ -176,6 +186,16 @@ def most_cpus(partition: str) -> int | None:
     """
     text = _run(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%c"])
     return max((int(each) for each in text.split() if each.isdecimal()), default=None)
+
+
+def partitions() -> str:
+    """The partitions and how many of their nodes are in which state, in Slurm's words.
+
+    Raises:
+        BackendError: Slurm does not answer.
+    """
+    lines = _run(["sinfo", "--noheader", "--format=%P %a: %D nodes %T"]).splitlines()
+    return "; ".join(" ".join(each.split()) for each in lines if each.strip()) or "no partition"
 
 
 def cancel(number: str, *options: str, most_s: float = _MOST_S) -> None:
