@@ -104,10 +104,11 @@ def _life_of(status: Mapping[str, Any]) -> tuple[Life, str, int | None]:
         return Life.TAKEN_AWAY, _words(status), None
     ended = state.get("terminated", {})
     code = ended.get("exitCode")
-    if phase == "Succeeded":
-        return Life.SUCCEEDED, "", code
     disruption = conditions.get("DisruptionTarget", {})
-    if disruption.get("status") == "True":
+    is_disrupted = disruption.get("status") == "True"
+    if phase == "Succeeded":  # also one that was drained, and has ended well in its grace
+        return Life.SUCCEEDED, _words(disruption) if is_disrupted else "", code
+    if is_disrupted:
         return Life.TAKEN_AWAY, _words(status) or _words(disruption), code
     if ended.get("reason") == "OOMKilled":
         return Life.OUT_OF_MEMORY, _words(ended), _KILLED

@@ -69,6 +69,16 @@ def terminated(code: int, reason: str) -> dict[str, Any]:
         ),
         (pod_of("Running", {"running": {}}), Life.RUNNING, "", None),
         (pod_of("Succeeded", terminated(0, "Completed")), Life.SUCCEEDED, "", 0),
+        (
+            pod_of(
+                "Succeeded",
+                terminated(0, "Completed"),
+                conditions=condition("DisruptionTarget", reason="EvictionByEvictionAPI"),
+            ),
+            Life.SUCCEEDED,
+            "EvictionByEvictionAPI",
+            0,
+        ),
         (pod_of("Failed", terminated(7, "Error")), Life.FAILED, "Error", 7),
         (pod_of("Failed", terminated(137, "OOMKilled")), Life.OUT_OF_MEMORY, "OOMKilled", 137),
         # The kernel has killed one of its processes, and the first one ended for it.
