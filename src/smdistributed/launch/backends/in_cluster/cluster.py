@@ -7,7 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["Cluster"]
+from smdistributed.launch.jobs.directory import JobDirectory
+
+__all__ = ["Cluster", "patience_s"]
+
+_GIVE_UP_S = 300.0
+_STOPPED_S = 15.0
+
+
+def patience_s(job: JobDirectory) -> float:
+    """For how long a cluster that does not answer is asked again, in seconds.
+
+    Who stops a job waits for its end, and need not be kept for a cluster that is gone.
+    """
+    return _GIVE_UP_S if job.stop_reason() is None else _STOPPED_S
 
 
 class Cluster(Protocol):
@@ -30,10 +43,18 @@ class Cluster(Protocol):
         """
 
     def stop(self) -> None:
-        """Has the process stop the job, by SIGTERM. Once is as good as twice."""
+        """Has the process stop the job, by SIGTERM. Once is as good as twice.
+
+        Raises:
+            BackendError: the cluster was not told.
+        """
 
     def interrupt(self, reason: str) -> None:
-        """Has it end the attempt, as `interruption` says."""
+        """Has it end the attempt, as `interruption` says.
+
+        Raises:
+            BackendError: the cluster was not told.
+        """
 
     def how_it_ended(self) -> str:
         """In words, for the case that the job has no end."""

@@ -16,10 +16,12 @@ import dataclasses
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.engines import cluster_of
 from smdistributed.launch.backends.in_cluster.cluster import Cluster
 from smdistributed.launch.backends.in_cluster.package import JOB_FILES, stores_of
@@ -40,6 +42,9 @@ _GROWING = re.compile(
     r"|tensorboard/algo-\d+/[^/]+"
 )
 _WHOLE = re.compile(rf"(hosts/algo-\d+/)?({'|'.join(map(re.escape, JOB_FILES))})")
+
+# A cluster that was not told of a stop is told again so long after it.
+_AGAIN_S = 2.0
 
 
 class Follower:
@@ -62,6 +67,7 @@ class Follower:
         self._problem = ""
         self._rest = ""
         self._is_stopping = False
+        self._hand_on_at = 0.0
         self._has_ended = False
 
     def run(self) -> None:
@@ -90,9 +96,10 @@ class Follower:
     def _end(self, failure: str) -> None:
         """The process there has ended, and not the job; or this one cannot follow it any more."""
         if failure:
-            self._cluster.stop()  # nobody would hear of it
+            with contextlib.suppress(BackendError):  # the failure says where it may go on
+                self._cluster.stop()  # nobody would hear of it
         hosts = host_directories(self._job)
-        if self._job.stop_reason() is not None:
+        if self._job.stop_reason() is not None and (not failure or self._is_stopping):
             end_job(self._job, hosts, "", Secondary.STOPPED)
             return
         failure = failure or f"the job's process is gone: {self._cluster.how_it_ended()}"
@@ -100,14 +107,20 @@ class Follower:
         end_job(self._job, hosts, kind + failure)
 
     def _hand_on(self) -> None:
-        """What somebody asks of the job here."""
-        if not self._is_stopping and self._job.stop_reason() is not None:
-            self._is_stopping = True
-            self._cluster.stop()
-        reason = self._job.interruption()
-        if reason is not None:
-            self._cluster.interrupt(reason)
-            self._job.forget_interruption()
+        """What somebody asks of the job here; again, if the cluster could not be told."""
+        if time.monotonic() < self._hand_on_at:
+            return
+        try:
+            if not self._is_stopping and self._job.stop_reason() is not None:
+                self._cluster.stop()
+                self._is_stopping = True
+            reason = self._job.interruption()
+            if reason is not None:
+                self._cluster.interrupt(reason)
+                self._job.forget_interruption()
+        except BackendError as error:
+            self._hand_on_at = time.monotonic() + _AGAIN_S
+            print(f"the cluster could not be told: {error}", flush=True)
 
     # --- what is told ----------------------------------------------------------------------------
 

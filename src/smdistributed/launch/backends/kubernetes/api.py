@@ -94,11 +94,12 @@ class Api:
         return found
 
     @contextlib.contextmanager
-    def asked(self, what: str) -> Iterator[None]:
+    def asked(self, what: str, *, is_done_if_gone: bool = False) -> Iterator[None]:
         """In its block errors of the client are ours.
 
         Args:
             what: has failed then, in words.
+            is_done_if_gone: what is not there need not be taken away.
 
         Raises:
             BackendError: says why.
@@ -106,6 +107,8 @@ class Api:
         try:
             yield
         except self._client.ApiException as error:
+            if is_done_if_gone and error.status == 404:
+                return
             raise BackendError(
                 f"Kubernetes answers {error.status} {error.reason}, and {what} in the namespace"
                 f" {self.space!r}: {_message_of(error)}. Try by hand: kubectl --namespace"

@@ -18,6 +18,7 @@ from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.kubernetes.api import ASK_S, Api
 from smdistributed.launch.backends.kubernetes.log import PodLog
@@ -49,7 +50,6 @@ __all__ = ["KubernetesCluster"]
 _TICK_S = 0.5
 _SEND_S = 60.0
 _PORT = 7770
-_GIVE_UP_S = 300.0
 # A name that is wrong, or a registry that is away for a moment.
 _IMAGE_S = 60.0
 # After the pods' own grace, what there is is saved.
@@ -200,7 +200,7 @@ class KubernetesCluster:
                 pod = self._first_pod()
                 answered_at = time.monotonic()
             except BackendError as error:
-                if time.monotonic() - answered_at > _GIVE_UP_S:
+                if time.monotonic() - answered_at > patience_s(self._job):
                     raise BackendError(f"InternalServerError: {error}") from None
             if pod is not None:
                 self._state = pod
@@ -265,8 +265,8 @@ class KubernetesCluster:
         self._is_stopped = True
         self._delete()
         if not self._has_told:  # the first process of a container hears no signal before it begins
-            with contextlib.suppress(BackendError), self._api.asked("pods cannot be deleted"):
-                for pod in self._pods():
+            for pod in self._pods():
+                with self._api.asked("a pod cannot be deleted", is_done_if_gone=True):
                     self._api.core.delete_namespaced_pod(
                         pod.name,
                         self._api.space,
@@ -280,26 +280,25 @@ class KubernetesCluster:
 
     def close(self) -> None:
         """As of `Cluster`."""
-        self._delete()
+        with contextlib.suppress(BackendError):  # it does not answer
+            self._delete()
 
     def _delete(self) -> None:
         if not self._name:  # of no object: without a name all of the namespace would be meant
             return
         space = self._api.space
-        with contextlib.suppress(BackendError), self._api.asked("the job cannot be deleted"):
-            if self._kind is Kind.TRAIN_JOB:
-                group = (TRAINER_GROUP, TRAINER_VERSION, space)
-                for plural in ("trainjobs", "trainingruntimes"):
-                    self._api.custom.delete_namespaced_custom_object(
-                        *group,
-                        plural,
-                        self._name,
-                        propagation_policy="Background",
-                        _request_timeout=ASK_S,
-                    )
-            else:
+        if self._kind is not Kind.TRAIN_JOB:
+            with self._api.asked("the job cannot be deleted", is_done_if_gone=True):
                 self._api.batch.delete_namespaced_job(
                     self._name, space, propagation_policy="Background", _request_timeout=ASK_S
+                )
+            return
+        for plural in ("trainjobs", "trainingruntimes"):
+            with self._api.asked(f"of {plural} one cannot be deleted", is_done_if_gone=True):
+                self._api.custom.delete_namespaced_custom_object(
+                    *(TRAINER_GROUP, TRAINER_VERSION, space, plural, self._name),
+                    propagation_policy="Background",
+                    _request_timeout=ASK_S,
                 )
 
     def why_taken_away(self) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
 from smdistributed.launch.backends.ray.api import TERMINAL, RayApi
@@ -39,7 +40,6 @@ _TICK_S = 0.5
 _ASK_S = 2.0
 # After its end nothing more comes of a log that was silent for so long.
 _LAST_S = 2.0
-_GIVE_UP_S = 300.0
 _MOST_READ = 1 << 16
 # Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
@@ -170,24 +170,22 @@ class RayCluster:
                 log.close()
             if has_ended:
                 return
-            if time.monotonic() - answered_at > _GIVE_UP_S:
+            if time.monotonic() - answered_at > (patience := patience_s(self._job)):
                 raise BackendError(
                     f"InternalServerError: Ray at {self._settings.address} did not answer for"
-                    f" {_GIVE_UP_S:g} s. The job {self._id} may go on there: ray job status"
+                    f" {patience:g} s. The job {self._id} may go on there: ray job status"
                     f" --address {shlex.quote(self._settings.address)} {shlex.quote(self._id)}"
                 )
 
     def stop(self) -> None:
         """As of `Cluster`."""
         if self._id:
-            with contextlib.suppress(BackendError):  # the cluster does not answer
-                self._api.stop(self._id)
+            self._api.stop(self._id)
 
     def interrupt(self, reason: str) -> None:
         """As of `Cluster`: a small job of its own tells the driver."""
         command = self._driver("--interrupt", self._job.name, reason)
-        with contextlib.suppress(BackendError):
-            self._api.submit({"entrypoint": f"exec {command}", "entrypoint_num_cpus": 0})
+        self._api.submit({"entrypoint": f"exec {command}", "entrypoint_num_cpus": 0})
 
     def close(self) -> None:
         """As of `Cluster`: Ray keeps the log of its job, which is its own."""

@@ -1,0 +1,113 @@
+# Copyright 2026 The smdistributed-open authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a follower hands on to a cluster that does not answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smdistributed.launch.backends.backend import BackendError
+from smdistributed.launch.backends.in_cluster import follower as followers
+from smdistributed.launch.backends.in_cluster.cluster import patience_s
+from smdistributed.launch.home import Home
+from smdistributed.launch.jobs.directory import JobDirectory
+from smdistributed.launch.jobs.states import Secondary
+from tests.conformance.backends.test_backends import job_of
+
+TIMES = 3
+
+
+class Cluster:
+    """Hears nothing at first.
+
+    Args:
+        deaf: how many times it is told in vain.
+        after: what happens once it has heard, or never will.
+    """
+
+    def __init__(self, deaf: int, after: Callable[[], Iterator[str]] = lambda: iter(())) -> None:
+        self._deaf = deaf
+        self._after = after
+        self.heard: list[str] = []
+
+    def _tell(self, what: str) -> None:
+        self._deaf -= 1
+        if self._deaf >= 0:
+            raise BackendError("it does not answer")
+        self.heard.append(what)
+
+    def start(self) -> None: ...
+
+    def text(self) -> Iterator[str]:
+        for _ in range(TIMES + 1):
+            yield ""
+        yield from self._after()
+
+    def stop(self) -> None:
+        self._tell("stop")
+
+    def interrupt(self, reason: str) -> None:
+        self._tell(f"interrupt: {reason}")
+
+    def why_taken_away(self) -> str:
+        return ""
+
+    def how_it_ended(self) -> str:
+        return "it has ended"
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDirectory:
+    monkeypatch.setattr(followers, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(followers, "note_from_now_on", lambda handler: None)
+    home = Home(tmp_path / "home")
+    home.make()
+    found: JobDirectory = job_of(home, "pass")
+    return found
+
+
+def followed(job: JobDirectory, cluster: Cluster) -> Any:
+    given: Any = cluster
+    followers.Follower(job, given).run()
+    return job.read()
+
+
+def test_a_stop_that_was_not_heard_is_told_again(job: JobDirectory) -> None:
+    job.ask_to_stop("enough")
+    cluster = Cluster(TIMES)
+    assert followed(job, cluster).secondary is Secondary.STOPPED
+    assert cluster.heard == ["stop"]
+
+
+def test_an_interruption_that_was_not_heard_is_told_again(job: JobDirectory) -> None:
+    job.ask_to_interrupt("the machine goes")
+    cluster = Cluster(TIMES)
+    followed(job, cluster)
+    assert cluster.heard == ["interrupt: the machine goes"]
+    assert job.interruption() is None
+
+
+def test_a_stop_that_nobody_has_heard_is_no_stop(job: JobDirectory) -> None:
+    """The job may go on there: to call it stopped would hide that."""
+
+    def gone() -> Iterator[str]:
+        raise BackendError("InternalServerError: it may go on there")
+        yield ""
+
+    job.ask_to_stop("enough")
+    record = followed(job, Cluster(1000, gone))
+    assert record.secondary is Secondary.FAILED
+    assert record.failure_reason == "InternalServerError: it may go on there"
+
+
+def test_who_stops_a_job_does_not_wait_for_minutes(job: JobDirectory) -> None:
+    assert patience_s(job) == 300
+    job.ask_to_stop("enough")
+    assert patience_s(job) == 15
+    job.lock.release()
