@@ -69,11 +69,21 @@ def test_what_goes_in_comes_out_however_it_is_cut(messages, data) -> None:
     assert found == messages
 
 
-@given(_any_message())
-def test_as_lines(message) -> None:
-    line = line_of(message)
-    assert message_of(line + "\r\n") == message
+@given(_any_message(), st.integers(1, 10**17))
+def test_as_lines(message, number: int) -> None:
+    line = line_of(message, number)
+    assert message_of(line + "\r\n") == (number, message)
     assert message_of("x" + line) is None
+    with pytest.raises(ProtocolError):
+        message_of(line[:-1])
+
+
+@pytest.mark.parametrize(
+    "line", ["SMD2:", "SMD2:0:", "SMD2:x:", "SMD2:1:!", "SMD2:1:", "SMD2:\u0661:"]
+)
+def test_damaged_lines(line: str) -> None:
+    with pytest.raises(ProtocolError):
+        message_of(line)
 
 
 @given(st.binary(max_size=200))

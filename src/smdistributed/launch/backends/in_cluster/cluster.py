@@ -33,8 +33,10 @@ class Cluster(Protocol):
             SmdistributedError: it cannot be; says why.
         """
 
-    def text(self) -> Iterator[str]:
+    def text(self) -> Iterator[str | None]:
         """Its log from the start, in pieces as they come; an empty one at least each second.
+
+        None: from here on it comes from the start again, or from the oldest that is left of it.
 
         It ends when the process has, and all of its log was read.
 

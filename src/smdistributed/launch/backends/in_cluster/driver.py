@@ -83,6 +83,7 @@ class _Telling:
             for store, folder in stores_of(record.request, record.name, home).items()
         ]
         self._job = job
+        self._num_told = 0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
 
@@ -125,7 +126,8 @@ class _Telling:
 
     def _print(self, message: Message) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads: the job goes on
-            print(line_of(message))
+            self._num_told += 1
+            print(line_of(message, self._num_told))
 
 
 def _is_of_record(message: Message) -> bool:

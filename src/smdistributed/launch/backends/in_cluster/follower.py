@@ -66,6 +66,7 @@ class Follower:
         }
         self._problem = ""
         self._rest = ""
+        self._num_taken = 0
         self._is_stopping = False
         self._hand_on_at = 0.0
         self._has_ended = False
@@ -124,14 +125,28 @@ class Follower:
 
     # --- what is told ----------------------------------------------------------------------------
 
-    def _take_text(self, text: str) -> None:
+    def _take_text(self, text: str | None) -> None:
+        if text is None:
+            self._rest = ""
+            return
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            message = message_of(line)
-            if message is not None:
-                self._take(message)
+            found = message_of(line)
+            if found is not None:
+                self._take_line(*found)
             elif line.strip():
                 print(line, flush=True)  # into this process's own log
+
+    def _take_line(self, number: int, message: Message) -> None:
+        if number <= self._num_taken:
+            return  # the log is read again
+        if number > self._num_taken + 1:
+            raise ProtocolError(
+                f"of what the job's process has told, lines {self._num_taken + 1} to {number - 1}"
+                " are missing: its log was rotated before they were read."
+            )
+        self._take(message)
+        self._num_taken = number
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Grown):

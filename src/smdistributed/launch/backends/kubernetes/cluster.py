@@ -49,6 +49,8 @@ __all__ = ["KubernetesCluster"]
 
 _TICK_S = 0.5
 _SEND_S = 60.0
+# A job's process says what its hosts use, each minute. Who hears nothing asks anew.
+_SILENT_S = 150.0
 _PORT = 7770
 # A name that is wrong, or a registry that is away for a moment.
 _IMAGE_S = 60.0
@@ -184,16 +186,14 @@ class KubernetesCluster:
 
     # --- the log ---------------------------------------------------------------------------------
 
-    def text(self) -> Iterator[str]:
+    def text(self) -> Iterator[str | None]:
         """As of `Cluster`.
 
         Raises:
             BackendError: the pod cannot run, or the cluster does not answer for minutes.
         """
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         answered_at = time.monotonic()
         stuck_since: float | None = None
-        known = 0
         while True:
             pod = None
             try:
@@ -210,25 +210,30 @@ class KubernetesCluster:
                 if stuck_since and time.monotonic() - stuck_since > _IMAGE_S:
                     raise BackendError(f"ClientError: pod {pod.name} cannot run: {pod.why}")
             if pod is not None and (pod.has_ended or pod.life is Life.RUNNING):
-                log = PodLog(self._api, self._api.space, pod.name)
-                seen = 0
-                try:
-                    while (content := log.next(_TICK_S)) is not None:
-                        seen += len(content)
-                        if seen > known:  # after a lost connection all comes again
-                            yield decode(content[max(0, len(content) - (seen - known)) :])
-                            known = seen
-                            self._has_told = True
-                        else:
-                            yield ""
-                finally:
-                    log.close()
+                yield None
+                yield from self._text_of(pod)
                 if pod.has_ended:
                     return
             elif pod is None and (self._state or self._is_stopped) and self._knows_none():
                 return  # it was taken away
             yield ""
             time.sleep(_TICK_S)
+
+    def _text_of(self, pod: PodState) -> Iterator[str]:
+        """What a pod has printed, until nothing comes any more, or nothing for long."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        log = PodLog(self._api, self._api.space, pod.name)
+        came_at = time.monotonic()
+        try:
+            while (content := log.next(_TICK_S)) is not None:
+                if content:
+                    came_at = time.monotonic()
+                    self._has_told = True
+                elif time.monotonic() - came_at > _SILENT_S:
+                    return  # the connection may be dead: a new one tells
+                yield decode(content)
+        finally:
+            log.close()
 
     def _require_same(self, pod: PodState) -> None:
         """Another first pod begins the job anew: its log does not go on where the other one's ends.

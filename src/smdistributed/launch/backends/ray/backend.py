@@ -132,19 +132,17 @@ class RayCluster:
             file.seek(0)
             return self._api.send_package(f"_ray_pkg_{secrets.token_hex(16)}.zip", file, size)
 
-    def text(self) -> Iterator[str]:
+    def text(self) -> Iterator[str | None]:
         """As of `Cluster`.
 
         Raises:
             BackendError: it does not answer for minutes.
         """
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        known = 0
         answered_at = time.monotonic()
         while True:
+            decode = codecs.getincrementaldecoder("utf-8")("replace").decode
             log = _Log(self._api, self._id)
             has_ended = False
-            seen = 0
             asked_at = came_at = time.monotonic()
             try:
                 while not (has_ended and time.monotonic() - came_at > _LAST_S):
@@ -152,10 +150,7 @@ class RayCluster:
                     now_s = time.monotonic()
                     if content:
                         came_at = answered_at = now_s
-                        seen += len(content)
-                        if seen > known:  # after a lost connection all comes again
-                            yield decode(content[len(content) - (seen - known) :])
-                            known = seen
+                        yield decode(content)
                         continue
                     yield ""
                     if now_s - asked_at > _ASK_S:
@@ -176,6 +171,7 @@ class RayCluster:
                     f" {patience:g} s. The job {self._id} may go on there: ray job status"
                     f" --address {shlex.quote(self._settings.address)} {shlex.quote(self._id)}"
                 )
+            yield None
 
     def stop(self) -> None:
         """As of `Cluster`."""

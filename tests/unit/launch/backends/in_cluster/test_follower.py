@@ -1,6 +1,6 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a follower hands on to a cluster that does not answer at once."""
+"""What a follower hands on to a cluster that does not answer at once, and takes of its log."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster import follower as followers
 from smdistributed.launch.backends.in_cluster.cluster import patience_s
+from smdistributed.launch.courier.lines import line_of
+from smdistributed.launch.courier.messages import Grown
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.states import Secondary
@@ -29,7 +31,9 @@ class Cluster:
         after: what happens once it has heard, or never will.
     """
 
-    def __init__(self, deaf: int, after: Callable[[], Iterator[str]] = lambda: iter(())) -> None:
+    def __init__(
+        self, deaf: int, after: Callable[[], Iterator[str | None]] = lambda: iter(())
+    ) -> None:
         self._deaf = deaf
         self._after = after
         self.heard: list[str] = []
@@ -42,7 +46,7 @@ class Cluster:
 
     def start(self) -> None: ...
 
-    def text(self) -> Iterator[str]:
+    def text(self) -> Iterator[str | None]:
         for _ in range(TIMES + 1):
             yield ""
         yield from self._after()
@@ -96,7 +100,7 @@ def test_an_interruption_that_was_not_heard_is_told_again(job: JobDirectory) -> 
 def test_a_stop_that_nobody_has_heard_is_no_stop(job: JobDirectory) -> None:
     """The job may go on there: to call it stopped would hide that."""
 
-    def gone() -> Iterator[str]:
+    def gone() -> Iterator[str | None]:
         raise BackendError("InternalServerError: it may go on there")
         yield ""
 
@@ -111,3 +115,47 @@ def test_who_stops_a_job_does_not_wait_for_minutes(job: JobDirectory) -> None:
     job.ask_to_stop("enough")
     assert patience_s(job) == 15
     job.lock.release()
+
+
+def events(*numbers: int) -> str:
+    """Lines that tell of as many events, each with its number."""
+    return "".join(
+        line_of(Grown("events.jsonl", 2 * (number - 1), f"{number}\n".encode()), number) + "\n"
+        for number in numbers
+    )
+
+
+def test_a_log_that_is_read_again_is_taken_once(job: JobDirectory) -> None:
+    """Also where it breaks off within a line."""
+
+    def log() -> Iterator[str | None]:
+        yield None
+        yield events(1, 2, 3)[:-20]
+        yield None
+        yield events(1, 2, 3, 4)
+
+    followed(job, Cluster(0, log))
+    text = (job.path / "events.jsonl").read_text()
+    assert text.startswith("1\n2\n3\n4\n{"), text
+
+
+def test_a_log_that_was_rotated_goes_on_if_nothing_is_missing(job: JobDirectory) -> None:
+    def log() -> Iterator[str | None]:
+        yield events(1, 2, 3)
+        yield None
+        yield f"ted of a line\n{events(3, 4)}"
+
+    followed(job, Cluster(0, log))
+    text = (job.path / "events.jsonl").read_text()
+    assert text.startswith("1\n2\n3\n4\n{"), text
+
+
+def test_lines_that_are_missing_are_told(job: JobDirectory) -> None:
+    def log() -> Iterator[str | None]:
+        yield events(1, 2)
+        yield None
+        yield events(5, 6)
+
+    record = followed(job, Cluster(0, log))
+    assert record.secondary is Secondary.FAILED
+    assert "lines 3 to 4 are missing: its log was rotated" in record.failure_reason
