@@ -6,10 +6,12 @@ many      64 objects of 8 MiB
 one       one object of 256 MiB, which ours and boto3's `get_object` read over one connection
 
 Each turn is a process of its own, which has imported boto3 and opened a connection before its clock
-starts. Ours checks the MD5 of each object and writes its journal; boto3 writes files, and no more.
-Both take turns. Memory is the most that a process had, less what it had before.
+starts. Ours checks the checksum of each object and writes its journal; boto3 writes files, and
+checks what it checks by itself. With `--md5` the objects have no other checksum than their ETag:
+then `boto3+md5`, which is boto3 and the MD5 of what it has read, is what checking them costs at
+least. All take turns. Memory is the most that a process had, less what it had before.
 
-python benchmarks/s3/run.py [--rounds 7] [--threads 10]          (after `make env-clusters`)
+python benchmarks/s3/run.py [--rounds 7] [--threads 10] [--md5]    (after `make env-clusters`)
 """
 
 from __future__ import annotations
@@ -60,11 +62,12 @@ def server() -> Iterator[str]:
             process.kill()
 
 
-def client_of(url: str) -> Any:
+def client_of(url: str, **more: str | None) -> Any:
     import boto3
     from botocore.config import Config
 
-    config = Config(s3={"addressing_style": "path"}, max_pool_connections=32)
+    given = {name: value for name, value in more.items() if value is not None}
+    config = Config(s3={"addressing_style": "path"}, max_pool_connections=32, **given)
     return boto3.client("s3", endpoint_url=url, region_name="us-east-1", config=config)
 
 
@@ -93,9 +96,16 @@ def turn(kind: str, url: str, bucket: str, folder: Path, threads: int) -> None:
         (folder / "data").mkdir()
 
         def get(key: str) -> None:
-            body = client.get_object(Bucket=bucket, Key=key)["Body"]
+            found = client.get_object(Bucket=bucket, Key=key)
             with (folder / "data" / key).open("wb") as file:
-                shutil.copyfileobj(body, file, AT_ONCE)
+                if kind == "boto3":
+                    shutil.copyfileobj(found["Body"], file, AT_ONCE)
+                    return
+                digest = hashlib.md5(usedforsecurity=False)
+                while content := found["Body"].read(AT_ONCE):
+                    file.write(content)
+                    digest.update(content)
+            assert digest.hexdigest() == found["ETag"].strip('"')
 
         before, began = memory("VmRSS"), time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
@@ -124,36 +134,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=10)
+    parser.add_argument("--md5", action="store_true", help="objects have no checksum but an MD5")
     arguments = parser.parse_args()
+    kinds = ("ours", "boto3", "boto3+md5") if arguments.md5 else ("ours", "boto3")
     os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
     with server() as url:
-        client = client_of(url)
+        client = client_of(
+            url, request_checksum_calculation="when_required" if arguments.md5 else None
+        )
         for bucket, (count, size) in BUCKETS.items():
             client.create_bucket(Bucket=bucket)
             for number in range(count):
                 client.put_object(Bucket=bucket, Key=f"{number:02}", Body=content_of(number, size))
         for bucket, (count, size) in BUCKETS.items():
-            turns: dict[str, list[dict[str, float]]] = {"ours": [], "boto3": []}
+            turns: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
             for number in range(arguments.rounds + 1):  # the first one is not counted
-                order = ("ours", "boto3") if number % 2 else ("boto3", "ours")
-                for kind in order:
+                shift = number % len(kinds)
+                for kind in (*kinds[shift:], *kinds[:shift]):
                     turns[kind].append(measured(kind, url, bucket, arguments.threads))
             turns = {kind: each[1:] for kind, each in turns.items()}
             for kind, each in turns.items():
                 rates = [count * size / 1e6 / one["seconds"] for one in each]
                 grown = max(one["grown"] for one in each) / 1e6
                 print(
-                    f"{bucket:5} {kind:6} {statistics.median(rates):7.1f} MB/s"
+                    f"{bucket:5} {kind:9} {statistics.median(rates):7.1f} MB/s"
                     f" ({min(rates):.1f} to {max(rates):.1f}), grown by {grown:.1f} MB at most"
                 )
-            pairs = [
-                theirs["seconds"] / ours["seconds"]
-                for ours, theirs in zip(turns["ours"], turns["boto3"], strict=True)
-            ]
-            print(
-                f"{bucket:5} ours / boto3, in pairs: {statistics.median(pairs):.3f}"
-                f" ({min(pairs):.3f} to {max(pairs):.3f})"
-            )
+            for peer in kinds[1:]:
+                pairs = [
+                    theirs["seconds"] / ours["seconds"]
+                    for ours, theirs in zip(turns["ours"], turns[peer], strict=True)
+                ]
+                print(
+                    f"{bucket:5} ours / {peer}, in pairs: {statistics.median(pairs):.3f}"
+                    f" ({min(pairs):.3f} to {max(pairs):.3f})"
+                )
 
 
 if __name__ == "__main__":
