@@ -326,16 +326,29 @@ def test_a_lost_host_fails_the_job_in_time(own_cluster: Slurm, home: Home, fault
 
 
 @pytest.mark.slow
-def test_a_job_outlives_the_daemon_of_its_step(own_cluster: Slurm, home: Home) -> None:
-    """SIGKILL of slurmstepd: its tasks go on, and so does the job."""
-    job = job_of(home, COUNTS, hosts=2)
+def test_a_host_without_the_daemon_of_its_step_is_tried_again(
+    own_cluster: Slurm, home: Home
+) -> None:
+    """SIGKILL of slurmstepd: nobody would reach its tasks any more."""
+    job = job_of(home, COUNTS.replace("0.1", "0.5"), hosts=2)
+    changed(
+        job,
+        RetryStrategy={"MaximumRetryAttempts": 1},
+        CheckpointConfig={"S3Uri": "s3://b/kept", "LocalPath": "/opt/ml/checkpoints"},
+    )
     backend = SlurmBackend()
     backend.submit(job)
     wait_for_both(backend, job, "begins")
+    time.sleep(1)
+    begin = time.monotonic()
     kill(node_of(own_cluster, job, "algo-2"), "slurmstepd")
+    record, known = wait(job, lambda record: record.secondary is Secondary.INTERRUPTED)
+    assert known - begin < scaled(15)
+    assert "what keeps it on its machine is gone" in record.transitions[-1].message
     record, _ = wait(job, has_ended)
-    assert record.status is Status.COMPLETED
-    assert len(record.metrics) == 1
+    assert record.status is Status.COMPLETED, (record, logs_of(job))
+    assert [value for _, value, _ in record.metrics] == [20.0]
+    assert not all("begins at 0" in line for line in lines_of(backend, job) if "begins" in line)
     require_empty(own_cluster)
 
 

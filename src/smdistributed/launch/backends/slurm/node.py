@@ -186,6 +186,7 @@ class Node:
         self._job_process = Heartbeat(self._files.job_alive, is_expected=True)
         self._pulse = Pulse(self._files.alive, [folder, job, job / "hosts"])
         self._is_told_to_end = False
+        self._step_daemon = os.getppid()
 
     def run(self) -> int:
         """Does all of it. Returns: the status of this process."""
@@ -250,7 +251,9 @@ class Node:
             process.wait(_ORPHAN_S)
 
     def _is_left_alone(self) -> bool:
-        return self._job_process.silent_s() > MOST_SILENT_S
+        # Without the daemon of its step Slurm reaches this process no more, and counts it as over.
+        is_orphan = os.getppid() != self._step_daemon
+        return is_orphan or self._job_process.silent_s() > MOST_SILENT_S
 
     def _note_signal(self, number: int, frame: object) -> None:
         self._is_told_to_end = True

@@ -198,6 +198,7 @@ class SlurmNodes:
             return subprocess.Popen(
                 [
                     "srun",
+                    "--overlap",  # with what Slurm believes of the attempt before
                     f"--nodes={count}",
                     f"--ntasks={count}",
                     "--ntasks-per-node=1",
