@@ -146,6 +146,31 @@ def test_a_follower_that_was_started_anew_refuses_another_first_pod(
     require_gone(kubernetes_cluster, job)
 
 
+def test_a_job_that_was_deleted_is_not_asked_for_anew_by_a_later_follower(
+    home: Home, kubernetes_cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Secret goes at once, and its pods have their grace: two first pods would run."""
+    job = job_of(home, "pass")
+    pods = [{"metadata": {"name": "one", "annotations": {}}, "status": {"phase": "Pending"}}]
+    earlier: Any = KubernetesCluster(job)
+    monkeypatch.setattr(earlier._api, "pods", lambda selector: pods)
+    earlier.start()
+    text = earlier.text()
+    assert next(text) == ""
+    text.close()
+    earlier.close()
+    require_gone(kubernetes_cluster, job)
+    before = len(kubernetes_cluster.requests)
+    later: Any = KubernetesCluster(job)
+    later.start()
+    assert not list(later.text())
+    assert later.how_it_ended() == "Kubernetes has no pod of it"
+    asked = kubernetes_cluster.requests[before:]
+    assert not any(method == "POST" for method, _ in asked), asked
+    later.close()
+    job.lock.release()
+
+
 @pytest.mark.slow
 def test_a_drained_first_pod_is_no_stop(home: Home, kubernetes_cluster: Kubernetes) -> None:
     """It gets SIGTERM and its grace, as it would of stop(); nobody has asked for that here."""

@@ -92,7 +92,9 @@ class KubernetesCluster:
             kept = json.loads(self._kept.read_bytes())
             self._name, self._kind = kept["name"], Kind(kept["kind"])
             self._first = kept.get("first", "")
-            if self._is_there():
+            # A job that had a first pod is never asked for anew: who has deleted it wants no other
+            # one, and its pods may still save what there is.
+            if self._first or self._is_there():
                 return
         except FileNotFoundError:
             self._kind = self._api.kind()
@@ -125,7 +127,7 @@ class KubernetesCluster:
             )
         if not found.items:
             self._delete()
-            self._name, self._first = object_name(self._job.name), ""
+            self._name = object_name(self._job.name)
         return bool(found.items)
 
     def _make_train_job(self, asked: PodJob) -> Any:
@@ -214,7 +216,7 @@ class KubernetesCluster:
                 yield from self._text_of(pod)
                 if pod.has_ended:
                     return
-            elif pod is None and (self._state or self._is_stopped) and self._knows_none():
+            elif pod is None and (self._first or self._is_stopped) and self._knows_none():
                 return  # it was taken away
             yield ""
             time.sleep(_TICK_S)
