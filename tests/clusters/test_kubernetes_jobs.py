@@ -171,6 +171,29 @@ def test_a_job_that_was_deleted_is_not_asked_for_anew_by_a_later_follower(
     job.lock.release()
 
 
+@pytest.mark.parametrize("following", ["a-later-one", "z-later-one"])
+def test_why_the_first_pod_was_taken_away_is_known_beside_another_one(
+    home: Home, kubernetes_cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch, following: str
+) -> None:
+    """A list of pods is in the order of names, which are made by chance."""
+    job = job_of(home, "pass")
+    running = {"phase": "Running"}
+    pods = [{"metadata": {"name": "one", "annotations": {}}, "status": {"phase": "Pending"}}]
+    cluster: Any = KubernetesCluster(job)
+    monkeypatch.setattr(
+        cluster._api, "pods", lambda _: sorted(pods, key=lambda each: each["metadata"]["name"])
+    )
+    text = cluster.text()
+    assert next(text) == ""
+    why = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    pods[0] |= {"status": {"phase": "Failed", "conditions": [why]}}
+    pods.append({"metadata": {"name": following, "annotations": {}}, "status": running})
+    assert not list(filter(None, text))
+    said = "Kubernetes says of pod one: taken away. PreemptionByScheduler"
+    assert cluster.how_it_ended() == said
+    job.lock.release()
+
+
 @pytest.mark.slow
 def test_a_drained_first_pod_is_no_stop(home: Home, kubernetes_cluster: Kubernetes) -> None:
     """It gets SIGTERM and its grace, as it would of stop(); nobody has asked for that here."""

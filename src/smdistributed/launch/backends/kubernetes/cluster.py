@@ -255,7 +255,9 @@ class KubernetesCluster:
     def _first_pod(self) -> PodState | None:
         """None: there is none yet, or no more."""
         pods = [each for each in self._pods() if each.index == 0]
-        return pods[-1] if pods else None
+        # One that was taken away may stay beside the one that came in its place.
+        followed = [each for each in pods if each.name == self._first]
+        return next(iter(followed or pods), None)
 
     def _pods(self) -> list[PodState]:
         with self._api.asked("its pods cannot be listed"):
