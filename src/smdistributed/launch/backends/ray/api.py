@@ -102,7 +102,12 @@ class RayApi:
             return None
         except ValueError as error:
             raise BackendError(f"{self.address} answers with no JSON: {error}") from None
-        return found if isinstance(found, dict) else None
+        if not isinstance(found, dict) or not isinstance(found.get("status"), str):
+            raise BackendError(
+                f"{self.address} says {found!r:.100} of a job; expected an object with its status."
+                f" {self._by_hand()}"
+            )
+        return found
 
     def stop(self, submission_id: str) -> None:
         """Has a job of Ray's get SIGTERM; returns at once.
@@ -143,7 +148,12 @@ class RayApi:
         size: int | None = None,
     ) -> bytes:
         with self._opened(method, path, body, timeout_s, size) as answer:
-            content: bytes = answer.read()
+            try:
+                content: bytes = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise BackendError(
+                    f"Ray at {self.address} breaks off its answer: {error}. {self._by_hand()}"
+                ) from None
             return content
 
     def _opened(

@@ -159,7 +159,8 @@ class RayCluster:
                             found = self._api.job(self._id)
                             answered_at = now_s
                             has_ended = found is None or found.get("status") in TERMINAL
-                    if content is None and not has_ended:
+                    is_silent = now_s - answered_at > patience_s(self._job)
+                    if (content is None or is_silent) and not has_ended:
                         break
             finally:
                 log.close()
