@@ -135,7 +135,8 @@ class RankEnd:
         returncode: its exit status; -n if signal n ended it.
         failed_first: of this host.
         last_lines: that it has printed; of ranks that failed. A report has none.
-        ended_at: when; seconds since the epoch, as those of all machines are.
+        ended_at: when; seconds of the monotonic clock of its machine. In the job's directory: of
+            the machine of the job's process.
     """
 
     rank: int
