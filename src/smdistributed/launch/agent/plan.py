@@ -165,6 +165,29 @@ class Report:
     failure: str = ""
     ranks: tuple[RankEnd, ...] = ()
 
+    @staticmethod
+    def of(document: Any) -> Report:
+        """What was written, also by another machine.
+
+        Raises:
+            LookupError, TypeError, ValueError: it is none.
+        """
+        ranks = [RankEnd(**each) for each in document["ranks"]]
+        return Report(
+            Phase(document["phase"]),
+            str(document["failure"]),
+            tuple(
+                RankEnd(
+                    int(rank.rank),
+                    int(rank.returncode),
+                    bool(rank.failed_first),
+                    [str(line) for line in rank.last_lines],
+                    float(rank.ended_at),
+                )
+                for rank in ranks
+            ),
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class End:
@@ -287,11 +310,7 @@ class HostDirectory:
             document = json.loads(self.report_bytes())
         except FileNotFoundError:
             return None
-        return Report(
-            Phase(document["phase"]),
-            document["failure"],
-            tuple(RankEnd(**each) for each in document["ranks"]),
-        )
+        return Report.of(document)
 
     def say(self, text: str) -> None:
         """A line in the log of the host that is none of its ranks': what the user should know."""

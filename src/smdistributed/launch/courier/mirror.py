@@ -21,12 +21,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
-from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, RankEnd, Report
+from smdistributed.launch.agent.plan import End, HostDirectory, Phase, Plan, Report
 from smdistributed.launch.contract.archives import unpack
-from smdistributed.launch.courier.files import below
+from smdistributed.launch.courier.growing import Growing
 from smdistributed.launch.courier.keeping import STORES, Keeping
 from smdistributed.launch.courier.links import Link
 from smdistributed.launch.courier.listening import MOST_SILENT_S, STILL_S, Listener
@@ -51,11 +51,6 @@ from smdistributed.launch.courier.sending import is_below_any, needed
 
 __all__ = ["Mirror", "MirrorError"]
 
-# Of what a courier tells of growth: no other file is written to.
-_GROWING = re.compile(
-    r"hosts/(?P<host>[^/]+)/(agent\.log|log|metrics\.jsonl|system_metrics\.jsonl)"
-    r"|tensorboard/(?P<board>[^/]+)/events\.out\.tfevents\.[^/\n]+"
-)
 _ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]{1,100}")
 _CLOSE_S = 10.0
 _SUSPICIOUS_S = 3.0
@@ -86,8 +81,8 @@ class Mirror:
         self._archive: BinaryIO | None = None  # what is being brought
         self._drops_archive = False  # it cannot be written
         self._keeping: Keeping | None = None
+        self._growing: Growing | None = None
         self._has_checkpoints = False  # elsewhere than at /opt/ml
-        self._sizes: dict[str, int] = {}
         self._clock_s: float | None = None  # ours less theirs
         self._problem = ""
         self._has_ended = False
@@ -147,8 +142,6 @@ class Mirror:
         assert self._hello is not None
         if plan.attempt > 1 and directory.path.is_dir():
             directory.renew()
-            for path in (directory.log, directory.metrics, directory.system_metrics):
-                _end_line(path)  # its writer may have been lost in the middle of one
         directory.write_plan(plan)
         directory.ml.mkdir(mode=0o700, exist_ok=True)
         stores = {
@@ -159,9 +152,7 @@ class Mirror:
         self._has_checkpoints = "checkpoints" in stores
         stores = {name: each for name, each in stores.items() if not is_below_any(each, is_shared)}
         self._keeping = Keeping(stores, f"{directory.path.parent.parent.name}-{directory.name}")
-        if plan.attempt > 1 and directory.metrics.is_file():
-            known = directory.metrics.stat().st_size
-            self._sizes[f"hosts/{directory.name}/{directory.metrics.name}"] = known
+        self._growing = Growing(directory, goes_on=plan.attempt > 1)
         self._directory = directory
         off_s = self._hello.time_s - time.time()
         if abs(off_s) > _MOST_OFF_S:
@@ -361,7 +352,8 @@ class Mirror:
         elif self._directory is None:
             raise ProtocolError(f"{type(message).__name__} comes before an agent was asked for.")
         elif isinstance(message, Grown):
-            self._take_growth(message)
+            assert self._growing is not None
+            self._growing.take(message)
         elif isinstance(message, Told):
             self._take_report(message)
         elif isinstance(message, Kept | Dropped):
@@ -400,22 +392,9 @@ class Mirror:
             elif not message.has_ranks:
                 self._directory.heartbeat.unlink(missing_ok=True)
 
-    def _take_growth(self, message: Grown) -> None:
-        found = _GROWING.fullmatch(message.path)
-        host = self.directory.name
-        if found is None or host not in found.groupdict().values():
-            raise ProtocolError(f"{message.path!r:.100} is no file that grows.")
-        if message.offset != self._sizes.get(message.path, 0):
-            raise ProtocolError(f"{message.path} grows at {message.offset}.")
-        path = below(self.directory.path.parent.parent, message.path)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(message.body)
-        self._sizes[message.path] = message.offset + len(message.body)
-
     def _take_report(self, message: Told) -> None:
         try:
-            report = _report_of(json.loads(message.body))
+            report = Report.of(json.loads(message.body))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ProtocolError(f"a report cannot be read: {error}") from None
         # Their clock began at another time.
@@ -440,26 +419,3 @@ class Mirror:
         if message.is_last or problem:
             self._archive = None
             self._brought.put(problem)
-
-
-def _report_of(document: Any) -> Report:
-    """Raises: LookupError, TypeError, ValueError: it is none."""
-    ranks = []
-    for each in document["ranks"]:
-        rank = RankEnd(**each)
-        ranks.append(
-            RankEnd(
-                int(rank.rank),
-                int(rank.returncode),
-                bool(rank.failed_first),
-                [str(line) for line in rank.last_lines],
-                float(rank.ended_at),
-            )
-        )
-    return Report(Phase(document["phase"]), str(document["failure"]), tuple(ranks))
-
-
-def _end_line(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-        if file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read() != b"\n":
-            file.write(b"\n")
