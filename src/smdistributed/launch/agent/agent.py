@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import importlib.util
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from smdistributed._common.discovery import Membership, membership_variables
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch import contract
 from smdistributed.launch.agent.checkpoints import CheckpointSync
@@ -38,8 +36,13 @@ from smdistributed.launch.agent.plan import HostDirectory, Phase, Plan, RankEnd,
 from smdistributed.launch.agent.preparation import PreparationError, command_of, install, prepare
 from smdistributed.launch.agent.store_mounts import StoreMounts
 from smdistributed.launch.agent.strays import end_strays
+from smdistributed.launch.agent.surroundings import (
+    common_environment,
+    environments_of,
+    gpus_of,
+    script_of,
+)
 from smdistributed.launch.agent.usage import Usage
-from smdistributed.launch.agent.without_gpus import on_cpus
 from smdistributed.launch.contract.failures import (
     NOT_THE_SCRIPTS,
     failure_text,
@@ -49,18 +52,11 @@ from smdistributed.launch.contract.failures import (
 from smdistributed.launch.contract.hyperparameters import Hyperparameters, command_line, decode
 from smdistributed.launch.contract.paths import OPT_ML, Paths
 from smdistributed.launch.contract.resources import Resources
-from smdistributed.launch.contract.tf_config import tf_config
-from smdistributed.launch.contract.variables import Machine, Script, variables
+from smdistributed.launch.contract.variables import Script
 from smdistributed.launch.data.stores.folder import FolderStore
 from smdistributed.launch.data.stores.remote import Abandoned, RemoteStore
 from smdistributed.launch.data.stores.s3 import S3Settings
 from smdistributed.launch.debugging import DebuggedRank, opened
-from smdistributed.launch.environment import (
-    outside,
-    usable_cores,
-    visible_accelerators,
-    with_horovod,
-)
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.metrics import MetricDefinition, Scanner
 from smdistributed.launch.supervisor import CommandError, Supervisor
@@ -113,7 +109,7 @@ class Agent:
             for note in notes_on(self._sources, self._directory.views, self._is_mounted):
                 self._directory.say(note)
             hyperparameters = Hyperparameters.of(self._decoded())
-            script = self._script(hyperparameters)
+            script = script_of(self._plan, self._name, hyperparameters)
             self._is_python = script.entry_point.endswith(".py")
             command = command_of(
                 script.entry_point, command_line(hyperparameters.user), self._paths.code
@@ -155,19 +151,6 @@ class Agent:
         bring(given, self._s3, self._directory.data, self._directory.say, self._is_unwanted)
 
     # --- before ----------------------------------------------------------------------------------
-
-    def _script(self, hyperparameters: Hyperparameters) -> Script:
-        job = hyperparameters.job
-        module = self._plan.environment.get("SM_FRAMEWORK_MODULE", "")
-        return Script(
-            entry_point=str(job.get("sagemaker_program", "")),
-            submit_directory=str(job.get("sagemaker_submit_directory", "")),
-            framework_module=module,
-            job_name=self._name,
-            region=str(job.get("sagemaker_region", "us-east-1")),
-            log_level=int(job.get("sagemaker_container_log_level", 20)),
-            torch_version=_torch_version() if module.startswith("sagemaker_pytorch") else None,
-        )
 
     def _decoded(self) -> dict[str, Any]:
         """The hyperparameters; a path in the place of `/opt/ml` where that is not there."""
@@ -241,68 +224,17 @@ class Agent:
     def _environments(
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
     ) -> list[dict[str, str]]:
-        plan = self._plan
-        base = with_horovod({**outside(os.environ), **plan.environment, "PYTHONUNBUFFERED": "1"})
-        attempt = f"-attempt-{plan.attempt}" if plan.attempt > 1 else ""
-        base["SMDDP_RUN_ID"] = self._name + attempt
-        gpus = _share_of(base, plan.machine_index, plan.machine_hosts)
-        if gpus is not None:
-            base["CUDA_VISIBLE_DEVICES"] = gpus
-        num_gpus = visible_accelerators(base)
-        base, said = on_cpus(
-            base,
-            resources.current_group.instance_type,
-            num_gpus,
-            plan.processes,
-            has_shim=plan.cpu_shim,
-            is_torch=not script.framework_module.startswith("sagemaker_tensorflow"),
-        )
-        if said and plan.index == 0:
-            self._directory.say(said)
-        code, layer = self._paths.code, self._directory.packages
+        plan, code = self._plan, self._paths.code
+        base = common_environment(plan, resources, script, self._directory.say)
+        layer = self._directory.packages
         folders = [str(code)]
         folders += install(code, layer, script.entry_point, base, self._is_unwanted)
         if importlib.util.find_spec("sagemaker_training") is None:
             folders.append(str(Path(contract.__file__).parent / "toolkit"))
-        base["PYTHONPATH"] = os.pathsep.join([*folders, *_words(base.get("PYTHONPATH"))])
-        cores = usable_cores()
-        base.setdefault(
-            "OMP_NUM_THREADS", str(max(1, cores // (plan.processes * plan.machine_hosts)))
+        token = self._job.path / "token"
+        return environments_of(
+            plan, base, folders, token, self._paths, resources, hyperparameters, script
         )
-        base["SMDDP_TOKEN_FILE"] = str(self._job.path / "token")
-        told = variables(
-            self._paths,
-            resources,
-            hyperparameters,
-            plan.channels,
-            script,
-            Machine(cores, plan.processes if plan.emulate_gpus else num_gpus),
-        )
-        # Where ranks meet is ours: several jobs may run on one machine.
-        told["MASTER_ADDR"] = plan.master_address
-        told["MASTER_PORT"] = str(plan.master_port)
-        if plan.tf_workers:
-            told["TF_CONFIG"] = tf_config(plan.tf_workers, plan.index)
-        return [
-            {**base, **self._membership(rank, resources), **told} for rank in range(plan.processes)
-        ]
-
-    def _membership(self, local_rank: int, resources: Resources) -> dict[str, str]:
-        plan = self._plan
-        if not plan.is_distributed:
-            return {}
-        membership = Membership(
-            rank=plan.index * plan.processes + local_rank,
-            world_size=plan.num_hosts * plan.processes,
-            local_rank=local_rank,
-            local_world_size=plan.processes,
-            node_rank=plan.index,
-            num_nodes=plan.num_hosts,
-            master_addr=plan.master_address,
-            master_port=plan.master_port,
-            source="torch",
-        )
-        return membership_variables(membership, resources.current_group.instance_type)
 
     # --- while ranks run -------------------------------------------------------------------------
 
@@ -336,7 +268,7 @@ class Agent:
         log = HostLog(
             self._directory.log, self._directory.metrics, scanner, self._directory.event_file()
         )
-        usage = Usage(os.getpid(), self._directory.system_metrics, _gpus_of(environments[0]))
+        usage = Usage(os.getpid(), self._directory.system_metrics, gpus_of(environments[0]))
         self._to_begin.append(usage)
         self._report(Phase.TRAINING)
         self._supervisor = Supervisor(
@@ -465,34 +397,6 @@ class Agent:
                 if text.startswith(NOT_THE_SCRIPTS):  # a job that failed so may be tried again
                     text = f"ExecuteUserScriptError: {text}"
         self._failure = text
-
-
-def _share_of(environ: Mapping[str, str], index: int, num_hosts: int) -> str | None:
-    """The GPUs of one of several hosts of this machine; None: there are none, or it has all."""
-    count = visible_accelerators(environ)
-    if num_hosts == 1 or count < num_hosts:
-        return None
-    given = environ.get("CUDA_VISIBLE_DEVICES")
-    names = [each.strip() for each in given.split(",")] if given else list(map(str, range(count)))
-    size = count // num_hosts
-    return ",".join(names[index * size : (index + 1) * size])
-
-
-def _gpus_of(environ: Mapping[str, str]) -> str:
-    """The GPUs of a host, as nvidia-smi takes them; empty: it has none."""
-    count = visible_accelerators(environ)
-    return environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count))) if count else ""
-
-
-def _torch_version() -> str | None:
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _words(path: str | None) -> list[str]:
-    return path.split(os.pathsep) if path else []
 
 
 def _json_of(plan: Plan) -> str:

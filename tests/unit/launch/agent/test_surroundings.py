@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from smdistributed.launch.agent import agent
-from smdistributed.launch.agent.agent import _share_of
+from smdistributed.launch.agent import surroundings
 from smdistributed.launch.environment import outside
 
 
-def test_variables_of_another_job_stayoutside() -> None:
+def test_variables_of_another_job_stay_outside() -> None:
     kept = {
         "PATH": "/bin",
         "HOME": "/home/u",
@@ -57,6 +56,6 @@ def test_hosts_of_one_machine_share_its_gpus(
     expected: str | None,
 ) -> None:
     count = min(present, len(given.split(","))) if given else present
-    monkeypatch.setattr(agent, "visible_accelerators", lambda _: count)
+    monkeypatch.setattr(surroundings, "visible_accelerators", lambda _: count)
     environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    assert _share_of(environ, index, num_hosts) == expected
+    assert surroundings._share_of(environ, index, num_hosts) == expected
