@@ -24,7 +24,6 @@ import os
 import select
 import stat
 import threading
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +32,6 @@ from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.sources import InputMode, Source
 from smdistributed.launch.data.stores.remote import Abandoned, RemoteStore
 from smdistributed.launch.data.stores.s3 import S3Settings
-from smdistributed.launch.data.stores.store import StoreError
 
 __all__ = ["ChannelPipe", "ChannelPipes"]
 
@@ -142,36 +140,44 @@ class ChannelPipe:
         try:
             if self._is_over:
                 raise _Over
-            self._make(self._epoch + 1)
+            with self._without_end(f"channel {self._name!r} has no FIFO for its next epoch"):
+                self._make(self._epoch + 1)
             os.set_blocking(target, False)
             with contextlib.suppress(OSError):
                 fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _ROOM)
             for each in self._source.of_epoch(self._epoch):
-                if not self._feed(each, target):
-                    break
+                path = f"{self._source.root}/{each.key}"
+                with self._without_end(f"{path} of channel {self._name!r} cannot be read"):
+                    if not self._feed(each, target):
+                        break
         finally:
             fifo.unlink(missing_ok=True)  # before it is closed: nobody may wait there for us
             os.close(target)
 
     def _feed(self, each: DataObject, target: int) -> bool:
         """Writes an object. Returns: whether the reader is still there."""
-        try:
-            with self._opened(each) as file:
-                while content := file.read(_AT_ONCE):
-                    if not self._write(memoryview(content), target):
-                        return False
-        except (OSError, EOFError, zlib.error, StoreError) as error:
-            # A reader must not take what it has got for all: it waits, and is ended with the job.
-            path = f"{self._source.root}/{each.key}"
-            self.problem = f"{path} of channel {self._name!r} cannot be read: {error}"
-            self._wait_for_end()
+        with self._opened(each) as file:
+            while content := file.read(_AT_ONCE):
+                if not self._write(memoryview(content), target):
+                    return False
         return True
 
-    def _wait_for_end(self) -> None:
-        wake = select.poll()
-        wake.register(self._woken, select.POLLIN)
-        wake.poll()
-        raise _Over
+    @contextlib.contextmanager
+    def _without_end(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong in its block, the reader gets no end, and is ended with the job.
+
+        Else it would take what it has got for all.
+        """
+        try:
+            yield
+        except (_Over, Abandoned):
+            raise
+        except Exception as error:
+            self.problem = f"{what}: {str(error) or type(error).__name__}"
+            wake = select.poll()
+            wake.register(self._woken, select.POLLIN)
+            wake.poll()
+            raise _Over from None
 
     @contextlib.contextmanager
     def _opened(self, each: DataObject) -> Iterator[BinaryIO]:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 from machine_speed import scaled
 
-from smdistributed.launch.agent.pipes import ChannelPipes
+from smdistributed.launch.agent.pipes import ChannelPipe, ChannelPipes
+from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.sources import Source
 from smdistributed.launch.data.stores.s3 import S3Settings, S3Store
 from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, filled
@@ -161,6 +162,58 @@ def test_data_that_cannot_be_read_are_told_and_the_reader_gets_no_end(
         assert "a of channel 'train' cannot be read: " in pipes.problem
         with pytest.raises(BlockingIOError):  # where an end would be an empty answer
             os.read(reader, 1 << 20)
+    os.close(reader)
+
+
+def opened(path: Path) -> int:
+    """For reading; nothing waits for what is not there."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.set_blocking(descriptor, False)
+    return descriptor
+
+
+def wait_for_problem(pipes: ChannelPipes) -> str:
+    until = time.monotonic() + SOON_S
+    while not pipes.problem and time.monotonic() < until:
+        time.sleep(0.005)
+    time.sleep(0.05)  # in which a reader would get an end
+    return pipes.problem
+
+
+def test_whatever_goes_wrong_a_reader_gets_no_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only errors that somebody has thought of: the rest of the data would be lost silently."""
+    write(folder, {"a": b"1" * 1000})
+
+    def fails(self: ChannelPipe, each: DataObject) -> None:
+        raise ValueError("an answer that is no JSON")
+
+    with feeding(folder, "ab") as pipes:
+        plain = ChannelPipe._opened
+        monkeypatch.setattr(
+            ChannelPipe, "_opened", lambda *of: (plain if of[1].key == "a" else fails)(*of)
+        )
+        reader = opened(folder / "train_0")
+        assert "b of channel 'train' cannot be read: an answer that is" in wait_for_problem(pipes)
+        assert os.read(reader, 1 << 20) == b"1" * 1000
+        with pytest.raises(BlockingIOError):  # where an end would be an empty answer
+            os.read(reader, 1 << 20)
+    os.close(reader)
+
+
+def test_a_reader_gets_no_end_if_there_is_no_place_for_the_next_fifo(folder: Path) -> None:
+    write(folder, {"a": b"1"})
+    source = Source(str(folder.parent / "data"), [("a", "a")], mode="Pipe")
+    with ChannelPipes({"train": source}, folder) as pipes:
+        (folder / "train_1").mkdir()
+        pipes.begin()
+        reader = opened(folder / "train_0")
+        text = r"channel 'train' has no FIFO for its next epoch: .*File exists"
+        assert re.search(text, wait_for_problem(pipes))
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1 << 20)
+        (folder / "train_1").rmdir()
     os.close(reader)
 
 
