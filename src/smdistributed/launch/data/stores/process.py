@@ -65,7 +65,8 @@ class _Server:
         except BrokenPipeError:
             raise
         except OSError as error:
-            self._say("error", error="os", text=str(error), errno=error.errno or 0)
+            text, name = error.strerror or str(error), error.filename and str(error.filename)
+            self._say("error", error="os", args=[error.errno or 0, text, name])
         except Exception as error:
             text = (
                 str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

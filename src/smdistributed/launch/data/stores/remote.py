@@ -216,7 +216,14 @@ class RemoteStore:
         while b"\n" not in self._buffer:
             self._receive()
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise StoreError(
+                f"the process that reads and writes {self.uri()} has printed {line[:80]!r}, which"
+                " is no answer; expected nothing else on its standard output. Look for what prints"
+                " in every Python of this machine, such as a sitecustomize.py."
+            ) from None
         return answer
 
     def _bytes(self, size: int) -> bytes:
@@ -253,9 +260,7 @@ def _error_of(answer: dict[str, Any]) -> Exception:
     if answer["error"] == "changed":
         return Changed()
     if answer["error"] == "os":
-        error = OSError(answer["text"])
-        error.errno = answer["errno"]
-        return error
+        return OSError(*answer["args"])  # of the class that its number has
     if answer["error"] == "ConfigurationError":
         return ConfigurationError(answer["text"])
     return StoreError(answer["text"], is_passing=answer["is_passing"])

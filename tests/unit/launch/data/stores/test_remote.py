@@ -34,7 +34,7 @@ def test_it_does_what_a_store_does(object_store: ObjectStore, tmp_path: Path) ->
     store.delete("c")
     with pytest.raises(Changed):
         store.put(path, "d", (1, 2, 3))
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '/.*/nothing'"):
         store.put(tmp_path / "nothing", "e")
     assert [each.key for each in store.objects()] == ["a/b"]
     (each,) = store.objects()
@@ -71,6 +71,17 @@ def test_what_is_left_of_an_answer_belongs_to_no_other_request(object_store: Obj
     next(pieces)
     pieces.close()
     assert b"".join(store.read(b)) == b"b"
+    store.close()
+
+
+def test_what_prints_in_every_python_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    store = RemoteStore("bucket", S3Settings("http://127.0.0.1:1"))
+    with pytest.raises(StoreError, match=r"has printed b'welcome', which is no .*sitecustomize"):
+        store.objects()
     store.close()
 
 
