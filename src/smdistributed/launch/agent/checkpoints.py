@@ -3,7 +3,8 @@
 """Checkpoints of a host, copied to a store while the script runs, and back when it starts again.
 
 A file is copied when it has looked the same twice, and appears in the store whole, so that none is
-there half-written. What the script deletes is deleted there. What others add there later does not
+there half-written. What the script deletes is deleted there, once what is new has been copied: a
+host that is lost leaves the old checkpoint or the new one. What others add there later does not
 come here. Intermediate output is copied likewise, but never deleted, nor brought back.
 
 Source: launch specification, sections 6.1 and 6.3.
@@ -12,12 +13,13 @@ Source: launch specification, sections 6.1 and 6.3.
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from smdistributed.launch.data.stores.folder import files_below
+from smdistributed.launch.data.stores.folder import files_below, is_in_the_way
 from smdistributed.launch.data.stores.remote import Abandoned
 from smdistributed.launch.data.stores.store import (
     Changed,
@@ -113,17 +115,32 @@ class CheckpointSync:
         if self._thread is not None:
             self._thread.join()
         try:
-            with contextlib.suppress(OSError):
-                now = files_below(self._local)
-                kept = set() if ended_well else {each.key for each in self._store.objects()}
-                self._seen.update({name: look for name, look in now.items() if name not in kept})
-                if ended_well:
-                    self._missing = {name for name in self._copied if name not in now}
-            return self.copy()
-        except StoreError as error:
-            return f"{self._called}s could not be copied to {self._store}: {error}"
+            return self._copy_last(ended_well)
+        except (OSError, StoreError) as error:
+            return self._told(f"{self._called}s could not be copied to {self._store}: {error}")
         finally:
             self._store.close()
+
+    def _copy_last(self, ended_well: bool) -> str:
+        if not self._local.is_dir():
+            return ""  # the script has removed it: nothing tells that files were deleted
+        now = files_below(self._local)
+        kept = set() if ended_well else {each.key for each in self._store.objects()}
+        self._seen.update({name: look for name, look in now.items() if name not in kept})
+        wanted = [name for name, look in now.items() if self._seen.get(name) == look]
+        if ended_well:
+            self._missing = {name for name in self._copied if name not in now}
+        problem = self.copy()
+        for name in wanted:
+            if problem or self._copied.get(name) == now[name]:
+                continue
+            if look_of(self._local / name) is not None:
+                problem = self._told(
+                    f"{self._called} {name} could not be copied to {self._store}: it is written"
+                    " to, though the script has ended; expected a file that rests. Have the script"
+                    " wait for what it has started."
+                )
+        return problem
 
     def _run(self) -> None:
         while not self._is_over.wait(_PERIOD_S):
@@ -137,39 +154,50 @@ class CheckpointSync:
         """
         try:
             now = files_below(self._local)
-        except OSError:
-            return ""  # it is gone, or cannot be read: nothing tells that files were deleted
-        problem = self._delete_missing(now)
+        except FileNotFoundError:
+            return ""  # it is gone, or a part of it: nothing tells that files were deleted
+        except OSError as error:
+            return self._told(f"{self._called}s could not be copied to {self._store}: {error}")
+        missing = {name for name in self._copied if name not in now}
+        due, self._missing = missing & self._missing, missing
+        in_the_way = {name for name in due if is_in_the_way(name, now)}
+        problem = self._delete(in_the_way)
+        is_held = False
         for name, look in now.items():
             if self._copied.get(name) == look or self._seen.get(name) != look:
                 continue
             try:
                 self._store.put(self._local / name, name, look)
             except (FileNotFoundError, Changed, Abandoned):
+                is_held = True
                 continue  # the script has deleted it, or goes on with it: again next time
             except (OSError, StoreError) as error:
                 problem = f"{self._called} {name} could not be copied to {self._store}: {error}"
+                # Of a disk that is full, what is deleted makes room.
+                is_held |= getattr(error, "errno", 0) not in (errno.ENOSPC, errno.EDQUOT)
                 if getattr(error, "is_passing", False):
                     break  # the store does not answer, and was waited for
                 continue
             self._copied[name] = look
         self._seen = now
+        if not is_held:  # else the store might lose the last one of what the script replaces
+            problem = self._delete(due - in_the_way) or problem
+        return self._told(problem)
+
+    def _told(self, problem: str) -> str:
         if problem and problem != self._last_problem:
             self._say(problem)
         self._last_problem = problem
         return problem
 
-    def _delete_missing(self, now: dict[str, Look]) -> str:
-        """What two looks have missed is deleted. Returns: what is wrong, if anything."""
-        missing = {name for name in self._copied if name not in now}
-        for name in missing & self._missing:
+    def _delete(self, names: Iterable[str]) -> str:
+        """In the store, if that is wanted. Returns: what is wrong, if anything."""
+        for name in sorted(names):
             if self._deletes:
                 try:
                     self._store.delete(name)
-                except StoreError as error:
-                    self._missing = missing
+                except (OSError, StoreError) as error:
                     what = f"{self._called} {name}"
                     return f"{what} could not be deleted from {self._store}: {error}"
             del self._copied[name]
-        self._missing = missing
         return ""

@@ -4,9 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 import shutil
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ from smdistributed.launch.agent.checkpoints import CheckpointSync
 from smdistributed.launch.data.stores.folder import FolderStore
 from smdistributed.launch.data.stores.remote import RemoteStore
 from smdistributed.launch.data.stores.s3 import S3Settings
+from smdistributed.launch.data.stores.store import Changed, Look, StoreError
 from tests.clusters.object_store import Fault, FaultyServer, ObjectStore
 
 
@@ -199,6 +205,106 @@ def test_a_store_that_cannot_be_written_is_told_once_and_tried_again(
     (tmp_path / "store").unlink()
     sync.copy()
     assert names(tmp_path / "store") == ["a"]
+
+
+def test_an_end_that_cannot_look_at_the_files_is_no_success(
+    sync: CheckpointSync, tmp_path: Path, said: list[str]
+) -> None:
+    """As of a path that is too long, or a disk that fails: nothing would be copied in silence."""
+    (tmp_path / "local" / "a").write_text("x")
+    with deep_folder(tmp_path / "local"):
+        sync.copy()
+        sync.copy()
+        assert len(said) == 1
+        assert re.search(r"checkpoints could not be copied to /.*: .*too long", said[0])
+        assert "too long" in sync.end()
+
+
+@contextlib.contextmanager
+def deep_folder(folder: Path) -> Iterator[None]:
+    """Has a folder in this one whose path is longer than any may be."""
+    name, before = "d" * 250, os.getcwd()
+    os.chdir(folder)
+    try:
+        for _ in range(18):
+            os.mkdir(name)
+            os.chdir(name)
+        os.chdir(before)
+        yield
+    finally:
+        os.chdir(before)
+        subprocess.run(["rm", "-rf", str(folder / name)], check=True)
+
+
+def test_an_end_at_which_a_file_is_still_written_is_no_success(
+    sync: CheckpointSync, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "local" / "last"
+    path.write_text("good")
+    plain = shutil.copyfile
+
+    def writes(source: Path, target: str) -> None:
+        plain(source, target)
+        path.write_text("half of the ne")
+
+    monkeypatch.setattr(shutil, "copyfile", writes)
+    text = r"checkpoint last could not be copied to /.*: it is written to, though the script has"
+    assert re.search(text, sync.end())
+
+
+class Recorded(FolderStore):
+    """Tells what was done in it, in order; and may be full."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.did: list[str] = []
+        self.problem: Exception | None = None
+
+    def put(self, path: Path, key: str, look: Look | None = None) -> None:
+        if self.problem is not None:
+            raise self.problem
+        super().put(path, key, look)
+        self.did.append(f"put {key}")
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        self.did.append(f"delete {key}")
+
+
+@pytest.mark.parametrize(
+    ("problem", "held"),
+    [
+        (None, False),
+        (StoreError("no answer", is_passing=True), True),
+        (StoreError("may not"), True),
+        (OSError(errno.EIO, "broken"), True),
+        (OSError(errno.ENOSPC, "full"), False),  # it would stay so
+        (Changed(), True),
+    ],
+    ids=str,
+)
+def test_the_old_checkpoint_stays_until_the_new_one_is_there(
+    tmp_path: Path, said: list[str], problem: Exception | None, held: bool
+) -> None:
+    """A host that is lost between the two would leave none."""
+    store = Recorded(tmp_path / "store")
+    sync = CheckpointSync(tmp_path / "local", store, said.append)
+    sync.restore()
+    (tmp_path / "local" / "old").write_text("1")
+    sync.copy()
+    sync.copy()
+    (tmp_path / "local" / "new").write_text("2")
+    (tmp_path / "local" / "old").unlink()
+    sync.copy()
+    assert store.did == ["put old"]
+    store.problem = problem
+    sync.copy()
+    if problem is not None:
+        assert store.did == ["put old", *([] if held else ["delete old"])]
+        store.problem = None
+        sync.copy()
+    assert sorted(store.did[1:]) == ["delete old", "put new"]
+    assert store.did[-1] == ("delete old" if held or problem is None else "put new")
 
 
 def test_what_is_no_file_is_left_alone(sync: CheckpointSync, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from smdistributed.launch.data.stores.store import (
@@ -20,7 +20,7 @@ from smdistributed.launch.data.stores.store import (
     look_of,
 )
 
-__all__ = ["COPYING", "FolderStore", "files_below"]
+__all__ = ["COPYING", "FolderStore", "files_below", "is_in_the_way"]
 
 COPYING = ".smd-copying-"
 """How files are called that are being copied into a folder: they are no objects yet."""
@@ -129,6 +129,11 @@ def files_below(folder: Path) -> dict[str, Look]:
             if look is not None and not name.startswith(COPYING):
                 found[str(path.relative_to(folder))] = look
     return found
+
+
+def is_in_the_way(key: str, others: Iterable[str]) -> bool:
+    """Whether a file is where one of others needs a folder, or in a folder where one is a file."""
+    return any(each.startswith(f"{key}/") or key.startswith(f"{each}/") for each in others)
 
 
 def _raise(error: OSError) -> None:
