@@ -13,6 +13,7 @@ from pathlib import Path
 
 from smdistributed.launch.courier.files import pieces_of
 from smdistributed.launch.courier.messages import MOST_BODY, Dropped, Grown, Kept, Message
+from smdistributed.launch.data.stores.folder import is_in_the_way
 from smdistributed.launch.storage import TEMPORARY
 
 __all__ = ["Growth", "Tree"]
@@ -105,10 +106,9 @@ class Tree:
             now = self._looks()
         except FileNotFoundError:  # nothing was ever kept, or nothing is left of all
             return
-        for path in self._told.keys() - now.keys():
-            if self._is_whole():
-                del self._told[path]
-                yield Dropped(self._store, path)
+        gone = self._told.keys() - now.keys()
+        in_the_way = {path for path in gone if is_in_the_way(path, now)}
+        yield from self._drops(in_the_way)
         for path, look in now.items():
             if self._told.get(path) == look:
                 continue
@@ -118,6 +118,14 @@ class Tree:
                     mode = found.st_mode & 0o777
                     yield Kept(self._store, path, offset, mode, found.st_mtime_ns, is_last, body)
                 self._told[path] = look
+        # Last: else the other end might have neither what was replaced nor what replaces it.
+        yield from self._drops(gone - in_the_way)
+
+    def _drops(self, paths: Iterable[str]) -> Iterator[Message]:
+        for path in paths:
+            if self._is_whole():
+                del self._told[path]
+                yield Dropped(self._store, path)
 
     def _looks(self) -> dict[str, _Look]:
         """By their path below the folder. What is being written is left out.

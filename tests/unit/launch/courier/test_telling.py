@@ -40,7 +40,7 @@ def test_trees_tell_what_is_other(tmp_path: Path) -> None:
     (tmp_path / "a" / ".smd-half").write_text("half")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "old").unlink()
-    dropped, *kept = tree.changes()
+    *kept, dropped = tree.changes()
     assert dropped == Dropped("s", "old")
     assert [(each.path, each.offset, each.body, each.is_last) for each in kept] == [
         ("a/new", 0, b"ne", False),
@@ -48,6 +48,24 @@ def test_trees_tell_what_is_other(tmp_path: Path) -> None:
     ]
     assert {each.mode for each in kept} == {0o640}
     assert list(tree.changes()) == []
+
+
+def test_what_is_replaced_goes_when_the_new_is_told_unless_it_is_in_the_way(tmp_path: Path) -> None:
+    """A host that is lost between the two would leave none."""
+    (tmp_path / "a").mkdir()
+    for name in ("a/x", "b", "old"):
+        (tmp_path / name).write_text(name)
+    tree = Tree("s", tmp_path)
+    for name in ("a/x", "b", "old"):
+        (tmp_path / name).unlink()
+    (tmp_path / "a").rmdir()
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_text("2")
+    told = [(type(each), each.path) for each in tree.changes()]
+    assert sorted(told[:2], key=str) == [(Dropped, "a/x"), (Dropped, "b")]
+    assert sorted(told[2:4], key=str) == [(Kept, "a"), (Kept, "b/x")]
+    assert told[4:] == [(Dropped, "old")]
 
 
 def test_what_cannot_be_looked_at_was_not_removed(
