@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from smdistributed.launch.data.stores.folder import files_below, is_in_the_way
+from smdistributed.launch.data.stores.folder import files_below, in_the_way
 from smdistributed.launch.data.stores.remote import Abandoned
 from smdistributed.launch.data.stores.store import (
     Changed,
@@ -160,8 +160,8 @@ class CheckpointSync:
             return self._told(f"{self._called}s could not be copied to {self._store}: {error}")
         missing = {name for name in self._copied if name not in now}
         due, self._missing = missing & self._missing, missing
-        in_the_way = {name for name in due if is_in_the_way(name, now)}
-        problem = self._delete(in_the_way)
+        obstacles = in_the_way(due, now) if due else set()
+        problem = self._delete(obstacles)
         is_held = False
         for name, look in now.items():
             if self._copied.get(name) == look or self._seen.get(name) != look:
@@ -181,7 +181,7 @@ class CheckpointSync:
             self._copied[name] = look
         self._seen = now
         if not is_held:  # else the store might lose the last one of what the script replaces
-            problem = self._delete(due - in_the_way) or problem
+            problem = self._delete(due - obstacles) or problem
         return self._told(problem)
 
     def _told(self, problem: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from smdistributed.launch.courier.files import pieces_of
 from smdistributed.launch.courier.messages import MOST_BODY, Dropped, Grown, Kept, Message
-from smdistributed.launch.data.stores.folder import is_in_the_way
+from smdistributed.launch.data.stores.folder import in_the_way
 from smdistributed.launch.storage import TEMPORARY
 
 __all__ = ["Growth", "Tree"]
@@ -107,8 +107,8 @@ class Tree:
         except FileNotFoundError:  # nothing was ever kept, or nothing is left of all
             return
         gone = self._told.keys() - now.keys()
-        in_the_way = {path for path in gone if is_in_the_way(path, now)}
-        yield from self._drops(in_the_way)
+        obstacles = in_the_way(gone, now) if gone else set()
+        yield from self._drops(obstacles)
         for path, look in now.items():
             if self._told.get(path) == look:
                 continue
@@ -119,7 +119,7 @@ class Tree:
                     yield Kept(self._store, path, offset, mode, found.st_mtime_ns, is_last, body)
                 self._told[path] = look
         # Last: else the other end might have neither what was replaced nor what replaces it.
-        yield from self._drops(gone - in_the_way)
+        yield from self._drops(gone - obstacles)
 
     def _drops(self, paths: Iterable[str]) -> Iterator[Message]:
         for path in paths:

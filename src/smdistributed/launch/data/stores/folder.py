@@ -20,7 +20,7 @@ from smdistributed.launch.data.stores.store import (
     look_of,
 )
 
-__all__ = ["COPYING", "FolderStore", "files_below", "is_in_the_way"]
+__all__ = ["COPYING", "FolderStore", "files_below", "in_the_way"]
 
 COPYING = ".smd-copying-"
 """How files are called that are being copied into a folder: they are no objects yet."""
@@ -131,9 +131,19 @@ def files_below(folder: Path) -> dict[str, Look]:
     return found
 
 
-def is_in_the_way(key: str, others: Iterable[str]) -> bool:
-    """Whether a file is where one of others needs a folder, or in a folder where one is a file."""
-    return any(each.startswith(f"{key}/") or key.startswith(f"{each}/") for each in others)
+def in_the_way(keys: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Which are files where one of others needs a folder, or in a folder where one is a file."""
+    files = set(others)
+    folders = {folder for each in files for folder in _folders_of(each)}
+    return {key for key in keys if key in folders or not files.isdisjoint(_folders_of(key))}
+
+
+def _folders_of(key: str) -> Iterator[str]:
+    """`a` and `a/b` of `a/b/c`."""
+    at = key.find("/")
+    while at >= 0:
+        yield key[:at]
+        at = key.find("/", at + 1)
 
 
 def _raise(error: OSError) -> None:
