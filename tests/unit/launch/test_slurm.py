@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,17 @@ def test_what_slurm_says_of_a_job() -> None:
     assert not known.is_preempted
 
 
+def test_paths_of_people_say_nothing_of_a_job() -> None:
+    text = RUNNING.replace("/job dir", "/job Restarts=many Reason=BadConstraints dir")
+    assert SlurmJob.of_text("2", text) == SlurmJob.of_text("2", RUNNING)
+
+
 @pytest.mark.parametrize(
     ("said", "state", "is_over"),
     [
         ("PENDING", State.PENDING, False),
         ("COMPLETING", State.RUNNING, False),
-        ("SUSPENDED", State.RUNNING, False),
+        ("SUSPENDED", State.SUSPENDED, False),
         ("NODE_FAIL", State.NODE_LOST, True),
         ("OUT_OF_MEMORY", State.OUT_OF_MEMORY, True),
         ("DEADLINE", State.TIMEOUT, True),
@@ -92,9 +98,12 @@ def test_an_answer_that_does_not_come_is_said_in_time(tmp_path, monkeypatch) -> 
         commands.cancel("7", most_s=0.2)
 
 
-def test_no_option_comes_from_a_job_that_this_process_is_in(tmp_path, monkeypatch) -> None:
-    program(tmp_path / "bin", "sbatch", 'echo "${SLURM_JOB_ID:-7};$SLURM_CONF"', monkeypatch)
-    monkeypatch.setenv("SLURM_JOB_ID", "99")
+@pytest.mark.parametrize(
+    "variable", ["SLURM_JOB_ID", "SBATCH_WAIT", "SBATCH_ARRAY_INX", "SCANCEL_STATE", "SRUN_DEBUG"]
+)
+def test_no_option_comes_from_variables(tmp_path, monkeypatch, variable) -> None:
+    program(tmp_path / "bin", "sbatch", f'echo "${{{variable}:-7}};$SLURM_CONF"', monkeypatch)
+    monkeypatch.setenv(variable, "99")
     monkeypatch.setenv("SLURM_CONF", "here")
     assert commands.submit([], "script", []) == "7"
     program(tmp_path / "bin", "sbatch", "echo Submitted", monkeypatch)
@@ -120,6 +129,8 @@ def options_of(tmp_path: Path, text: str) -> SlurmOptions:
         ("options = ['x']", "expected a list of options"),
         ("options = ['--nodes=3']", "none of those that this library gives itself"),
         ("options = ['-N3']", "none of those that this library gives itself"),
+        ("options = ['--arr=0-3']", "none of those that this library gives itself"),
+        ("options = ['--clusters=b']", "none of those that this library gives itself"),
     ],
 )
 def test_settings_that_are_wrong(tmp_path: Path, text: str, expected: str) -> None:
@@ -138,6 +149,12 @@ def test_options_of_a_job(tmp_path: Path) -> None:
     assert {"--gpus-per-node=2", "--requeue"} <= set(found)
     assert "--exclusive" not in found
     assert found[-1] == "--constraint=ib"
+
+
+def test_a_path_that_slurm_would_change_is_refused(tmp_path: Path) -> None:
+    options = options_of(tmp_path, "options = ['--nodelist=n1']")
+    with pytest.raises(ConfigurationError, match=r"has a backslash .* Set SMD_HOME"):
+        options.of_job("name", 1, Limits(retries=0, max_run_s=90), tmp_path / "a\\b" / "job.log")
 
 
 # --- what becomes of jobs ----------------------------------------------------------------------
@@ -213,6 +230,27 @@ def test_jobs_that_wait(job, monkeypatch, reason, hosts, is_over) -> None:
     assert slurm.cancelled == ["7"] * is_over
     if is_over:
         assert reason in record.failure_reason
+
+
+def test_what_one_of_several_partitions_says_is_no_end(job, monkeypatch, caplog) -> None:
+    Slurm(monkeypatch, state=State.PENDING, reason="PartitionTimeLimit", partition="all,low")
+    backend = SlurmBackend()
+    with caplog.at_level(logging.WARNING, "smdistributed"):
+        for _ in range(2):
+            backend.poll(job)
+            backend._watched[str(job.path)].asked_at = float("-inf")
+    assert not backend.poll(job).status.is_terminal
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert "PartitionTimeLimit; so it is in one of the partitions all,low" in said
+
+
+def test_most_nodes_of_several_partitions(tmp_path, monkeypatch) -> None:
+    of_a, of_b = "MaxNodes=2 TotalNodes=9", "MaxNodes=UNLIMITED TotalNodes=5"
+    says = f'case "$4" in a) echo {of_a};; b) echo {of_b};; esac'
+    program(tmp_path / "bin", "scontrol", says, monkeypatch)
+    assert commands.most_nodes("a") == 2
+    assert commands.most_nodes("a,b") == 5
+    assert commands.most_nodes("a,c") is None
 
 
 def test_a_job_that_waits_again_was_interrupted(job, monkeypatch) -> None:

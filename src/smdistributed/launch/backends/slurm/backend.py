@@ -74,6 +74,10 @@ _NEVER = frozenset(
         "QOSNotAllowed",
     }
 )
+# Of a job that waits until somebody releases it: reasons, and words for its state.
+_HELD = frozenset(
+    {"JobHeldUser", "JobHeldAdmin", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"},
+)
 # Also if nodes are down for a while: then they can pass.
 _TOO_MANY_NODES = "PartitionNodeLimit"
 _TOO_MUCH_OF_A_NODE = "PartitionConfig"
@@ -91,6 +95,13 @@ class _Watched:
         self.asked_at = float("-inf")
         self.is_warned = False
         self.loss = ""  # why it was cancelled here
+        self._said: set[str] = set()
+
+    def say(self, text: str) -> None:
+        """Says something once; nothing if it is empty."""
+        if text and text not in self._said:
+            _log.warning("%s", text)
+        self._said.add(text)
 
 
 class SlurmBackend:
@@ -152,8 +163,14 @@ class SlurmBackend:
         try:
             known = commands.look_at(number)
             watched.is_warned = False
+            watched.say(_why_it_stands(job, known))
             if known.state is State.PENDING:
                 return self._poll_pending(job, record, known)
+            if known.state is State.SUSPENDED:
+                watched.alive = Heartbeat(files.alive)  # it is silent, and should be
+                if job.stop_reason() is not None:
+                    commands.cancel(number)
+                return record
         except BackendError as error:  # it is no news about the job
             if not watched.is_warned:
                 watched.is_warned = True
@@ -211,6 +228,7 @@ class SlurmBackend:
         watched.loss = (
             f"InternalServerError: the job's process on the first of the nodes {known.nodes} gave"
             f" no sign of life for {MOST_SILENT_S:g} s: its node is down, or it was stopped."
+            f" {_last_words(SlurmFiles(job))}"
         )
         return _end(job, watched.loss)  # a process that is stopped has the lock until it is killed
 
@@ -301,8 +319,32 @@ def _age_s(files: SlurmFiles) -> float:
         return float("inf")
 
 
+def _why_it_stands(job: JobDirectory, known: SlurmJob) -> str:
+    """What somebody has to do before it goes on; empty: nobody has."""
+    what = f"job {job.name}: Slurm says of its job {known.number}: {known.said}, {known.reason};"
+    if known.state is State.SUSPENDED:
+        is_stopped = known.said == "STOPPED"  # by a signal
+        way = "scancel --batch --signal=CONT" if is_stopped else "scontrol resume"
+        return f"{what} it goes on after: {way} {known.number}"
+    if known.state is not State.PENDING:
+        return ""
+    if known.reason in _HELD or known.said in _HELD:
+        return f"{what} it begins after: scontrol release {known.number}"
+    if known.reason in _NEVER and _is_of_several(known):
+        return (
+            f"{what} so it is in one of the partitions {known.partition}. Should it be so in all of"
+            " them, it waits for ever: scontrol show partition"
+        )
+    return ""
+
+
+def _is_of_several(known: SlurmJob) -> bool:
+    """Whether a job waits in several partitions: its reason is that of one of them."""
+    return "," in known.partition
+
+
 def _can_never_run(job: JobDirectory, known: SlurmJob, num_hosts: int) -> bool:
-    if known.reason in _NEVER:
+    if known.reason in _NEVER and not _is_of_several(known):
         return True
     most: int | None = None
     asked = 0

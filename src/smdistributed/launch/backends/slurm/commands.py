@@ -31,6 +31,8 @@ __all__ = [
 _MOST_S = 9.0
 _CHECK = "Check it by hand: scontrol ping; sinfo"
 _NO_SUCH_JOB = "Invalid job id"
+# Options of `sbatch` that have no opposite to be given instead.
+_OF_OURS = ("SBATCH_ARRAY_INX", "SBATCH_ERROR", "SBATCH_INPUT", "SBATCH_WAIT")
 
 
 class State(enum.Enum):
@@ -38,6 +40,7 @@ class State(enum.Enum):
 
     PENDING = enum.auto()
     RUNNING = enum.auto()  # or it is about to, or about to be over
+    SUSPENDED = enum.auto()  # its processes are stopped, until somebody has them go on
     CANCELLED = enum.auto()
     TIMEOUT = enum.auto()
     OUT_OF_MEMORY = enum.auto()
@@ -49,7 +52,7 @@ class State(enum.Enum):
     @property
     def is_over(self) -> bool:
         """Whether no process of the job is left."""
-        return self not in (State.PENDING, State.RUNNING)
+        return self not in (State.PENDING, State.RUNNING, State.SUSPENDED)
 
 
 _STATES = {
@@ -64,8 +67,8 @@ _STATES = {
     "COMPLETING": State.RUNNING,
     "SIGNALING": State.RUNNING,
     "STAGE_OUT": State.RUNNING,
-    "STOPPED": State.RUNNING,
-    "SUSPENDED": State.RUNNING,
+    "STOPPED": State.SUSPENDED,
+    "SUSPENDED": State.SUSPENDED,
     "RESIZING": State.RUNNING,
     "CANCELLED": State.CANCELLED,
     "REVOKED": State.CANCELLED,
@@ -113,7 +116,9 @@ class SlurmJob:
         Raises:
             BackendError: it is no such text.
         """
-        fields = dict(re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text))
+        fields: dict[str, str] = {}
+        for name, value in re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text):
+            fields.setdefault(name, value)  # paths of the user's come last, whatever is in them
         said = fields.get("JobState", "")
         if said not in _STATES:
             raise BackendError(
@@ -167,24 +172,35 @@ def look_at(number: str) -> SlurmJob:
     return SlurmJob.of_text(number, text)
 
 
-def most_nodes(partition: str) -> int | None:
-    """How many nodes a job of a partition may have at most; None: Slurm does not say.
+def most_nodes(partitions: str) -> int | None:
+    """How many nodes a job may have at most; None: Slurm does not say.
+
+    Args:
+        partitions: in one of which it is to run, with commas.
 
     Raises:
         BackendError: Slurm does not answer.
     """
-    text = _run(["scontrol", "--oneliner", "show", "partition", partition])
-    found = re.findall(r"\b(?:MaxNodes|TotalNodes)=(\d+)", text)
-    return min(map(int, found)) if found else None
+    found = []
+    for each in partitions.split(","):
+        text = _run(["scontrol", "--oneliner", "show", "partition", each])
+        of_partition = re.findall(r"\b(?:MaxNodes|TotalNodes)=(\d+)", text)
+        if not of_partition:
+            return None
+        found.append(min(map(int, of_partition)))
+    return max(found)
 
 
-def most_cpus(partition: str) -> int | None:
-    """Processors of the node that has the most, of a partition; None: Slurm does not say.
+def most_cpus(partitions: str) -> int | None:
+    """Processors of the node that has the most; None: Slurm does not say.
+
+    Args:
+        partitions: as of `most_nodes`.
 
     Raises:
         BackendError: Slurm does not answer.
     """
-    text = _run(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%c"])
+    text = _run(["sinfo", "--noheader", "--Node", f"--partition={partitions}", "--format=%c"])
     return max((int(each) for each in text.split() if each.isdecimal()), default=None)
 
 
@@ -225,9 +241,16 @@ def requeue(number: str) -> None:
     _run(["scontrol", "requeue", number])
 
 
-def _is_of_a_job(name: str) -> bool:
-    """Whether a variable is of a job of Slurm's: within it, commands take it for an option."""
-    return name.startswith("SLURM_") and name not in ("SLURM_CONF", "SLURM_CLUSTERS")
+def _is_an_option(name: str) -> bool:
+    """Whether commands would take a variable for an option that nobody has given.
+
+    A job of Slurm's has such ones, in which this process may be; and people have, for commands of
+    their own. For `sbatch` they may have them, but for what makes a job one of ours.
+    """
+    if name in _OF_OURS:
+        return True
+    is_of_one = name.startswith(("SLURM_", "SCANCEL_", "SCONTROL_", "SINFO_", "SRUN_"))
+    return is_of_one and name not in ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 class _RefusedError(BackendError):
@@ -236,7 +259,7 @@ class _RefusedError(BackendError):
 
 def _run(command: Sequence[str], most_s: float = _MOST_S) -> str:
     """What a command prints."""
-    environ = {each: text for each, text in os.environ.items() if not _is_of_a_job(each)}
+    environ = {each: text for each, text in os.environ.items() if not _is_an_option(each)}
     try:
         done = subprocess.run(
             command,

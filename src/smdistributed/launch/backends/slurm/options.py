@@ -37,6 +37,8 @@ _OURS = (
     *("--nodes", "-N", "--ntasks", "-n", "--ntasks-per-node", "--time", "-t", "--output", "-o"),
     *("--error", "-e", "--input", "-i", "--wrap", "--array", "-a", "--parsable", "--export"),
     *("--requeue", "--no-requeue", "--open-mode", "--chdir", "-D", "--test-only", "--wait", "-W"),
+    *("--job-name", "-J"),
+    *("--clusters", "-M"),  # other commands would ask the cluster at hand
 )
 
 
@@ -80,7 +82,9 @@ class SlurmOptions:
                 raise _wrong(settings.file, key, value, expected)
         for option in table.get("options", ()):
             name = option.partition("=")[0]
-            if name in _OURS or (not name.startswith("--") and name[:2] in _OURS):
+            if not name.startswith("--"):
+                name = name[:2]
+            if any(each.startswith(name) for each in _OURS):  # a beginning is as good as the whole
                 raise _wrong(
                     settings.file, "options", option, "none of those that this library gives itself"
                 )
@@ -94,7 +98,15 @@ class SlurmOptions:
             num_hosts: nodes.
             limits: of the job.
             log: what its process prints.
+
+        Raises:
+            ConfigurationError: Slurm cannot write there.
         """
+        if "\\" in str(log):
+            raise ConfigurationError(
+                f"{log} has a backslash in its name, which Slurm takes away from it; expected a"
+                " path without. Set SMD_HOME to such a one."
+            )
         minutes = math.ceil((limits.max_run_s + _MARGIN_S) / 60)
         found = [
             f"--job-name={name}",
