@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ __all__ = ["main"]
 # Who has submitted the job writes its number down before this.
 _LOCK_S = 30.0
 _LOOK_S = 0.05
+_PARENT_S = 1.0
 
 
 class _Attempts:
@@ -71,8 +73,20 @@ def _fate_of(known: SlurmJob) -> Fate:
     return Fate.STOPPED if is_ending else Fate.STAYS
 
 
+def _end_with(step_daemon: int) -> None:
+    """Ends this process, as if it were killed, once its parent is gone.
+
+    Slurm counts it as gone then, and may start another one beside it.
+    """
+    while os.getppid() == step_daemon:
+        time.sleep(_PARENT_S)
+    print("the daemon of this process's step, slurmstepd, is gone.", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def main() -> int:
     """Runs the job of the directory that is the argument."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="parent", daemon=True).start()
     path = Path(sys.argv[1])
     if not path.is_dir():
         print(
