@@ -24,6 +24,7 @@ class Home:
 
     Attributes:
         jobs, buckets, endpoints: a folder for each job, bucket and endpoint.
+        cluster: of the cluster that was started from here, if there is one.
         config: settings, `config.toml`.
     """
 
@@ -32,6 +33,7 @@ class Home:
         self.jobs = root / "jobs"
         self.buckets = root / "buckets"
         self.endpoints = root / "endpoints"
+        self.cluster = root / "cluster"
         self.config = root / "config.toml"
 
     def make(self) -> None:

@@ -33,7 +33,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         return _say(f"{error.name} is missing; pip install 'smdistributed-open[launch]'", USAGE)
     from smdistributed.launch.backends.backend import BackendError
-    from smdistributed.smd import commands, running, serving  # noqa: F401 - they add their commands
+    from smdistributed.smd import clusters, commands, running, serving  # noqa: F401 - they add their commands
     from smdistributed.smd.application import application
 
     try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.settings import Settings
 from smdistributed.launch.home import Home
 
-__all__ = ["SshSettings"]
+__all__ = ["SshSettings", "for_a_shell"]
 
 # Beside what a user's own configuration says; nobody is there to type a password.
 _OPTIONS = (
@@ -54,14 +54,21 @@ class SshSettings:
     addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, home: Home) -> SshSettings:
+    def of(cls, home: Home, hosts: Sequence[str] | None = None) -> SshSettings:
         """Reads them.
+
+        Args:
+            home: has the settings.
+            hosts: machines in the place of those of the settings.
 
         Raises:
             ConfigurationError: they are wrong, or name no machine; says which key.
         """
         settings = Settings.of(home)
         table = dict(settings.tables["ssh"])
+        named = table.get("hosts", [])
+        if hosts is not None:
+            table["hosts"] = list(hosts)
         found: dict[str, Any] = {}
         for key in ("hosts", "shared", "command"):
             if key in table:
@@ -72,7 +79,7 @@ class SshSettings:
         if not isinstance(addresses, dict):
             raise _wrong(settings.file, "addresses", addresses, "a table of addresses by machine")
         for host, address in addresses.items():
-            if host not in found.get("hosts", ()):
+            if host not in (*found.get("hosts", ()), *named):
                 raise _wrong(settings.file, "addresses", host, "names that ssh.hosts has")
             _require_address(settings.file, host, address)
         if table:
@@ -99,19 +106,28 @@ class SshSettings:
 
     def courier(self, host: str) -> list[str]:
         """The command that runs a courier on a machine, on the standard input and output."""
-        command = f"exec {self._python()} {shlex.join(_COURIER)}"
+        return self.on(host, f"exec {for_a_shell(self.python)} {shlex.join(_COURIER)}")
+
+    def on(self, host: str, command: str) -> list[str]:
+        """What runs a shell's command on a machine, on the standard input and output."""
         return [*self.command, *_OPTIONS, "--", host, command]
 
     def trial(self, host: str) -> str:
         """What a person types to see whether a machine can run a courier."""
-        python = f"{self._python()} -c 'import smdistributed.launch.courier.host'"
-        return shlex.join([*self.command, "-o", "BatchMode=yes", host, python])
+        return self.by_hand(
+            host, f"{for_a_shell(self.python)} -c 'import smdistributed.launch.courier.host'"
+        )
 
-    def _python(self) -> str:
-        """For a shell, which is to know the home directory by its own means."""
-        if self.python.startswith("~/"):
-            return "~/" + shlex.quote(self.python[2:])
-        return shlex.quote(self.python)
+    def by_hand(self, host: str, command: str) -> str:
+        """What a person types to run a shell's command on a machine."""
+        return shlex.join([*self.command, "-o", "BatchMode=yes", host, command])
+
+
+def for_a_shell(path: str) -> str:
+    """A program's path, quoted for a shell, which is to know the home directory by itself."""
+    if path.startswith("~/"):
+        return "~/" + shlex.quote(path[2:])
+    return shlex.quote(path)
 
 
 def _texts(file: Path, key: str, value: Any) -> list[str]:

@@ -39,10 +39,12 @@ class RayApi:
 
     Args:
         address: a URL, such as `http://head:8265`.
+        token: that it asks for; None: where Ray's own clients find it.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str | None = None) -> None:
         self.address = address.rstrip("/")
+        self._token = token
 
     def require(self) -> str:
         """Finds out whether it answers. Returns: the version of Ray there.
@@ -58,6 +60,18 @@ class RayApi:
                 f"{self.address} answers, and is no Jobs API of Ray; expected the address of the"
                 f" dashboard of a cluster, such as http://head:8265. {self._by_hand()}"
             ) from None
+
+    def nodes(self) -> list[str]:
+        """Addresses of the nodes that are alive.
+
+        Raises:
+            BackendError: it does not answer.
+        """
+        try:
+            found = json.loads(self._asked("GET", "/api/v0/nodes"))["data"]["result"]["result"]
+            return [str(each["node_ip"]) for each in found if each["state"] == "ALIVE"]
+        except (ValueError, LookupError, TypeError):
+            raise BackendError(f"{self.address} does not say which nodes it has.") from None
 
     def send_package(self, name: str, file: BinaryIO, size: int) -> str:
         """Brings a zip there, unless it is there. Returns: its URI.
@@ -167,7 +181,7 @@ class RayApi:
         headers = {"Content-Type": "application/json"}
         if size is not None:
             headers = {"Content-Length": str(size)}
-        token = _token()
+        token = _token() if self._token is None else self._token
         if token:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(self.address + path, body, headers, method=method)

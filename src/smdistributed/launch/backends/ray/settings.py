@@ -59,22 +59,7 @@ class RaySettings:
         """
         environ = os.environ if environ is None else environ
         settings = Settings.of(home)
-        found: dict[str, Any] = {}
-        for key, value in settings.tables["ray"].items():
-            kind = _KEYS.get(key)
-            if kind is None:
-                raise ConfigurationError(
-                    f"ray.{key} in {settings.file} is a key that nobody knows; expected one of"
-                    f" {', '.join(_KEYS)}. Remove it, or correct its name."
-                )
-            is_wrong = type(value) is not kind or (isinstance(value, int) and value < 0)
-            if isinstance(value, list):
-                is_wrong = not all(isinstance(each, str) and each[:1] == "/" for each in value)
-            if is_wrong:
-                raise ConfigurationError(
-                    f"ray.{key} in {settings.file} is {value!r:.200}; expected {_NAMES[kind]}."
-                )
-            found[key] = tuple(map(Path, value)) if kind is list else value
+        found = _found(settings)
         address = found.pop("address", None) or environ.get("RAY_ADDRESS", "")
         if not address.startswith(("http://", "https://")):
             raise ConfigurationError(
@@ -83,3 +68,33 @@ class RaySettings:
                 " RAY_ADDRESS."
             )
         return cls(address, **found)
+
+    @classmethod
+    def python_of(cls, home: Home) -> str:
+        """The key `python` alone, for who has no address yet.
+
+        Raises:
+            ConfigurationError: the settings are wrong; says which key.
+        """
+        return str(_found(Settings.of(home)).get("python", cls.python))
+
+
+def _found(settings: Settings) -> dict[str, Any]:
+    """By its key, what is there."""
+    found: dict[str, Any] = {}
+    for key, value in settings.tables["ray"].items():
+        kind = _KEYS.get(key)
+        if kind is None:
+            raise ConfigurationError(
+                f"ray.{key} in {settings.file} is a key that nobody knows; expected one of"
+                f" {', '.join(_KEYS)}. Remove it, or correct its name."
+            )
+        is_wrong = type(value) is not kind or (isinstance(value, int) and value < 0)
+        if isinstance(value, list):
+            is_wrong = not all(isinstance(each, str) and each[:1] == "/" for each in value)
+        if is_wrong:
+            raise ConfigurationError(
+                f"ray.{key} in {settings.file} is {value!r:.200}; expected {_NAMES[kind]}."
+            )
+        found[key] = tuple(map(Path, value)) if kind is list else value
+    return found
