@@ -368,6 +368,29 @@ def test_fast_file_is_mounted_where_it_can_be(
     assert not mounters_of(data)
 
 
+@pytest.mark.slow  # a mount, and what follows when it goes
+def test_a_script_whose_data_are_unmounted_does_not_go_on_without_them(
+    session: Session, source: Path, store: ObjectStore
+) -> None:
+    if shutil.which("s3fs") is None or os.getuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("nothing can be mounted without s3fs, root and /dev/fuse (make env-clusters)")
+    data = store.bucket()
+    store.put(data, {"set/a": b"a"})
+    script = """
+        import os, time
+        data = os.environ["SM_CHANNEL_TRAINING"]
+        print(os.listdir(data), flush=True)
+        os.system("umount -l " + data)
+        time.sleep(60)
+        print("trained on", os.listdir(data), flush=True)
+    """
+    made = estimator(source, session, script)
+    text = "Reason: InternalServerError: channel 'training' is not mounted any more: "
+    with pytest.raises(UnexpectedStatusException, match=text):
+        made.fit(TrainingInput(f"s3://{data}/set/", input_mode="FastFile"))
+    assert "trained on" not in log_of(made)
+
+
 def test_fast_file_is_file_elsewhere_and_a_line_says_so(
     session: Session, source: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,14 +119,10 @@ class Agent:
             if not self._is_unwanted():
                 with self._keeping_checkpoints(), self._pipes, self._debugged_rank() as debugged:
                     self._train(command, environments, debugged)
-                    if self._pipes.problem and not self._failure:
-                        self._fail(f"ClientError: {self._pipes.problem}")
         except Abandoned:
             pass  # there was nothing to end
         except DataError as error:
-            # What may pass is worth another attempt, if the job has one left.
-            kind = "InternalServerError" if error.is_passing else "ClientError"
-            self._fail(f"{kind}: {error}")
+            self._fail(_failure_of(str(error), error.is_passing))
         except PreparationError as error:
             self._fail(failure_text(error.error_class, error.status, str(error), command))
         except CommandError as error:
@@ -143,7 +139,7 @@ class Agent:
     def _bring_data(self) -> None:
         """What is in an S3 store comes here, or is mounted: that is in its place then."""
         given = self._plan.data()
-        mounted = self._mounts.mount(given, self._s3, self._paths.data)
+        mounted = self._mounts.mount(given, self._s3, self._paths.data, self._is_unwanted)
         self._sources = {
             name: source for name, source in self._sources.items() if name not in mounted
         }
@@ -300,6 +296,9 @@ class Agent:
                 " the disk is full, or it is gone; the ranks were ended."
             )
             return
+        if failure := self._data_failure():  # what ranks say follows from it
+            self._fail(failure)
+            return
         if self._is_orphan and self._directory.is_kept() is not None:
             self._fail(
                 f"InternalServerError: the agent of host {plan.host} was left alone: what keeps it"
@@ -321,6 +320,13 @@ class Agent:
             how += f", ended by {signal.Signals(-first.returncode).name}"
         said = f"{how}: {message}" if message else f"{how}, printed nothing"
         self._fail(failure_text(error_class, first.status, said, command))
+
+    def _data_failure(self) -> str:
+        """Why data do not come any more, while ranks run; empty if they do."""
+        if problem := self._mounts.problem:
+            return _failure_of(problem, is_passing=True)
+        problem = self._pipes.problem
+        return problem and _failure_of(problem, self._pipes.is_passing)
 
     def _prefix(self, local_rank: int, to_stderr: bool) -> bytes:
         rank = self._plan.index * self._plan.processes + local_rank
@@ -350,7 +356,7 @@ class Agent:
         while self._to_begin:  # threads, once the ranks have been started
             self._to_begin.pop().begin()
         self._pipes.begin()  # threads too
-        if self._pipes.problem and not self._is_ending:
+        if self._data_failure() and not self._is_ending:
             self._is_ending = True
             self._supervisor.end(self._plan.grace_s, to_groups=not self._is_python)
         if len(self._ranks()) != self._num_reported:  # other hosts need not wait for the rest
@@ -397,6 +403,11 @@ class Agent:
                 if text.startswith(NOT_THE_SCRIPTS):  # a job that failed so may be tried again
                     text = f"ExecuteUserScriptError: {text}"
         self._failure = text
+
+
+def _failure_of(problem: str, is_passing: bool) -> str:
+    """What may pass is worth another attempt, if the job has one left."""
+    return f"{'InternalServerError' if is_passing else 'ClientError'}: {problem}"
 
 
 def _json_of(plan: Plan) -> str:

@@ -57,6 +57,7 @@ class ChannelPipe:
 
     Attributes:
         problem: why the data cannot be read to their end; empty if they can.
+        is_passing: they might be a moment later.
 
     Raises:
         OSError: a FIFO cannot be made.
@@ -83,6 +84,7 @@ class ChannelPipe:
             self._store = RemoteStore(source.bucket, settings, is_unwanted=lambda: self._is_over)
         self._thread = threading.Thread(target=self._run, name=f"pipe {name}", daemon=True)
         self.problem = ""
+        self.is_passing = False
         self._make(0)
 
     def begin(self) -> None:
@@ -173,6 +175,7 @@ class ChannelPipe:
         except (_Over, Abandoned):
             raise
         except Exception as error:
+            self.is_passing = getattr(error, "is_passing", False)
             self.problem = f"{what}: {str(error) or type(error).__name__}"
             wake = select.poll()
             wake.register(self._woken, select.POLLIN)
@@ -291,3 +294,8 @@ class ChannelPipes:
     def problem(self) -> str:
         """Why a channel cannot be read to its end; empty if all can."""
         return next((each.problem for each in self._pipes if each.problem), "")
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether what is the problem might pass."""
+        return next((each.is_passing for each in self._pipes if each.problem), False)

@@ -23,6 +23,7 @@ from smdistributed.launch.agent.pipes import ChannelPipe, ChannelPipes
 from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.sources import Source
 from smdistributed.launch.data.stores.s3 import S3Settings, S3Store
+from smdistributed.launch.data.stores.store import StoreError
 from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, filled
 
 SOON_S = 10.0
@@ -180,14 +181,22 @@ def wait_for_problem(pipes: ChannelPipes) -> str:
     return pipes.problem
 
 
+@pytest.mark.parametrize(
+    ("error", "is_passing"),
+    [
+        (ValueError("an answer that is no JSON"), False),
+        (StoreError("an answer that was lost", is_passing=True), True),
+    ],
+    ids=str,
+)
 def test_whatever_goes_wrong_a_reader_gets_no_end(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_passing: bool
 ) -> None:
     """Not only errors that somebody has thought of: the rest of the data would be lost silently."""
     write(folder, {"a": b"1" * 1000})
 
     def fails(self: ChannelPipe, each: DataObject) -> None:
-        raise ValueError("an answer that is no JSON")
+        raise error
 
     with feeding(folder, "ab") as pipes:
         plain = ChannelPipe._opened
@@ -195,7 +204,8 @@ def test_whatever_goes_wrong_a_reader_gets_no_end(
             ChannelPipe, "_opened", lambda *of: (plain if of[1].key == "a" else fails)(*of)
         )
         reader = opened(folder / "train_0")
-        assert "b of channel 'train' cannot be read: an answer that is" in wait_for_problem(pipes)
+        assert f"b of channel 'train' cannot be read: {error}" in wait_for_problem(pipes)
+        assert pipes.is_passing is is_passing
         assert os.read(reader, 1 << 20) == b"1" * 1000
         with pytest.raises(BlockingIOError):  # where an end would be an empty answer
             os.read(reader, 1 << 20)

@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts a bucket: `python -m smdistributed.launch.data.stores.mount`, run by an agent.
 
-Standard input has a line of JSON: `bucket`, `prefix`, `settings` and `path`, which is a folder.
-Standard output gets one: `problem`, empty once the folder shows the objects below the prefix. When
-standard input ends, as it does when the agent has, the folder is unmounted.
+Standard input has a line of JSON: `bucket`, `prefix`, `settings`, `path`, which is a folder,
+`first`, the path in it and the size of an object that it must show, or null, and `patience_s`.
+Standard output gets one: `problem`, empty once the folder shows the objects below the prefix; and
+another one if it shows them no more. When standard input ends, as it does when the agent has, the
+folder is unmounted.
+
+Who mounts may never answer, and then this process does not either: nothing but the end of who
+mounts gets it out of a look at such a folder.
 
 What mounts is one of `MOUNTERS`, a program that this machine has. It gets credentials by its
 environment, which only its user can read. It ends with this process, however that ends.
@@ -15,6 +20,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
@@ -30,9 +37,10 @@ from smdistributed.launch.orphans import die_with_parent
 
 __all__ = ["MOUNTERS", "main"]
 
-_MOUNTED_S = 20.0
 _END_S = 3.0
 _POLL_S = 0.05
+_LOOK_S = 0.5
+_MOUNTS = "/proc/self/mountinfo"
 
 
 def _mount_s3(bucket: str, prefix: str, settings: S3Settings, path: str) -> list[str]:
@@ -84,6 +92,13 @@ class _Mount:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        # As the kernel writes it. Later a look at the folder may have no end.
+        self._place = re.sub(
+            rb"[ \t\n\\]",
+            lambda found: b"\\%03o" % found[0][0],
+            os.fsencode(os.path.realpath(path)),
+        )
+        self._name = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, request: dict[str, Any]) -> str:
@@ -93,6 +108,7 @@ class _Mount:
         name = next((each for each in MOUNTERS if shutil.which(each)), None)
         if name is None:
             return f"there is none of the programs {', '.join(MOUNTERS)}"
+        self._name = name
         try:
             environ = _environment(store)
         except StoreError as error:
@@ -108,28 +124,62 @@ class _Mount:
                 stderr=output,
                 preexec_fn=lambda: die_with_parent(own),  # this process has one thread
             )
-            until = time.monotonic() + _MOUNTED_S
+            until = time.monotonic() + request["patience_s"]
             while time.monotonic() < until and self._process.poll() is None:
-                if os.path.ismount(self._path):
-                    return ""
+                if self._is_mounted():
+                    return self._why_not_shown(request["first"])
                 time.sleep(_POLL_S)
             output.seek(0)
             said = output.read()[-300:].decode(errors="replace").strip()
         return f"{name} could not mount s3://{request['bucket']}/{request['prefix']}: {said}"
 
+    def _is_mounted(self) -> bool:
+        with open(_MOUNTS, "rb") as file:
+            return any(line.split(b" ")[4] == self._place for line in file)
+
+    def _why_not_shown(self, first: tuple[str, int] | None) -> str:
+        """What is wrong with an object in the folder; empty if nothing is."""
+        if first is None:
+            return ""
+        path, size = first
+        try:
+            found = os.stat(os.path.join(self._path, path)).st_size
+        except OSError as error:
+            return f"{self._name} does not show {path!r}: {error.strerror}"
+        if found == size:
+            return ""
+        return f"{self._name} shows {path!r} with {found:,} bytes, and the store says {size:,}"
+
+    def wait(self) -> str:
+        """Until standard input ends; or sooner, if the folder does not show its objects any more.
+
+        Returns: why it does not; empty if it does.
+        """
+        assert self._process is not None
+        while not select.select([0], [], [], _LOOK_S)[0]:
+            if self._process.poll() is not None:
+                return f"{self._name} has ended with status {self._process.returncode}"
+            if not self._is_mounted():
+                return "somebody has unmounted it"
+        return ""
+
     def end(self) -> None:
         """Unmounts, also what somebody uses."""
         if self._process is None:
             return
-        if os.path.ismount(self._path):
+        if self._is_mounted():
             with contextlib.suppress(OSError):
                 subprocess.run(["umount", "-l", self._path], check=False, capture_output=True)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
-                return
-            self._process.send_signal(number)
-        self._process.wait()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _tell(problem: str) -> None:
+    sys.stdout.write(json.dumps({"problem": problem}) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -140,10 +190,9 @@ def main() -> int:
     mount = _Mount(request["path"])
     try:
         problem = mount.begin(request)
-        sys.stdout.write(json.dumps({"problem": problem}) + "\n")
-        sys.stdout.flush()
-        if not problem:
-            sys.stdin.buffer.read()
+        _tell(problem)
+        if not problem and (problem := mount.wait()):
+            _tell(problem)
     except BrokenPipeError:
         pass
     finally:
