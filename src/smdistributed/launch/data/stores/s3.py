@@ -62,6 +62,8 @@ _REFUSED = {
     *("UnrecognizedClientException", "AuthFailure"),
 }
 _ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"}
+# Of OpenSSL: the connection was cut, or bytes of it are other ones.
+_CUT = ("EOF", "BAD_RECORD_MAC", "BAD_DECRYPT", "DECRYPTION_FAILED")
 _PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
 
 
@@ -184,7 +186,14 @@ class S3Store:
                 yield StoredObject(key, each["Size"], each.get("ETag", ""))
             if not page.get("IsTruncated"):
                 return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+            following = page.get("NextContinuationToken")
+            if not following or following == token.get("ContinuationToken"):
+                raise StoreError(
+                    f"the objects of {self.uri(prefix)} cannot be listed: {self.settings.called}"
+                    " says that there are more, and not how to ask for them; expected a store that"
+                    " knows ListObjectsV2."
+                )
+            token = {"ContinuationToken": following}
 
     def find(self, key: str) -> StoredObject | None:
         """An object; None if it is not there.
@@ -369,7 +378,9 @@ class S3Store:
                 f"{uri} cannot be reached: {error}; expected a profile of ~/.aws/config. Correct"
                 " AWS_PROFILE, where the job is started."
             )
-        if kind == "SSLError":
+        if isinstance(error, UnicodeError):
+            return StoreError(f"{uri!r} is no object of S3: {error}; expected a name in UTF-8.")
+        if kind == "SSLError" and not any(each in str(error) for each in _CUT):
             return StoreError(
                 f"{uri} cannot be reached: no safe connection to {self.settings.called}:"
                 f" {_inner(error)}; expected a certificate that this machine trusts. If it is your"
@@ -423,6 +434,11 @@ class S3Store:
                 f"{uri} cannot be reached: {says}, status {status}; expected a store that is not"
                 " overloaded. Try again later.",
                 is_passing=True,
+            )
+        if code == "InvalidObjectState":
+            return StoreError(
+                f"{uri} is archived: {says}; expected an object that can be read at once. Have the"
+                " store restore it, or copy it to a storage class that is no archive."
             )
         if status == 403:
             return _Forbidden(

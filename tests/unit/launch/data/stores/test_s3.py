@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -108,6 +111,7 @@ def test_an_upload_that_fails_for_good_leaves_nothing(
         (Fault(403, "InvalidAccessKeyId"), r"credentials for s3://.*/k are not accepted"),
         (Fault(403, "SignatureDoesNotMatch"), r"are not accepted.*AWS_SECRET_ACCESS_KEY"),
         (Fault(400, "ExpiredToken"), r"credentials for s3://.*/k have expired.*Get new ones"),
+        (Fault(403, "InvalidObjectState"), r"/k is archived: .*Have the store restore it"),
         (Fault(403, "RequestTimeTooSkewed"), r"a clock that is right"),
         (Fault(301, "PermanentRedirect"), r"in another region.*Set region of \[s3\]"),
         (Fault(400, "AuthorizationHeaderMalformed"), r"in another region"),
@@ -152,6 +156,46 @@ def test_a_connection_that_is_not_safe(object_store: ObjectStore) -> None:
     with pytest.raises(StoreError, match=r"no safe connection to .*AWS_CA_BUNDLE") as error:
         next(store_at(url, "bucket").objects(), None)
     assert not error.value.is_passing
+
+
+def test_a_connection_that_is_cut_while_it_becomes_safe_is_made_again(
+    object_store: ObjectStore,
+) -> None:
+    """As of a load balancer that starts anew: no certificate is wrong."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        cut = 0
+
+        def serve() -> None:
+            nonlocal cut
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.recv(1 << 12)
+                        cut += 1
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(StoreError, match=r"does not answer .*EOF") as error:
+            next(store_at(url, "bucket").objects(), None)
+        assert error.value.is_passing
+        assert cut == 6
+
+
+def test_a_name_that_is_no_text(object_store: ObjectStore) -> None:
+    with pytest.raises(StoreError, match=r"is no object of S3: .*expected a name in UTF-8"):
+        store_at("http://127.0.0.1:1", "bucket").put_bytes(b"", "a\udcff")
+
+
+@pytest.mark.parametrize("token", [{}, {"NextContinuationToken": "the same"}], ids=str)
+def test_a_list_that_does_not_go_on_ends(token: dict[str, str]) -> None:
+    class Client:
+        def list_objects_v2(self, **request: str) -> dict[str, object]:
+            return {"Contents": [{"Key": "a", "Size": 1}], "IsTruncated": True, **token}
+
+    store = S3Store("bucket", S3Settings("http://127.0.0.1:1"))
+    store._made = Client()
+    with pytest.raises(StoreError, match=r"objects of s3://bucket/p cannot be listed: .*more"):
+        list(store.objects("p"))
 
 
 def test_credentials_that_are_missing(
