@@ -99,6 +99,7 @@ class Resumed:
         self._stream: BinaryIO | None = None
         self._failures = 0
         self._mark = start
+        self._has_opened = False
         self.position = start
         self.checksum_kind = ""
         self.checksum = ""
@@ -135,8 +136,9 @@ class Resumed:
         start = self.position if each.etag else 0
         opened = self._store.open(each.key, start, each.etag)
         self._stream = opened.stream
-        if opened.checksum is not None and not self.checksum:  # stores give others with ranges
+        if not self._has_opened and opened.checksum is not None:  # stores give others with ranges
             self.checksum_kind, self.checksum = opened.checksum
+        self._has_opened = True
         left = self.position - opened.start
         while left:
             skipped = len(self._stream.read(min(left, _AT_ONCE)))

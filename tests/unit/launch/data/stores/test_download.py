@@ -7,15 +7,16 @@ from __future__ import annotations
 import json
 import os
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.objects import DataObject
-from smdistributed.launch.data.stores.download import Download, _Cancelled
+from smdistributed.launch.data.stores.download import Download, Resumed, _Cancelled
 from smdistributed.launch.data.stores.s3 import S3Settings, S3Store
-from smdistributed.launch.data.stores.store import Replaced, StoreError
+from smdistributed.launch.data.stores.store import Checksum, Opened, Replaced, StoreError
 from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, files_of, filled
 from tests.small_disks import mounted_disk
 
@@ -176,6 +177,30 @@ def test_a_store_that_says_nothing_in_mid_object_is_asked_again(
     download(store_at(faulty.url, bucket, silent_s=0.5), tmp_path)
     assert files_of(tmp_path / "data") == {"big": content}
     assert faulty.sent[f"/{bucket}/big"] < MIB + (1 << 17), "but for what had not come through"
+
+
+def test_the_checksum_of_a_part_is_not_taken_for_that_of_the_whole(
+    object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    """Of an object in parts a store may give that of a range, and has given none of the whole."""
+    bucket = object_store.bucket()
+    content = filled(MIB)
+    object_store.put(bucket, {"big": content})
+    store = store_at(faulty.url, bucket)
+    faulty.fault_of = lambda request: (
+        Fault(cut_after=500_000) if request.path.endswith("big") and not request.start else None
+    )
+    plain = store.open
+
+    def opens(key: str, start: int = 0, etag: str = "") -> Opened:
+        rest = Checksum("crc32", f"{zlib.crc32(content[start:]):08x}")
+        return plain(key, start, etag)._replace(checksum=rest if start else None)
+
+    store.open = opens  # type: ignore[method-assign]
+    (each,) = objects_of(store)
+    source = Resumed(store, each, 0, lambda seconds: None, NO_PAUSES)
+    assert b"".join(iter(lambda: source.read(1 << 17), b"")) == content
+    assert source.checksum_kind == "", "or it would count as damaged"
 
 
 def test_a_store_that_knows_no_ranges_gives_the_rest_too(
