@@ -18,6 +18,18 @@ CHECKS = Checks(Path(__file__).with_name("checkpoint_ranks.py"))
 OTHER_KERAS = "check_what_the_other_keras_has_written_is_named"
 FULL_DISK = "check_a_full_disk_leaves_what_was_there"
 TOGETHER = [name for name in CHECKS.names if name not in (OTHER_KERAS, FULL_DISK)]
+# What each Keras does in its own way: names of what is kept, slots of optimizers, files and models
+# that are served. The others are about directories, disks, processes and TensorFlow's iterators.
+BY_KERAS = [
+    "check_a_run_goes_on_bitwise",
+    "check_plain_tensorflow_reads_and_writes_the_same",
+    "check_two_optimizers_take_their_own_slots",
+    "check_what_does_not_fit_is_named_and_nothing_changes",
+    "check_layers_in_lists_are_not_left_out",
+    "check_weights_are_those_of_the_whole_model",
+    "check_keras_files_are_whole",
+    "check_what_is_served_needs_no_library",
+]
 
 ONE_BY_DEFAULT = [
     pytest.param("0", id="keras-3"),
@@ -32,19 +44,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.mark.parametrize("legacy_keras", ["0", "1"], ids=["keras-3", "tf-keras"])
+def _require(name: str, names: list[str], legacy_keras: str, folder: str) -> None:
+    CHECKS.require(name, 2, names, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
+
+
 @pytest.mark.parametrize("name", TOGETHER)
-def test_checkpoints(name: str, legacy_keras: str, folder: str) -> None:
-    CHECKS.require(name, 2, TOGETHER, TF_USE_LEGACY_KERAS=legacy_keras, TEST_FOLDER=folder)
+def test_checkpoints(name: str, folder: str) -> None:
+    _require(name, TOGETHER, "0", folder)
+
+
+@pytest.mark.parametrize("name", BY_KERAS)
+def test_checkpoints_of_tf_keras(name: str, folder: str) -> None:
+    _require(name, BY_KERAS, "1", folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOGETHER)
+def test_all_with_tf_keras(name: str, folder: str) -> None:
+    _require(name, TOGETHER, "1", folder + "/all-with-tf-keras")
 
 
 @pytest.mark.parametrize("legacy_keras", ONE_BY_DEFAULT)
 def test_the_other_keras(legacy_keras: str, folder: str) -> None:
-    for each in ("0", "1"):
-        env = {"TF_USE_LEGACY_KERAS": each, "TEST_FOLDER": folder}
-        CHECKS.require("check_a_run_goes_on_bitwise", 2, TOGETHER, **env)
-    env["TF_USE_LEGACY_KERAS"] = legacy_keras
-    CHECKS.require(OTHER_KERAS, 2, [OTHER_KERAS], **env)
+    _require(BY_KERAS[0], TOGETHER, "0", folder)
+    _require(BY_KERAS[0], BY_KERAS, "1", folder)
+    _require(OTHER_KERAS, [OTHER_KERAS], legacy_keras, folder)
 
 
 @pytest.mark.parametrize("legacy_keras", ONE_BY_DEFAULT)
