@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preloaded import start_fresh
 from tensorflow_harness import run_tensorflow_ranks
 
 from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
@@ -68,6 +69,7 @@ def test_a_saved_model_is_loaded_without_us(keras: str, tmp_path: Path) -> None:
     path, env = str(tmp_path / "model.keras"), {"TF_USE_LEGACY_KERAS": keras}
     save = Path(__file__).with_name("keras_fit_ranks.py")
     run_tensorflow_ranks(f"{save}:save_trained_model", 2, path, env=env)
+    start_fresh(True)  # preloaded ones have our modules
     (loaded,) = run_tensorflow_ranks(load_without_us, 1, path, env=env)
     assert loaded == ("Adam", 6)
 
