@@ -18,7 +18,7 @@ keras = importlib.import_module("tensorflow").keras
 assert keras.Model
 load_rooms("smdistributed.dataparallel.tensorflow", "smdistributed.modelparallel.tensorflow")
 
-# Keras 3 looks for garbage whenever a session is cleared, and tests do. What is here now is none: to
-# look through it takes 0.2 s, and copies every page of it, in each process.
+# Keras 3 looks for garbage whenever a session is cleared, and tests do. Here is none now: to look
+# through all this takes 0.2 s, and copies every page of it, in each process.
 gc.collect()
 gc.freeze()
