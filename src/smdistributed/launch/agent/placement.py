@@ -19,11 +19,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError
-from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.sources import InputMode, Source
 
 __all__ = ["make_views", "notes_on", "place"]
@@ -79,7 +78,8 @@ def place(name: str, source: Source, views: Path, channel: Path) -> None:
         channel: the path that the script knows.
 
     Raises:
-        ConfigurationError: the disk is full; says which, and what is needed.
+        ConfigurationError: the data are not there, on this machine; or the disk is full. Says
+            which, and what is needed.
         OSError: it cannot be written.
     """
     if channel.is_symlink() or channel.exists():
@@ -89,23 +89,30 @@ def place(name: str, source: Source, views: Path, channel: Path) -> None:
         return
     root = Path(source.root) if source.is_writable else views.absolute() / name
     if not root.is_dir():
-        raise ConfigurationError(
-            f"the data of channel {name!r} are not there: {source.root}; expected a directory,"
-            " which was there when the job began."
-        )
+        raise _are_missing(name, source.root)
     if source.objects is None:
         channel.symlink_to(root)
         return
-    _make_tree(root, source.of_epoch(0), channel)
+    _make_tree(name, source, root, channel)
 
 
-def _make_tree(root: Path, objects: Sequence[DataObject], channel: Path) -> None:
+def _are_missing(name: str, path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the data of channel {name!r} are not there on {os.uname().nodename}: {path}; expected"
+        " what was there when the job began, on each of its machines."
+    )
+
+
+def _make_tree(name: str, source: Source, root: Path, channel: Path) -> None:
+    objects = source.of_epoch(0)
     beside = Path(tempfile.mkdtemp(prefix=".smd-", dir=channel.parent))
     try:
         for each in objects:
             link = beside / each.name
             link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             link.symlink_to(root / each.key)
+            if not link.exists():
+                raise _are_missing(name, f"{source.root}/{each.key}")
         beside.rename(channel)
     except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)

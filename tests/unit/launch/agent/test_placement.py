@@ -59,11 +59,14 @@ def test_a_folder_is_a_link_and_objects_are_a_folder_of_links(data: Path, tmp_pa
     assert note.startswith("channel 'whole' is in mode FastFile, which is File here")
 
 
-def test_data_that_have_gone_since(tmp_path: Path) -> None:
-    source = Source(str(tmp_path / "gone"), None)
+@pytest.mark.parametrize("objects", [None, [("x", "gone")]])
+def test_data_that_have_gone_since(tmp_path: Path, objects: list[tuple[str, str]] | None) -> None:
+    source = Source(str(tmp_path / "gone" if objects is None else tmp_path), objects)
     make_views(tmp_path / "views", {"train": source})
-    with pytest.raises(ConfigurationError, match=r"channel 'train' are not there: .*/gone"):
+    said = rf"channel 'train' are not there on {os.uname().nodename}: .*/gone; expected"
+    with pytest.raises(ConfigurationError, match=said):
         place("train", source, tmp_path / "views", tmp_path / "train")
+    assert not (tmp_path / "train").exists()
 
 
 @pytest.fixture
