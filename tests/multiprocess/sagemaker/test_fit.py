@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
 from smdistributed.launch.agent.mounts import Step, available_step
@@ -762,17 +763,26 @@ def test_options_of_mpi_that_mean_something_here(session: Session, source: Path)
     assert "1 WARN" in (path_of(fitted) / "hosts" / "algo-1" / "log").read_text()
 
 
-def test_a_stop_while_packages_are_installed(session: Session, source: Path) -> None:
+def test_a_stop_while_packages_are_installed(
+    session: Session, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     (source / "setup.py").write_text("import time; time.sleep(100)")
     (source / "requirements.txt").write_text(".\n")
     fitted = estimator(source, session, "print('it runs')")
     fitted.fit(wait=False)
-    time.sleep(1.0)
+    until = time.monotonic() + scaled(30)
+    while not any(temporary.rglob("pip-*")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert fitted.latest_training_job is not None
     fitted.latest_training_job.stop()
     ended(fitted, "Stopped", "Stopped")
     log = path_of(fitted) / "hosts" / "algo-1" / "log"
     assert not log.exists() or "it runs" not in log.read_text()
+    assert os.listdir(temporary) == []
 
 
 def test_what_a_shell_script_has_started_is_stopped_too(session: Session, source: Path) -> None:

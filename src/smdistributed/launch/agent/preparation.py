@@ -106,7 +106,11 @@ def install(
         packages = _layer_of(layer)
         command = [sys.executable, "-P", "-m", "pip", "--python", str(layer / "bin" / "python")]
         command += ["--disable-pip-version-check", "install", "--no-input", *what]
-        status, text = _output_of(command, code, environ, is_unwanted)
+        # Also of a pip that is killed nothing is left.
+        above = environ.get("TMPDIR", "")
+        with tempfile.TemporaryDirectory(dir=above if os.path.isdir(above) else layer) as folder:
+            own = {**environ, "TMPDIR": folder}
+            status, text = _output_of(command, code, own, is_unwanted)
         if status and not is_unwanted():
             lines = text.rstrip().splitlines()[-_LAST_LINES:]
             raise PreparationError(error_class, status, "\n".join(lines))
