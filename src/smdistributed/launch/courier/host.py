@@ -178,6 +178,8 @@ class Courier:
             )
         except OSError as error:
             self._cannot_place = True
+            if not error.filename:
+                error.filename = str(path)
             self._inbox.put(error)
 
     def _hear(self, timeout_s: float) -> None:

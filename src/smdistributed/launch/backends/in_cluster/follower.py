@@ -19,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from smdistributed._common.errors import SmdistributedError
-from smdistributed.launch.agent.ending import end_job, host_directories
+from smdistributed._common.errors import ConfigurationError, SmdistributedError
+from smdistributed.launch.agent.ending import end_job, host_directories, now
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.engines import cluster_of
 from smdistributed.launch.backends.in_cluster.cluster import Cluster
@@ -29,6 +29,7 @@ from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.courier.files import Arriving, below
 from smdistributed.launch.courier.lines import message_of
 from smdistributed.launch.courier.messages import Dropped, Grown, Kept, Message, ProtocolError
+from smdistributed.launch.data.stores.store import StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import copy_whole
@@ -77,12 +78,15 @@ class Follower:
         note_from_now_on(lambda number, frame: None)
         failure = ""
         try:
-            self._cluster.start()
+            self._start()
             for text in self._cluster.text():
                 self._take_text(text)
                 if self._has_ended:  # all else was told before
                     break
                 self._hand_on()
+        except ConfigurationError as error:
+            is_passing = isinstance(error, StoreError) and error.is_passing
+            failure = f"{'InternalServerError' if is_passing else 'ClientError'}: {error}"
         except SmdistributedError as error:
             failure = str(error)
         except Exception as error:
@@ -93,6 +97,16 @@ class Follower:
             self._end(failure)
         self._cluster.close()
         self._job.lock.release()
+
+    def _start(self) -> None:
+        """Has it run there. What it needs of this machine comes there first."""
+        try:
+            self._cluster.start()
+        except ConfigurationError:
+            record = self._job.read()
+            if record.secondary is Secondary.STARTING:
+                self._job.write(record.moved(Secondary.DOWNLOADING, now()))
+            raise
 
     def _end(self, failure: str) -> None:
         """The process there has ended, and not the job; or this one cannot follow it any more."""
@@ -255,7 +269,10 @@ class Follower:
                         path = path.parent
                         path.rmdir()
         except OSError as error:
-            self._problem = f"{path} could not be written: {error}"
+            self._problem = (
+                f"{path} could not be written: {error}; expected room on that disk, and a folder"
+                " that this user may write."
+            )
 
 
 def main() -> int:

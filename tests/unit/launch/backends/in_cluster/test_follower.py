@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster import follower as followers
 from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.courier.lines import line_of
 from smdistributed.launch.courier.messages import Grown
+from smdistributed.launch.data.stores.store import StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.states import Secondary
@@ -108,6 +110,26 @@ def test_a_stop_that_nobody_has_heard_is_no_stop(job: JobDirectory) -> None:
     record = followed(job, Cluster(1000, gone))
     assert record.secondary is Secondary.FAILED
     assert record.failure_reason == "InternalServerError: it may go on there"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConfigurationError("no such data"), "ClientError"),
+        (StoreError("no such data"), "ClientError"),
+        (StoreError("no such data", is_passing=True), "InternalServerError"),
+    ],
+)
+def test_what_a_job_needs_and_is_not_here(job, error: Exception, kind: str) -> None:
+    cluster: Any = Cluster(0)
+
+    def start() -> None:
+        raise error
+
+    cluster.start = start
+    record = followed(job, cluster)
+    assert record.failure_reason == f"{kind}: no such data"
+    assert [each.secondary for each in record.transitions] == ["Starting", "Downloading", "Failed"]
 
 
 def test_who_stops_a_job_does_not_wait_for_minutes(job: JobDirectory) -> None:
