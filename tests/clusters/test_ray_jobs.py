@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -193,6 +195,27 @@ def test_a_python_that_is_not_there(ray_cluster: Ray, tmp_path: Path) -> None:
     RayBackend().submit(job)
     record = ended(job)
     assert "'nowhere' of the cluster cannot run it" in record.failure_reason
+
+
+@pytest.mark.slow
+def test_a_python_with_another_version_of_ray(ray_cluster: Ray, tmp_path: Path) -> None:
+    other = ray_cluster.folder / "there" / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import ray; ray.__version__ = '2.1.0'")
+    (other / "python").write_text(
+        f'#!/bin/sh\nPYTHONPATH=/run/smd/other exec {sys.executable} "$@"\n'
+    )
+    (other / "python").chmod(0o755)
+    home = home_of(ray_cluster, tmp_path)
+    settings = home.config.read_text().replace("python =", 'python = "/run/smd/other/python" #')
+    home.config.write_text(settings)
+    job = job_of(home, WAITS)
+    RayBackend().submit(job)
+    record = ended(job)
+    own = importlib.metadata.version("ray")
+    for text in ("python under [ray] of config.toml", f"Ray: {own}", "Ray: 2.1.0"):
+        assert text in record.failure_reason
+    require_empty(ray_cluster)
 
 
 # --- what is asked of a job -----------------------------------------------------------------------

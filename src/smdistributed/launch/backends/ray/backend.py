@@ -43,6 +43,7 @@ _LAST_S = 2.0
 _MOST_READ = 1 << 16
 # Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
+_OTHER_VERSION = "Version mismatch:"  # Ray's words
 _DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray.driver")
 
 
@@ -205,6 +206,13 @@ class RayCluster:
                 f"{self._settings.python!r} of the cluster cannot run it; expected a Python that"
                 " has smdistributed-open and Ray, named as python under [ray] of config.toml."
                 f" {said}"
+            )
+        if _OTHER_VERSION in said:
+            versions = " ".join(said[said.index(_OTHER_VERSION) :].split())
+            return (
+                f"{self._settings.python!r} of the cluster has another version of Ray, or of"
+                " Python, than the cluster's daemons; expected the same. Name another one as"
+                f" python under [ray] of config.toml. Ray says: {versions}"
             )
         return said
 
