@@ -32,6 +32,8 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 
 _ASK_S = 8.0
 _SEND_S = 120.0
+_FOLLOW_S = 800.0
+_WHOLE_S = 3600
 
 
 class RayApi:
@@ -112,7 +114,8 @@ class RayApi:
         """
         try:
             found = json.loads(self._asked("GET", f"/api/jobs/{_quoted(submission_id)}"))
-        except _NotThereError:
+        except _NotThereError as error:
+            _require_of_ray(error, submission_id)
             return None
         except ValueError as error:
             raise BackendError(f"{self.address} answers with no JSON: {error}") from None
@@ -129,27 +132,32 @@ class RayApi:
         Raises:
             BackendError: it does not answer.
         """
-        with contextlib.suppress(_NotThereError):
+        try:
             self._asked("POST", f"/api/jobs/{_quoted(submission_id)}/stop", b"")
+        except _NotThereError as error:
+            _require_of_ray(error, submission_id)
 
-    def log(self, submission_id: str, node: str) -> http.client.HTTPResponse:
-        """The log of a job's driver from its start, as bytes that come while it is written.
+    def log(
+        self, submission_id: str, node: str, *, is_whole: bool = False
+    ) -> http.client.HTTPResponse:
+        """The log of a job's driver from its start, as bytes.
 
-        It does not end with the job.
+        Args:
+            submission_id: of the job.
+            node: where the driver runs, or ran.
+            is_whole: nothing is written any more: the answer ends with the log, and one that breaks
+                off raises HTTPException. Else it comes while it is written, and has no end.
 
         Raises:
             BackendError: it cannot be read now.
         """
-        query = urllib.parse.urlencode(
-            {
-                "node_id": node,
-                "filename": f"job-driver-{submission_id}.log",
-                "lines": -1,
-                "interval": 0.2,
-            }
-        )
+        query = {"node_id": node, "filename": f"job-driver-{submission_id}.log", "lines": -1}
+        # Without a limit of ours the one of Ray, 30 s, is for all of it.
+        query |= {"timeout": _WHOLE_S} if is_whole else {"interval": 0.2}
+        path = f"/api/v0/logs/{'file' if is_whole else 'stream'}?{urllib.parse.urlencode(query)}"
+        # Of the stream the first answer has a limit, whatever follows.
         answer: http.client.HTTPResponse = self._opened(
-            "GET", f"/api/v0/logs/stream?{query}", None, None
+            "GET", path, None, _SEND_S if is_whole else _FOLLOW_S
         )
         return answer
 
@@ -175,7 +183,7 @@ class RayApi:
         method: str,
         path: str,
         body: bytes | BinaryIO | None,
-        timeout_s: float | None,
+        timeout_s: float,
         size: int | None = None,
     ) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -186,8 +194,7 @@ class RayApi:
             headers["Authorization"] = f"Bearer {token}"
         request = urllib.request.Request(self.address + path, body, headers, method=method)
         try:
-            # The first answer has a limit, whatever follows.
-            return urllib.request.urlopen(request, timeout=timeout_s or _ASK_S * 100)
+            return urllib.request.urlopen(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             text = error.read(2000).decode(errors="replace").strip()
             if error.code == http.HTTPStatus.NOT_FOUND:
@@ -207,6 +214,15 @@ class RayApi:
 
 class _NotThereError(BackendError):
     """404."""
+
+
+def _require_of_ray(error: _NotThereError, submission_id: str) -> None:
+    """That a job is not there counts if Ray says it. Proxies say 404 as well."""
+    if f"Job {submission_id} does not exist" not in str(error):
+        raise BackendError(
+            f"{error}. That is no answer of Ray's; expected one from its dashboard, which a proxy"
+            " may not reach now."
+        ) from None
 
 
 def _quoted(text: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import http.client
 import json
 import queue
 import secrets
@@ -38,8 +39,8 @@ __all__ = ["RayBackend", "RayCluster"]
 
 _TICK_S = 0.5
 _ASK_S = 2.0
-# After its end nothing more comes of a log that was silent for so long.
-_LAST_S = 2.0
+# The log of a job that has ended is asked for again for so long, if it cannot be read.
+_LAST_S = 15.0
 _MOST_READ = 1 << 16
 # Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
@@ -143,14 +144,14 @@ class RayCluster:
         while True:
             decode = codecs.getincrementaldecoder("utf-8")("replace").decode
             log = _Log(self._api, self._id)
-            has_ended = False
-            asked_at = came_at = time.monotonic()
+            has_ended, node = False, ""
+            asked_at = time.monotonic()
             try:
-                while not (has_ended and time.monotonic() - came_at > _LAST_S):
+                while not has_ended:
                     content = log.next(_TICK_S)
                     now_s = time.monotonic()
                     if content:
-                        came_at = answered_at = now_s
+                        answered_at = now_s
                         yield decode(content)
                         continue
                     yield ""
@@ -160,12 +161,15 @@ class RayCluster:
                             found = self._api.job(self._id)
                             answered_at = now_s
                             has_ended = found is None or found.get("status") in TERMINAL
+                            node = str((found or {}).get("driver_node_id") or "")
                     is_silent = now_s - answered_at > patience_s(self._job)
                     if (content is None or is_silent) and not has_ended:
                         break
             finally:
                 log.close()
             if has_ended:
+                if node:
+                    yield from self._whole_log(node)
                 return
             if time.monotonic() - answered_at > (patience := patience_s(self._job)):
                 raise BackendError(
@@ -174,6 +178,25 @@ class RayCluster:
                     f" --address {shlex.quote(self._settings.address)} {shlex.quote(self._id)}"
                 )
             yield None
+
+    def _whole_log(self, node: str) -> Iterator[str | None]:
+        """That of a job that has ended: a stream that is silent may only be slow."""
+        until = time.monotonic() + _LAST_S
+        while True:
+            yield None
+            decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+            try:
+                with self._api.log(self._id, node, is_whole=True) as answer:
+                    while content := answer.read1(_MOST_READ):
+                        yield decode(content)
+                return
+            except (OSError, http.client.HTTPException, BackendError) as error:
+                if time.monotonic() > until:
+                    raise BackendError(
+                        f"InternalServerError: the job has ended, and its log cannot be read:"
+                        f" {error}. {self.how_it_ended()}"
+                    ) from None
+            time.sleep(_TICK_S)
 
     def stop(self) -> None:
         """As of `Cluster`."""

@@ -5,26 +5,32 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import http.server
+import io
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from smdistributed._common.errors import SmdistributedError
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.ray import backend as backends
 from smdistributed.launch.backends.ray.api import RayApi
 
 
 @contextlib.contextmanager
-def answering(content: bytes, length: int) -> Iterator[RayApi]:
+def answering(content: bytes, length: int, status: int = 200) -> Iterator[RayApi]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Length", str(length))
             self.end_headers()
             self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815 - the name is the server's
 
         def log_message(self, *_: object) -> None: ...
 
@@ -75,3 +81,79 @@ def test_a_log_that_hangs_does_not_hide_a_cluster_that_is_gone(
     with pytest.raises(BackendError, match="may go on there"):
         for _ in cluster.text():
             pass
+
+
+class Answers:
+    """Of a cluster whose job has ended, and whose stream is slow.
+
+    Args:
+        logs: what each look at the whole log gives.
+    """
+
+    def __init__(self, *logs: bytes | Exception, node: str = "n") -> None:
+        self._logs = list(logs)
+        self._node = node
+
+    def job(self, _: str) -> Any:
+        return {"status": "SUCCEEDED", "message": "well", "driver_node_id": self._node}
+
+    def log(self, *_: str, is_whole: bool) -> Any:
+        assert is_whole
+        found = self._logs.pop(0) if len(self._logs) > 1 else self._logs[0]
+        if isinstance(found, Exception):
+            raise found
+        return io.BytesIO(found)
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[str | None]:
+    class Slow:
+        def __init__(self, *_: object) -> None:
+            self._pieces = [b"fir"]
+
+        def next(self, _: float) -> bytes:
+            return self._pieces.pop() if self._pieces else b""
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(backends, "_Log", Slow)
+    monkeypatch.setattr(backends, "_ASK_S", 0.0)
+    monkeypatch.setattr(backends, "_TICK_S", 0.01)
+    monkeypatch.setattr(backends, "_LAST_S", 0.1)
+    monkeypatch.setattr(backends, "patience_s", lambda _: 10.0)
+    cluster: Any = object.__new__(backends.RayCluster)
+    cluster._api, cluster._id, cluster._job = answers, "x", None
+    return cluster.text()
+
+
+def test_a_slow_log_is_read_to_its_end_once_the_job_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = http.client.IncompleteRead(b"")
+    texts = list(slow(monkeypatch, Answers(half, b"first and last")))
+    assert texts[0] == "fir"
+    assert texts[-3:] == [None, None, "first and last"]
+
+
+def test_a_log_that_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(BackendError("no such node"))
+    with pytest.raises(BackendError, match=r"cannot be read: no such node\. Ray says SUCCEEDED"):
+        list(slow(monkeypatch, answers))
+
+
+def test_a_job_that_never_had_a_node_has_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(slow(monkeypatch, Answers(b"", node=""))) == {"fir", ""}
+
+
+@pytest.mark.parametrize("content", [b"404 page not found", b"Cannot GET /api/jobs/x-1"])
+def test_a_proxy_does_not_say_that_a_job_is_gone(content: bytes) -> None:
+    with answering(content, len(content), status=404) as api:
+        for ask in (api.job, api.stop):
+            with pytest.raises(BackendError, match="no answer of Ray's"):
+                ask("x-1")
+
+
+def test_ray_says_that_a_job_is_gone() -> None:
+    content = b"Job x-1 does not exist"
+    with answering(content, len(content), status=404) as api:
+        assert api.job("x-1") is None
+        api.stop("x-1")
