@@ -230,10 +230,21 @@ def _quoted(text: str) -> str:
 
 
 def _token() -> str:
-    """For clusters that ask for one: where Ray's own clients find it."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return os.environ["RAY_AUTH_TOKEN"].strip()
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return path.read_text().strip()
-    return ""
+    """For clusters that ask for one: where Ray's own clients find it.
+
+    Raises:
+        ConfigurationError: what is there is none. It is not quoted.
+    """
+    where, found = "the variable RAY_AUTH_TOKEN", os.environ.get("RAY_AUTH_TOKEN", "")
+    if not found:
+        path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+        where = f"the file {path}"
+        with contextlib.suppress(OSError):
+            found = path.read_bytes().decode(errors="replace")
+    token = found.strip()
+    if not all("!" <= each <= "~" for each in token):
+        raise ConfigurationError(
+            f"{where} has {len(token.splitlines())} lines of text that are no token; expected one"
+            " line, of ASCII letters and signs without blanks, as Ray takes it."
+        )
+    return token

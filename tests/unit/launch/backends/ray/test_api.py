@@ -157,3 +157,20 @@ def test_ray_says_that_a_job_is_gone() -> None:
     with answering(content, len(content), status=404) as api:
         assert api.job("x-1") is None
         api.stop("x-1")
+
+
+@pytest.mark.parametrize("token", ["secret-one\nsecret-two\n", "secret \x7f", "secret-\xfc"])
+def test_what_is_no_token_is_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(token.encode("latin-1"))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    for where in (str(file), "the variable RAY_AUTH_TOKEN"):
+        with answering(b"", 0) as api, pytest.raises(SmdistributedError) as raised:
+            api.job("x")
+        assert where in str(raised.value)
+        assert "expected one line" in str(raised.value)
+        assert "secret" not in str(raised.value)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
