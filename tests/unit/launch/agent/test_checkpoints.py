@@ -21,7 +21,7 @@ from smdistributed.launch.data.stores.folder import FolderStore
 from smdistributed.launch.data.stores.remote import RemoteStore
 from smdistributed.launch.data.stores.s3 import S3Settings
 from smdistributed.launch.data.stores.store import Changed, Look, StoreError
-from tests.clusters.object_store import Fault, FaultyServer, ObjectStore
+from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, Request
 
 
 @pytest.fixture
@@ -356,3 +356,55 @@ def test_what_an_s3_store_cannot_take_at_the_end_is_told(
     faulty.fault_of = lambda request: Fault(403, "AccessDenied")
     assert "could not be copied to s3://" in sync.end(ended_well=False)
     assert store.pid is None
+
+
+@pytest.mark.slow
+def test_what_another_host_replaces_while_it_comes_comes_as_it_is_then(
+    tmp_path: Path, said: list[str], object_store: ObjectStore, faulty: FaultyServer
+) -> None:
+    """Hosts begin at the same time: one may train already while others still bring the rest."""
+    bucket = object_store.bucket()
+    object_store.put(bucket, {"run/a": b"old", "run/b": b"old", "run/c": b"c"})
+    did: set[str] = set()
+
+    def replace(request: Request) -> None:
+        if request.method == "GET" and request.path[-2:] in ("/a", "/b") and len(did) < 2:
+            name = request.path[-1]
+            did.add(name)
+            if name == "a":
+                object_store.put(bucket, {"run/a": b"newer"})
+            else:
+                object_store.client.delete_object(Bucket=bucket, Key="run/b")
+
+    faulty.fault_of = replace
+    store = RemoteStore(bucket, S3Settings(faulty.url), "run/")
+    sync = CheckpointSync(tmp_path / "local", store, said.append)
+    sync.restore()
+    store.close()
+    assert names(tmp_path) == ["local/a", "local/c"], "and nothing beside it"
+    assert (tmp_path / "local" / "a").read_text() == "newer"
+    gets = [each.path for each in faulty.requests if each.path.endswith("/c")]
+    assert len(gets) == 1, "what is there does not come again"
+
+
+def test_what_another_host_replaces_while_it_is_copied_is_whole(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("a", "b", "c"):
+        (store / name).write_text("old")
+    plain, did = shutil.copyfile, set[str]()
+
+    def replaces(source: Path, target: str) -> None:
+        plain(source, target)
+        if source.name == "a" and not did:
+            (store / "new").write_text("newer")
+            os.replace(store / "new", store / "a")
+            (store / "b").unlink()
+            did.add("a")
+
+    monkeypatch.setattr(shutil, "copyfile", replaces)
+    CheckpointSync(tmp_path / "local", FolderStore(store), said.append).restore()
+    assert (tmp_path / "local" / "a").read_text() == "newer"
+    assert names(tmp_path / "local") == ["a", "c"]

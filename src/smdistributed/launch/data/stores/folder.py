@@ -25,6 +25,8 @@ __all__ = ["COPYING", "FolderStore", "files_below", "in_the_way"]
 COPYING = ".smd-copying-"
 """How files are called that are being copied into a folder: they are no objects yet."""
 
+_LOOKS = 10
+
 
 class FolderStore:
     """The files below a folder, by their paths from there.
@@ -48,18 +50,30 @@ class FolderStore:
     def bring(self, folder: Path) -> list[str]:
         """Copies all objects to another folder; takes away what an earlier copy has left.
 
+        What is replaced or deleted meanwhile is looked at again.
+
         Returns: their keys.
 
         Raises:
             OSError: one cannot be copied.
+            StoreError: one is written to all the time.
         """
         self._root.mkdir(parents=True, exist_ok=True)
         for left in self._root.rglob(f"{self._prefix}*"):
             left.unlink(missing_ok=True)
-        keys = list(files_below(self._root))
-        for key in keys:
-            self._copy(self._root / key, folder / key, look_of(self._root / key))
-        return keys
+        return [key for key in sorted(files_below(self._root)) if self._brought(key, folder)]
+
+    def _brought(self, key: str, folder: Path) -> bool:
+        """Copies one object. Returns: whether it is still there."""
+        path = self._root / key
+        for _ in range(_LOOKS):
+            look = look_of(path)
+            if look is None:
+                return False
+            with contextlib.suppress(Changed, FileNotFoundError):
+                self._copy(path, folder / key, look)
+                return True
+        raise StoreError(f"{path} cannot be copied: it is written to all the time.")
 
     def objects(self, prefix: str = "") -> Iterator[StoredObject]:
         """Files whose path begins so. Their ETag is how they look."""

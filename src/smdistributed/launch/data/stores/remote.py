@@ -23,13 +23,21 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.objects import DataObject
 from smdistributed.launch.data.stores.download import Progress
 from smdistributed.launch.data.stores.s3 import S3Settings
-from smdistributed.launch.data.stores.store import Changed, Look, StoredObject, StoreError
+from smdistributed.launch.data.stores.store import (
+    Changed,
+    Look,
+    Missing,
+    Replaced,
+    StoredObject,
+    StoreError,
+)
 
 __all__ = ["Abandoned", "RemoteStore"]
 
 _POLL_S = 0.2
 _END_S = 7.0
 _GONE_S = 2.0
+_LISTS = 10
 
 
 class Abandoned(Exception):
@@ -118,13 +126,26 @@ class RemoteStore:
     def bring(self, folder: Path) -> list[str]:
         """Copies all objects to a folder. Returns: their keys.
 
+        What is replaced or deleted meanwhile is listed again.
+
         Raises:
             ConfigurationError, OSError, Abandoned: as of `download`.
         """
-        objects = [DataObject(each.key, each.key, each.size, each.etag) for each in self.objects()]
+        seen: set[str] = set()
         with tempfile.TemporaryDirectory(prefix=".smd-", dir=folder.parent) as state:
-            self.download(objects, folder, Path(state))
-        return [each.key for each in objects]
+            for number in range(1, _LISTS + 1):
+                objects = [DataObject(each.key, *each) for each in self.objects()]
+                seen.update(each.key for each in objects)
+                try:
+                    self.download(objects, folder, Path(state))
+                    break
+                except (Replaced, Missing):
+                    if number == _LISTS:
+                        raise
+        keys = [each.key for each in objects]
+        for key in seen.difference(keys):  # came before it was deleted
+            (folder / key).unlink(missing_ok=True)
+        return keys
 
     def read(self, each: DataObject) -> Generator[bytes, None, None]:
         """The bytes of an object, in pieces.
@@ -263,4 +284,6 @@ def _error_of(answer: dict[str, Any]) -> Exception:
         return OSError(*answer["args"])  # of the class that its number has
     if answer["error"] == "ConfigurationError":
         return ConfigurationError(answer["text"])
-    return StoreError(answer["text"], is_passing=answer["is_passing"])
+    known: dict[str, type[StoreError]] = {"Replaced": Replaced, "Missing": Missing}
+    kind = known.get(answer["error"], StoreError)
+    return kind(answer["text"], is_passing=answer["is_passing"])

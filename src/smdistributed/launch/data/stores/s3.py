@@ -32,6 +32,7 @@ from smdistributed.launch.data.stores.store import (
     Changed,
     Checksum,
     Look,
+    Missing,
     Opened,
     Replaced,
     StoredObject,
@@ -204,7 +205,7 @@ class S3Store:
         request = {"Bucket": self.bucket, "Key": self.prefix + key}
         try:
             found = self._tried(key, lambda: self._client.head_object(**request))
-        except _Missing:
+        except Missing:
             return None
         return StoredObject(key, found["ContentLength"], found.get("ETag", ""))
 
@@ -216,7 +217,7 @@ class S3Store:
         """
         found = self.find(key)
         if found is None:
-            raise _Missing(
+            raise Missing(
                 f"{self.uri(key)} is not there: {self.settings.called} has no such object; expected"
                 " one. Correct the URI."
             )
@@ -232,7 +233,7 @@ class S3Store:
             self._tried("", lambda: self._client.head_bucket(Bucket=self.bucket))
         except _Forbidden:
             pass
-        except _Missing:
+        except Missing:
             raise StoreError(
                 f"the bucket {self.bucket!r} is not there, says {self.settings.called}; expected"
                 f" one that is. Make it, or correct its name in {self.uri()}."
@@ -324,7 +325,7 @@ class S3Store:
         whole = {"MultipartUpload": {"Parts": parts}}
         try:
             self._tried(key, lambda: self._client.complete_multipart_upload(**target, **whole))
-        except _Missing:
+        except Missing:
             # The answer to the first try was lost, perhaps: then the object is there.
             found = self.find(key)
             if found is None or found.size != size or not found.etag.endswith(f'-{len(parts)}"'):
@@ -333,7 +334,7 @@ class S3Store:
     def delete(self, key: str) -> None:
         """As of `Store`."""
         request = {"Bucket": self.bucket, "Key": self.prefix + key}
-        with contextlib.suppress(_Missing):
+        with contextlib.suppress(Missing):
             self._tried(key, lambda: self._client.delete_object(**request))
 
     # --- errors ----------------------------------------------------------------------------------
@@ -447,19 +448,15 @@ class S3Store:
                 " credentials (AWS_PROFILE)."
             )
         if code == "NoSuchBucket":
-            return _Missing(
+            return Missing(
                 f"{uri} is not there: {called} has no bucket {self.bucket!r}; expected one. Make"
                 " it, or correct its name."
             )
         if status == 404:
-            return _Missing(
+            return Missing(
                 f"{uri} is not there: {says}; expected an object of that key. Correct the key."
             )
         return StoreError(f"{uri} cannot be read or written: {says}, status {status}.")
-
-
-class _Missing(StoreError):
-    """There is no such bucket, object or upload."""
 
 
 class _Forbidden(StoreError):

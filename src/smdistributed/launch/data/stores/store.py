@@ -23,6 +23,7 @@ __all__ = [
     "Corrupt",
     "Digest",
     "Look",
+    "Missing",
     "Opened",
     "Replaced",
     "Store",
@@ -52,6 +53,10 @@ class StoreError(ConfigurationError):
 
 class Replaced(StoreError):
     """The object is another one than when it was listed."""
+
+
+class Missing(StoreError):
+    """There is no such bucket, object or upload."""
 
 
 class Corrupt(StoreError):
