@@ -22,7 +22,7 @@ import dataclasses
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -326,9 +326,10 @@ class S3Store:
         try:
             self._tried(key, lambda: self._client.complete_multipart_upload(**target, **whole))
         except Missing:
-            # The answer to the first try was lost, perhaps: then the object is there.
+            # The answer to the first try was lost, perhaps: then the object is there. One from
+            # before may have the same size.
             found = self.find(key)
-            if found is None or found.size != size or not found.etag.endswith(f'-{len(parts)}"'):
+            if found is None or found.size != size or found.etag != _etag_of(parts):
                 raise
 
     def delete(self, key: str) -> None:
@@ -472,6 +473,15 @@ def _inner(error: Exception) -> str:
     """What is wrong below, without what a request had in it."""
     inner = getattr(error, "kwargs", {}).get("error")
     return str(inner if inner is not None else error)[:300].rstrip(".")
+
+
+def _etag_of(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Of an object in parts: the MD5 of theirs. Empty: those of the parts are no MD5s."""
+    try:
+        sums = b"".join(bytes.fromhex(each["ETag"].strip('"')) for each in parts)
+    except ValueError:
+        return ""
+    return f'"{hashlib.md5(sums, usedforsecurity=False).hexdigest()}-{len(parts)}"'
 
 
 def _md5(content: bytes) -> str:

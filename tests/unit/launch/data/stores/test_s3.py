@@ -54,6 +54,36 @@ def test_a_large_file_goes_in_parts(object_store: ObjectStore, tmp_path: Path) -
     assert object_store.contents(bucket)["big"] == content
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_answer_to_the_end_of_an_upload_is_lost(
+    object_store: ObjectStore, tmp_path: Path, is_there: bool
+) -> None:
+    """And the next one says that there is no such upload: it is whole, or somebody gave it up."""
+    bucket = object_store.bucket()
+    store = store_at(object_store.url, bucket)
+    (tmp_path / "old").write_bytes(bytes(17 * MIB))
+    store.put(tmp_path / "old", "big")  # a checkpoint has the size of the one before
+    (tmp_path / "new").write_bytes(content := filled(17 * MIB))
+    plain = store._client.complete_multipart_upload
+
+    def complete(**request: object) -> object:
+        target = {name: request[name] for name in ("Bucket", "Key", "UploadId")}
+        if is_there:
+            plain(**request)
+        else:
+            store._client.abort_multipart_upload(**target)
+        # moto answers a second time as if it were the first one; Amazon's says 404 after a while.
+        return object_store.client.list_parts(**target)
+
+    store._client.complete_multipart_upload = complete
+    if is_there:
+        store.put(tmp_path / "new", "big")
+        assert object_store.contents(bucket)["big"] == content
+    else:
+        with pytest.raises(StoreError, match="big is not there"):
+            store.put(tmp_path / "new", "big")
+
+
 def test_a_file_that_is_written_to_meanwhile_is_given_up(
     object_store: ObjectStore, faulty: FaultyServer, tmp_path: Path
 ) -> None:
