@@ -353,10 +353,9 @@ def test_no_room_where_results_are_kept(engine: Engine, where: str) -> None:
     require_failed(record, "ClientError: ", "No space left", str(full), has_run=True)
 
 
+@pytest.mark.parametrize("engine", ["ray"], indirect=True)
 def test_no_room_where_a_driver_packs(engine: Engine) -> None:
-    """Of a job on Ray, on the head."""
-    if engine.name == "slurm":
-        pytest.skip("a job on Slurm has no driver with a folder of its own")
+    """On the head. A job on Slurm has no such folder of its own."""
     job = saving(engine, "model", waits=True)
     head = engine.machines[0]
     used = "$(df --output=used -k /tmp | tail -1)"
