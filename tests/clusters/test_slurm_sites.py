@@ -17,7 +17,7 @@ from smdistributed.launch.backends.slurm.backend import SlurmBackend
 from smdistributed.launch.backends.slurm.files import SlurmFiles
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.states import Secondary, Status
-from tests.clusters.slurm import Slurm
+from tests.clusters.slurm import Slurm, slurm, why_not
 from tests.clusters.test_slurm import (
     COUNTS,
     SPOT,
@@ -240,6 +240,21 @@ def test_a_job_that_is_suspended_can_be_stopped(cluster: Slurm, home: Home) -> N
     record, ended = wait(job, has_ended)
     assert record.secondary is Secondary.STOPPED, (record, logs_of(job))
     assert ended - begin < scaled(30)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_prolog_that_fails(home: Home, monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with slurm(1, lines="Prolog=/bin/false") as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        job = job_of(home, WAITS)
+        changed(job, RetryStrategy={"MaximumRetryAttempts": retries})
+        SlurmBackend().submit(job)
+        record, _ = wait(job, has_ended, 20)
+        assert record.status is Status.FAILED
+        assert record.failure_reason.startswith("InternalServerError: Slurm could not begin its")
+        require_empty(cluster)
 
 
 # --- its daemons -------------------------------------------------------------------------------

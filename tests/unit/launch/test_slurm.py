@@ -232,6 +232,20 @@ def test_jobs_that_wait(job, monkeypatch, reason, hosts, is_over) -> None:
         assert reason in record.failure_reason
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"state": State.PENDING, "said": "PENDING", "reason": "launch_failed_requeued_held"},
+        {"state": State.CANCELLED, "said": "CANCELLED", "nodes": "n1", "exit_code": "0:0"},
+    ],
+)
+def test_a_job_that_slurm_could_not_begin_was_stopped_by_nobody(job, monkeypatch, known) -> None:
+    Slurm(monkeypatch, **known)
+    record = SlurmBackend().poll(job)
+    assert record.status is Status.FAILED
+    assert "Slurm could not begin its job 7" in record.failure_reason
+
+
 def test_what_one_of_several_partitions_says_is_no_end(job, monkeypatch, caplog) -> None:
     Slurm(monkeypatch, state=State.PENDING, reason="PartitionTimeLimit", partition="all,low")
     backend = SlurmBackend()

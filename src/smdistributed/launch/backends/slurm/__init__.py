@@ -9,4 +9,5 @@ node        the task, which starts the agent of a host
 files       what lies in the job's directory for all of this
 commands    Slurm's own
 options     what a job asks of Slurm
+waiting     what its words mean for a job that waits
 """

@@ -28,6 +28,11 @@ from smdistributed.launch.backends.slurm import commands
 from smdistributed.launch.backends.slurm.commands import SlurmJob, State
 from smdistributed.launch.backends.slurm.files import SlurmFiles, note_interruption
 from smdistributed.launch.backends.slurm.options import SlurmOptions
+from smdistributed.launch.backends.slurm.waiting import (
+    can_never_run,
+    could_not_begin,
+    why_it_stands,
+)
 from smdistributed.launch.contract.failures import failure_text
 from smdistributed.launch.data.settings import Settings
 from smdistributed.launch.home import Home
@@ -53,34 +58,6 @@ _LAST_LINES_S = 10.0
 _KILL_S = 2.0
 _LOOK_S = 0.1
 _LAST_WORDS = 500
-
-# Why jobs wait, if that can never pass. With these sbatch may accept a job, and it waits for ever.
-_NEVER = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxGRESPerJob",
-        "AssocMaxNodePerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "DependencyNeverSatisfied",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionTimeLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxGRESPerJob",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
-)
-# Of a job that waits until somebody releases it: reasons, and words for its state.
-_HELD = frozenset(
-    {"JobHeldUser", "JobHeldAdmin", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"},
-)
-# Also if nodes are down for a while: then they can pass.
-_TOO_MANY_NODES = "PartitionNodeLimit"
-_TOO_MUCH_OF_A_NODE = "PartitionConfig"
 
 
 class _Watched:
@@ -163,7 +140,7 @@ class SlurmBackend:
         try:
             known = commands.look_at(number)
             watched.is_warned = False
-            watched.say(_why_it_stands(job, known))
+            watched.say(why_it_stands(job, known))
             if known.state is State.PENDING:
                 return self._poll_pending(job, record, known)
             if known.state is State.SUSPENDED:
@@ -203,7 +180,10 @@ class SlurmBackend:
             commands.cancel(known.number)
             why = f"it was there for {limits.max_wait_s:g} s, max_wait"
             return _end(job, "", Secondary.MAX_WAIT_TIME_EXCEEDED, why)
-        if not _can_never_run(job, known, len(hosts_of(record))):
+        if could_not_begin(known):
+            commands.cancel(known.number)
+            return _end(job, _not_begun(known))
+        if not can_never_run(job, known, len(hosts_of(record))):
             return record
         commands.cancel(known.number)
         return _end(
@@ -246,8 +226,12 @@ class SlurmBackend:
             what += f", {known.reason}"
         if known.exit_code and known.exit_code != "0:0":
             what += f", exit code {known.exit_code}"
+        is_asked_to_stop = job.stop_reason() is not None
+        has_waited = record.secondary in (Secondary.STARTING, Secondary.INTERRUPTED)
+        if has_waited and could_not_begin(known) and not is_asked_to_stop:
+            return _end(job, _not_begun(known))
         if known.state is State.CANCELLED or (
-            known.state is not State.UNKNOWN and job.stop_reason() is not None
+            known.state is not State.UNKNOWN and is_asked_to_stop
         ):
             return _end(job, "", Secondary.STOPPED, f"it was cancelled; {what}")
         if known.state is State.TIMEOUT:
@@ -319,41 +303,12 @@ def _age_s(files: SlurmFiles) -> float:
         return float("inf")
 
 
-def _why_it_stands(job: JobDirectory, known: SlurmJob) -> str:
-    """What somebody has to do before it goes on; empty: nobody has."""
-    what = f"job {job.name}: Slurm says of its job {known.number}: {known.said}, {known.reason};"
-    if known.state is State.SUSPENDED:
-        is_stopped = known.said == "STOPPED"  # by a signal
-        way = "scancel --batch --signal=CONT" if is_stopped else "scontrol resume"
-        return f"{what} it goes on after: {way} {known.number}"
-    if known.state is not State.PENDING:
-        return ""
-    if known.reason in _HELD or known.said in _HELD:
-        return f"{what} it begins after: scontrol release {known.number}"
-    if known.reason in _NEVER and _is_of_several(known):
-        return (
-            f"{what} so it is in one of the partitions {known.partition}. Should it be so in all of"
-            " them, it waits for ever: scontrol show partition"
-        )
-    return ""
-
-
-def _is_of_several(known: SlurmJob) -> bool:
-    """Whether a job waits in several partitions: its reason is that of one of them."""
-    return "," in known.partition
-
-
-def _can_never_run(job: JobDirectory, known: SlurmJob, num_hosts: int) -> bool:
-    if known.reason in _NEVER and not _is_of_several(known):
-        return True
-    most: int | None = None
-    asked = 0
-    if known.reason == _TOO_MANY_NODES:
-        asked, most = num_hosts, commands.most_nodes(known.partition)
-    elif known.reason == _TOO_MUCH_OF_A_NODE:
-        settings = SlurmOptions.of(Settings.of(Home(job.path.parent.parent)))
-        asked, most = settings.cpus_per_node or 0, commands.most_cpus(known.partition)
-    return most is not None and asked > most
+def _not_begun(known: SlurmJob) -> str:
+    return (
+        f"InternalServerError: Slurm could not begin its job {known.number}: {known.said},"
+        f" {known.reason}. A prolog of the site has failed on a node, perhaps; check it by hand:"
+        " sinfo --list-reasons"
+    )
 
 
 def _interrupted(job: JobDirectory, message: str) -> JobRecord:
