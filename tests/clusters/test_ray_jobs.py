@@ -233,6 +233,26 @@ def test_a_job_on_spot_instances_is_interrupted_and_goes_on(home: Home) -> None:
 
 
 @pytest.mark.slow
+def test_jobs_of_one_name_of_two_users_are_two(
+    ray_cluster: Ray, home: Home, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    backend = RayBackend()
+    jobs = [job_of(home, WAITS), job_of(home_of(ray_cluster, tmp_path / "other"), WAITS)]
+    for job in jobs:
+        changed(job, EnableManagedSpotTraining=True)
+        backend.submit(job)
+        wait_for_line(backend, job, "waiting")
+    jobs[0].ask_to_interrupt("the test says so")
+    wait(jobs[0], lambda each: Secondary.INTERRUPTED in [t.secondary for t in each.transitions])
+    assert backend.poll(jobs[1]).secondary is Secondary.TRAINING
+    for job in jobs:
+        backend.stop(job, "the test says so")
+    for job in jobs:
+        assert ended(job).secondary is Secondary.STOPPED
+
+
+@pytest.mark.slow
 def test_max_run_is_kept_in_the_cluster(home: Home) -> None:
     job = job_of(home, WAITS, hosts=2)
     changed(job, StoppingCondition={"MaxRuntimeInSeconds": 2})

@@ -98,7 +98,7 @@ class RayCluster:
         self._keep(is_submitted=False)  # who follows after this one finds it, or submits it anew
         self._api.submit(
             {
-                "entrypoint": f"exec {self._driver(*self._bundle)}",
+                "entrypoint": f"exec {self._driver(self._id, *self._bundle)}",
                 "submission_id": self._id,
                 "runtime_env": {
                     "working_dir": self._sent_package(),
@@ -205,7 +205,7 @@ class RayCluster:
 
     def interrupt(self, reason: str) -> None:
         """As of `Cluster`: a small job of its own tells the driver."""
-        command = self._driver("--interrupt", self._job.name, reason)
+        command = self._driver("--interrupt", self._id, reason)
         self._api.submit({"entrypoint": f"exec {command}", "entrypoint_num_cpus": 0})
 
     def close(self) -> None:

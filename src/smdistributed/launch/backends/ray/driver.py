@@ -1,11 +1,11 @@
 # Copyright 2026 The smdistributed-open authors
 # SPDX-License-Identifier: Apache-2.0
-"""The job's process in a Ray cluster: `python -m ...backends.ray.driver CPUS GPUS`.
+"""The job's process in a Ray cluster: `python -m ...backends.ray.driver ID CPUS GPUS`.
 
 Ray runs it in the folder of the job's package. One placement group has a bundle for each host, and
 an actor in each bundle runs a courier (`launch.courier`).
 
-    python -m ...backends.ray.driver --interrupt JOB REASON    from another job: as `interruption`
+    python -m ...backends.ray.driver --interrupt ID REASON    from another job: as `interruption`
 """
 
 from __future__ import annotations
@@ -307,19 +307,25 @@ def _listen(ear: Any, job: JobDirectory) -> None:
         time.sleep(_TICK_S)
 
 
+def _ear_of(submission_id: str) -> str:
+    """Its name. Jobs of one name, of two users, are two jobs of Ray's."""
+    return f"smd-{submission_id}"
+
+
 def main() -> int:
     """Runs the job of the package in this folder."""
     ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False)
     if sys.argv[1] == "--interrupt":
-        ear = ray.get_actor(f"smd-{sys.argv[2]}")
+        ear = ray.get_actor(_ear_of(sys.argv[2]))
         ray.get(ear.interrupt.remote(sys.argv[3]))
         return 0
-    given = {"CPU": int(sys.argv[1]), "GPU": int(sys.argv[2])}
+    _, submission_id, cpus, gpus = sys.argv
+    given = {"CPU": int(cpus), "GPU": int(gpus)}
     bundle = {name: float(number) for name, number in given.items() if number}
 
     def hosts_of(job: JobDirectory) -> Callable[[], Hosts]:
         kind: Any = _Ear
-        ear = kind.options(name=f"smd-{job.name}").remote()
+        ear = kind.options(name=_ear_of(submission_id)).remote()
         threading.Thread(target=_listen, args=(ear, job), daemon=True).start()
         return lambda: RayHosts(job, bundle)
 
