@@ -10,10 +10,12 @@ job goes on without, and another one can read all of it again.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,9 +30,11 @@ from smdistributed.launch.courier.telling import Growth, Tree
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory, job_names
 
-__all__ = ["drive"]
+__all__ = ["LogLines", "drive"]
 
 _TELL_S = 0.3
+_AGAIN_S = 0.3
+_GIVE_UP_S = 60.0
 
 
 def drive(package: Path, hosts_of: Callable[[JobDirectory], Callable[[], Hosts]]) -> None:
@@ -85,6 +89,7 @@ class _Telling:
         self._job = job
         self._num_told = 0
         self._is_over = threading.Event()
+        self._log = LogLines(sys.stdout.fileno(), self._is_over)
         self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
 
     def begin(self) -> None:
@@ -110,8 +115,6 @@ class _Telling:
             self._print(message)
         for message in files:
             self._print(message)
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
 
     def _news(self) -> Iterator[Message]:
         yield from self._growth.news(self._path / "events.jsonl")
@@ -125,9 +128,48 @@ class _Telling:
             yield from tree.changes()
 
     def _print(self, message: Message) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads: the job goes on
-            self._num_told += 1
-            print(line_of(message, self._num_told))
+        self._num_told += 1
+        self._log.write(line_of(message, self._num_told))
+
+
+class LogLines:
+    """Lines to a log to which others write, too. Each is written at once.
+
+    Args:
+        descriptor: of the log.
+        is_over: the job has ended: who cannot write gives up, some time later.
+    """
+
+    def __init__(self, descriptor: int, is_over: threading.Event) -> None:
+        self._descriptor = descriptor
+        self._is_over = is_over
+        self._give_up_at = float("inf")
+        self._is_closed = False
+
+    def write(self, line: str) -> None:
+        """Writes a line. Waits while the disk is full, as a line that is lost ends the job.
+
+        Raises:
+            OSError: the job has ended, and for a minute nothing could be written.
+        """
+        # What somebody has written before need not end with a line feed.
+        content = f"\n{line}\n".encode()
+        while not self._is_closed:
+            try:
+                if os.write(self._descriptor, content) == len(content):
+                    return
+            except BrokenPipeError:  # nobody reads: the job goes on
+                self._is_closed = True
+            except OSError:
+                if self._is_late():
+                    raise
+            # All of it comes again: a part of a line counts for nothing.
+            time.sleep(_AGAIN_S)
+
+    def _is_late(self) -> bool:
+        if self._is_over.is_set() and self._give_up_at == float("inf"):
+            self._give_up_at = time.monotonic() + _GIVE_UP_S
+        return time.monotonic() > self._give_up_at
 
 
 def _is_of_record(message: Message) -> bool:

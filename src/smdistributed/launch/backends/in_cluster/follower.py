@@ -68,6 +68,7 @@ class Follower:
         self._problem = ""
         self._rest = ""
         self._num_taken = 0
+        self._damage = ""
         self._is_stopping = False
         self._hand_on_at = 0.0
         self._has_ended = False
@@ -145,7 +146,11 @@ class Follower:
             return
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            found = message_of(line)
+            try:
+                found = message_of(line)
+            except ProtocolError as error:  # it comes again, or its number is missed
+                self._damage = str(error)
+                continue
             if found is not None:
                 self._take_line(*found)
             elif line.strip():
@@ -157,10 +162,10 @@ class Follower:
         if number > self._num_taken + 1:
             raise ProtocolError(
                 f"of what the job's process has told, lines {self._num_taken + 1} to {number - 1}"
-                " are missing: its log was rotated before they were read."
+                f" are missing: {self._damage or 'its log was rotated before they were read.'}"
             )
         self._take(message)
-        self._num_taken = number
+        self._num_taken, self._damage = number, ""
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Grown):

@@ -181,3 +181,23 @@ def test_lines_that_are_missing_are_told(job: JobDirectory) -> None:
     record = followed(job, Cluster(0, log))
     assert record.secondary is Secondary.FAILED
     assert "lines 3 to 4 are missing: its log was rotated" in record.failure_reason
+
+
+def test_a_damaged_line_counts_for_nothing_if_it_comes_again(job: JobDirectory) -> None:
+    """Of a disk that was full for a while, or of somebody else's text within the line."""
+
+    def log() -> Iterator[str | None]:
+        yield f"{events(1, 2)}\n{events(3)[:-9]}\n{events(3)[:20]}torn\n\n{events(3, 4)}"
+
+    followed(job, Cluster(0, log))
+    text = (job.path / "events.jsonl").read_text()
+    assert text.startswith("1\n2\n3\n4\n{"), text
+
+
+def test_a_damaged_line_that_does_not_come_again_is_told(job: JobDirectory) -> None:
+    def log() -> Iterator[str | None]:
+        yield f"{events(1, 2)}\n{events(3)[:20]}torn\n{events(4)}"
+
+    record = followed(job, Cluster(0, log))
+    assert record.secondary is Secondary.FAILED
+    assert "lines 3 to 3 are missing: a line is damaged" in record.failure_reason
