@@ -150,6 +150,16 @@ def test_up_a_job_and_down_beside_another_ray(smd: Smd) -> None:
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{address}/api/jobs/", timeout=scaled(20))
 
+    stranger = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False)"
+    head = f"{smd.hosts.links['host-0'].address}:6379"
+    done = subprocess.run(
+        smd.hosts.machines["host-1"].command([sys.executable, "-c", stranger, head]),
+        cwd="/", env={"PATH": os.environ["PATH"], "HOME": str(Path.home())}, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=scaled(60),
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "uthentication" in done.stderr, done.stderr
+
     assert "The cluster is up already" in smd("cluster", "up", "--ray", "host-0", "host-1")
     assert "smd cluster down" in smd("cluster", "up", "--ray", "host-1", status=2)
 
