@@ -12,11 +12,13 @@ import os
 import shutil
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import scaled
 
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.inputs import ShuffleConfig, TrainingInput
@@ -273,6 +275,32 @@ def test_a_job_that_is_stopped_while_it_downloads_stops(
     made.latest_training_job.stop()
     ended(made, "Stopped", "Stopped")
     assert not list((path_of(made) / "hosts").glob("*/log")), "nothing has run"
+
+
+@pytest.mark.slow
+def test_a_stop_waits_for_no_checkpoints(
+    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
+) -> None:
+    data = object_store.bucket()
+    object_store.put(data, {"run/a": filled(1 << 20)})
+    stalled = threading.Event()
+
+    def stall(request):
+        if request.method == "GET" and request.path.endswith("/a"):
+            stalled.set()
+            return Fault(stall_after=1000)
+        return None
+
+    front.fault_of = stall
+    made = estimator(source, session, "print('it runs')", checkpoint_s3_uri=f"s3://{data}/run")
+    made.fit(wait=False)
+    assert stalled.wait(scaled(60))
+    began = time.monotonic()
+    made.latest_training_job.stop()
+    ended(made, "Stopped", "Stopped")
+    assert time.monotonic() - began < scaled(10)
+    assert "it runs" not in log_of(made)
+    assert list(object_store.contents(data)) == ["run/a"]
 
 
 def test_a_stop_waits_for_no_list_of_objects(

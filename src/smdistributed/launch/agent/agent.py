@@ -186,7 +186,7 @@ class Agent:
             syncs.append(CheckpointSync(here, store, self._directory.say))
             try:
                 syncs[0].restore()
-            except ConfigurationError as error:
+            except (ConfigurationError, OSError) as error:
                 store.close()
                 what = f"checkpoints cannot be brought from {plan.checkpoints}"
                 raise DataError(what, error) from None
@@ -214,8 +214,13 @@ class Agent:
         assert self._s3 is not None
         bucket, _, prefix = place.removeprefix("s3://").partition("/")
         prefix = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
-        self._stores.append(RemoteStore(bucket, self._s3, prefix))
-        return self._stores[-1]
+        store = RemoteStore(bucket, self._s3, prefix, is_unwanted=self._is_never_to_train)
+        self._stores.append(store)
+        return store
+
+    def _is_never_to_train(self) -> bool:
+        """Whether nothing need come: a stop waits for no store. What ranks have made is kept."""
+        return self._supervisor is None and self._is_unwanted()
 
     def _environments(
         self, resources: Resources, hyperparameters: Hyperparameters, script: Script
