@@ -23,6 +23,7 @@ import os
 import tempfile
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -302,13 +303,14 @@ class Download:
             return
         names: dict[str, str] = {}
         for each in objects:
-            other = names.setdefault(each.name.casefold(), each.name)
+            alike = unicodedata.normalize("NFD", each.name.casefold())
+            other = names.setdefault(alike, each.name)
             if other != each.name:
                 raise ConfigurationError(
                     f"{self._store.uri()} has objects that are called {other!r} and"
                     f" {each.name!r} here, and the file system of {self._folder} does not tell"
-                    " them apart; expected names that differ in more than case. Rename one, or set"
-                    " SMD_HOME to another file system."
+                    " them apart; expected names that differ in more than case and the way that"
+                    " accents are written. Rename one, or set SMD_HOME to another file system."
                 )
 
     def _require_room(self, missing: Sequence[DataObject]) -> None:

@@ -264,19 +264,27 @@ def test_nothing_is_written_outside_of_the_channel(
     assert os.listdir(tmp_path) == ["inner"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"), [("a/Cat", "a/cat"), ("e\u0301", "\u00e9")], ids=["case", "accents"]
+)
 def test_names_that_a_file_system_takes_for_one_are_refused(
-    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    one: str,
+    other: str,
 ) -> None:
     bucket = object_store.bucket()
     store = store_at(object_store.url, bucket)
-    object_store.put(bucket, {"a/Cat": b"1", "a/cat": b"2"})
+    object_store.put(bucket, {one: b"1", other: b"2"})
     download(store, tmp_path)
     assert len(files_of(tmp_path / "data")) == 2, "this one tells them apart"
     plain = Path.exists
     monkeypatch.setattr(
         Path, "exists", lambda self, **more: "smd-case" in self.name or plain(self, **more)
     )
-    with pytest.raises(ConfigurationError, match=r"'a/Cat' and 'a/cat' here.* differ in more"):
+    text = rf"{one!r} and {other!r} here.* differ in more than case and the way that accents"
+    with pytest.raises(ConfigurationError, match=text):
         download(store, tmp_path)
 
 
