@@ -7,8 +7,8 @@ texts of errors have none of them.
 
 How long it tries: a request that fails for a reason that may pass (no connection, no name, an
 answer 429 or 5xx, nothing for 20 s in mid-object) is made again after 0.5, 1, 2, 4 and 8 s. So a
-store that refuses connections is given up after some 16 s, and one that is silent after
-2.5 minutes. Whatever else is wrong is told at once.
+store that refuses connections is given up after some 16 s, one to which no connection comes about
+in 10 s after 80 s, and one that is silent after 2.5 minutes. Whatever else is wrong is told at once.
 
 Source: launch specification, sections 5 and 6.
 """
