@@ -8,7 +8,8 @@ texts of errors have none of them.
 How long it tries: a request that fails for a reason that may pass (no connection, no name, an
 answer 429 or 5xx, nothing for 20 s in mid-object) is made again after 0.5, 1, 2, 4 and 8 s. So a
 store that refuses connections is given up after some 16 s, one to which no connection comes about
-in 10 s after 80 s, and one that is silent after 2.5 minutes. Whatever else is wrong is told at once.
+in 10 s after 80 s, and one that is silent after 2.5 minutes. Whatever else is wrong is told at
+once.
 
 Source: launch specification, sections 5 and 6.
 """
@@ -314,23 +315,40 @@ class S3Store:
             if look is not None and look_of(path) != look:
                 raise Changed
             self._complete(key, target, parts, size)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._client.abort_multipart_upload(**target)
+        except BaseException as error:
+            self._abort(key, target, error)
             raise
 
     def _complete(
         self, key: str, target: Mapping[str, Any], parts: list[dict[str, Any]], size: int
     ) -> None:
         whole = {"MultipartUpload": {"Parts": parts}}
+        problem = StoreError(
+            f"{self.uri(key)} cannot be put: {self.settings.called} has not said that it is whole;"
+            " expected an answer that does. Try again later.",
+            is_passing=True,
+        )
         try:
-            self._tried(key, lambda: self._client.complete_multipart_upload(**target, **whole))
-        except Missing:
-            # The answer to the first try was lost, perhaps: then the object is there. One from
-            # before may have the same size.
-            found = self.find(key)
-            if found is None or found.size != size or found.etag != _etag_of(parts):
-                raise
+            done = self._tried(
+                key, lambda: self._client.complete_multipart_upload(**target, **whole)
+            )
+            if "ETag" in done:  # an answer may end before it says anything
+                return
+        except Missing as error:
+            problem = error
+        # The answer to the first try was lost, perhaps: then the object is there. One from before
+        # may have the same size.
+        found = self.find(key)
+        if found is None or found.size != size or found.etag != _etag_of(parts):
+            raise problem
+
+    def _abort(self, key: str, target: Mapping[str, Any], error: BaseException) -> None:
+        """Takes parts away again, which are paid for, and which nobody sees."""
+        with contextlib.suppress(Exception):
+            if self._given_up.is_set() or getattr(error, "is_passing", False):  # time is up
+                self._client.abort_multipart_upload(**target)
+            else:
+                self._tried(key, lambda: self._client.abort_multipart_upload(**target))
 
     def delete(self, key: str) -> None:
         """As of `Store`."""

@@ -134,6 +134,44 @@ def test_an_upload_that_fails_for_good_leaves_nothing(
     assert "Uploads" not in object_store.client.list_multipart_uploads(Bucket=bucket)
 
 
+@pytest.mark.slow
+def test_an_upload_whose_last_answer_is_lost_is_there_or_has_failed(
+    object_store: ObjectStore,
+    faulty: FaultyServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """boto3 takes an answer 200 that has ended before its first byte for a success."""
+    bucket = object_store.bucket()
+    content = filled(17 * MIB)
+    (tmp_path / "big").write_bytes(content)
+    faulty.fault_of = lambda request: (
+        Fault(cut_after=0) if request.method == "POST" and request.number == 1 else None
+    )
+    store = store_at(faulty.url, bucket)
+    store.put(tmp_path / "big", "big")
+    assert object_store.contents(bucket) == {"big": content}
+    monkeypatch.setattr(store._client, "complete_multipart_upload", lambda **request: {})
+    with pytest.raises(StoreError, match=r"other cannot be put: .*not said that it is whole"):
+        store.put(tmp_path / "big", "other")
+    assert list(object_store.contents(bucket)) == ["big"]
+    assert "Uploads" not in object_store.client.list_multipart_uploads(Bucket=bucket)
+
+
+def test_parts_are_taken_away_though_the_store_cannot_at_once(
+    object_store: ObjectStore, faulty: FaultyServer, tmp_path: Path
+) -> None:
+    bucket = object_store.bucket()
+    path = tmp_path / "big"
+    path.write_bytes(bytes(17 * MIB))
+    faulty.fault_of = lambda request: (
+        Fault(503, "SlowDown") if request.method == "DELETE" and request.number < 2 else None
+    )
+    with pytest.raises(Changed):
+        store_at(faulty.url, bucket).put(path, "big", (1, 2, 3))
+    assert "Uploads" not in object_store.client.list_multipart_uploads(Bucket=bucket)
+
+
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
