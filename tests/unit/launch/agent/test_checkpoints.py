@@ -307,6 +307,28 @@ def test_the_old_checkpoint_stays_until_the_new_one_is_there(
     assert store.did[-1] == ("delete old" if held or problem is None else "put new")
 
 
+def test_what_cannot_be_deleted_is_told(
+    sync: CheckpointSync, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would come back with the next attempt."""
+    (tmp_path / "local" / "a").write_text("x")
+    sync.copy()
+    sync.copy()
+    (tmp_path / "local" / "a").unlink()
+
+    def refuses(self: Path, **more: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuses)
+        for _ in range(3):
+            sync.copy()
+    assert len(said) == 1
+    assert re.search(r"checkpoint a could not be deleted from .*Permission denied", said[0])
+    assert sync.end() == ""
+    assert names(tmp_path / "store") == []
+
+
 def test_what_is_no_file_is_left_alone(sync: CheckpointSync, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "local" / "fifo")
     (tmp_path / "local" / "dangling").symlink_to("nowhere")

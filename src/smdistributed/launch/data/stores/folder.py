@@ -116,10 +116,16 @@ class FolderStore:
         """Nothing is open."""
 
     def delete(self, key: str) -> None:
-        """A file, and the folders that are empty without it."""
+        """A file, and the folders that are empty without it.
+
+        Raises:
+            OSError: the file cannot be taken away.
+        """
         path = self._root / key
-        with contextlib.suppress(OSError):
+        # Also if it is a folder by now, or below a file: others have put that there.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
+        with contextlib.suppress(OSError):
             while path.parent != self._root:
                 path = path.parent
                 path.rmdir()
