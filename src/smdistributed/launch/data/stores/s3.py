@@ -22,6 +22,7 @@ import contextlib
 import dataclasses
 import hashlib
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ _REFUSED = {
     *("UnrecognizedClientException", "AuthFailure"),
 }
 _ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"}
+_RANGE = re.compile(r"bytes (\d+)-")
 # Of OpenSSL: the connection was cut, or bytes of it are other ones.
 _CUT = ("EOF", "BAD_RECORD_MAC", "BAD_DECRYPT", "DECRYPTION_FAILED")
 _PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -254,13 +256,20 @@ class S3Store:
         if etag and found.get("ETag", etag) != etag:
             found["Body"].close()
             raise self._replaced(key)
-        if start and "ContentRange" not in found:
-            start = 0
+        given = _RANGE.match(found.get("ContentRange", ""))
+        begins = int(given[1]) if given else 0
+        if begins > start:
+            found["Body"].close()
+            raise StoreError(
+                f"{self.uri(key)} cannot be read: {self.settings.called} gives another range of it"
+                f" than was asked for, from byte {begins} on; expected it from byte {start} on.",
+                is_passing=True,
+            )
         # Of an object that is encrypted with a key of the service the ETag is no checksum.
         is_plain = found.get("ServerSideEncryption", "AES256") == "AES256"
         is_plain = is_plain and "SSECustomerAlgorithm" not in found
         checksum = md5_of(found.get("ETag", "")) if is_plain else None
-        return Opened(found["Body"], start, _given_checksum(found) or checksum)
+        return Opened(found["Body"], begins, _given_checksum(found) or checksum)
 
     def read_error(self, error: Exception, key: str) -> StoreError:
         """As of `Store`."""

@@ -14,6 +14,7 @@ import pytest
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.objects import DataObject
+from smdistributed.launch.data.stores import s3
 from smdistributed.launch.data.stores.download import Download, Resumed, _Cancelled
 from smdistributed.launch.data.stores.s3 import S3Settings, S3Store
 from smdistributed.launch.data.stores.store import Checksum, Opened, Replaced, StoreError
@@ -216,6 +217,40 @@ def test_a_store_that_knows_no_ranges_gives_the_rest_too(
     )
     download(store_at(faulty.url, bucket), tmp_path)
     assert files_of(tmp_path / "data") == {"big": content}
+
+
+@pytest.mark.parametrize("begins", [0, 300_000, 600_000])
+def test_a_store_that_gives_another_range_gives_no_other_bytes(
+    object_store: ObjectStore,
+    faulty: FaultyServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begins: int,
+) -> None:
+    """As caches do. Of an object in parts no checksum would tell."""
+    bucket = object_store.bucket()
+    content = filled(MIB)
+    object_store.put(bucket, {"big": content})
+    store = store_at(faulty.url, bucket)
+    faulty.fault_of = lambda request: (
+        Fault(cut_after=500_000) if request.path.endswith("big") and request.number == 0 else None
+    )
+    plain = store._client.get_object
+
+    def gives(**request: str) -> dict[str, object]:
+        if "Range" in request:
+            request["Range"] = f"bytes={begins}-"
+        found = plain(**request)
+        return {name: each for name, each in found.items() if "Checksum" not in name}
+
+    monkeypatch.setattr(store._client, "get_object", gives)
+    monkeypatch.setattr(s3, "md5_of", lambda etag: None)
+    if begins > 500_000:
+        with pytest.raises(StoreError, match=r"another range .* from byte 600000 on"):
+            download(store, tmp_path)
+    else:
+        download(store, tmp_path)
+        assert files_of(tmp_path / "data") == {"big": content}
 
 
 def test_keys_may_have_whatever_paths_may(object_store: ObjectStore, tmp_path: Path) -> None:
