@@ -25,6 +25,8 @@ from smdistributed.launch.data.places import S3Place, s3_place
 from smdistributed.launch.data.sources import keys_below
 from smdistributed.launch.data.stores.download import THREADS, Download, read_object
 from smdistributed.launch.data.stores.download import fetch as fetch_object
+from smdistributed.launch.data.stores.s3 import S3Store
+from smdistributed.launch.data.stores.store import Changed, look_of
 from smdistributed.launch.home import Home
 from smdistributed.launch.storage import TEMPORARY, local_path, new_file, require_bucket
 
@@ -46,7 +48,8 @@ def put(source: Path, uri: str, home: Home) -> None:
     Raises:
         ConfigurationError: the disk is full; names it, and what is needed. Or a link leads nowhere,
             or to a folder that it lies in; or an object is where another needs a folder; or the
-            source has the home in it. Or the S3 store does not take it.
+            source has the home in it. Or the S3 store does not take it, or a file is written to
+            while it is put there.
         OSError: it cannot be read or written. Nothing of it is there then, unless files of a folder
             that exists had begun to appear.
     """
@@ -74,17 +77,27 @@ def put(source: Path, uri: str, home: Home) -> None:
 
 def _put_into(place: S3Place, source: Path, keys: list[str] | None) -> None:
     if keys is None:
-        place.store().put(source, place.key)
+        _put_file(place.store(), source, place.key)
         return
     store = place.store(place.folder)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-        doing = [pool.submit(store.put, source / key, key) for key in keys]
+        doing = [pool.submit(_put_file, store, source / key, key) for key in keys]
         try:
             for each in concurrent.futures.as_completed(doing):
                 each.result()
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _put_file(store: S3Store, path: Path, key: str) -> None:
+    try:
+        store.put(path, key, look_of(path))
+    except Changed:
+        raise ConfigurationError(
+            f"{path} was written to while it was put to {store.uri(key)}; expected a file that"
+            " nobody writes to, as the object would have some of both. Put it there again."
+        ) from None
 
 
 @contextlib.contextmanager

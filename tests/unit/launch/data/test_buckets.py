@@ -17,7 +17,7 @@ from smdistributed.launch.data import buckets
 from smdistributed.launch.home import Home
 from smdistributed.launch.storage import new_file
 from smdistributed.sagemaker.session import Session
-from tests.clusters.object_store import ObjectStore, files_of
+from tests.clusters.object_store import FaultyServer, ObjectStore, Request, files_of
 from tests.small_disks import mounted_disk
 
 
@@ -297,3 +297,31 @@ def test_an_object_that_is_made_goes_if_it_is_not_wanted(
     with pytest.raises(KeyError):
         refuse()
     assert object_store.contents(bucket) == {"kept": b"sources"}
+
+
+@pytest.mark.slow
+def test_a_file_that_is_written_to_while_it_is_put_is_refused(
+    session: Session,
+    tmp_path: Path,
+    object_store: ObjectStore,
+    faulty: FaultyServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an object would have parts of the one and of the other."""
+    monkeypatch.setenv("S3_ENDPOINT_URL", faulty.url)
+    bucket = object_store.bucket()
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "big"
+    path.write_bytes(bytes(17 << 20))
+
+    def write(request: Request) -> None:
+        if request.method == "PUT" and request.number == 0:
+            path.write_bytes(b"x" * (17 << 20))
+
+    faulty.fault_of = write
+    for source in (path, tmp_path / "data"):
+        with pytest.raises(ConfigurationError, match=r"/data/big was written to while it was put"):
+            buckets.put(source, f"s3://{bucket}/put", session.home)
+        faulty.requests.clear()
+        path.write_bytes(bytes(17 << 20))
+    assert object_store.contents(bucket) == {}
