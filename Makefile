@@ -94,6 +94,11 @@ env: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)
 .PHONY: env-clusters
 env-clusters: env $(STAMPS)/clusters  ## the same with Slurm, Ray, an S3 server and more, for tests of jobs on clusters (root)
 
+# For .ci/run, which installs packages while the engine is compiled.
+.PHONY: env-base env-packages
+env-base: $(STAMPS)/base
+env-packages: $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)/tensorflow $(STAMPS)/sdk $(STAMPS)/clusters
+
 .PHONY: slurm-here
 slurm-here: env-clusters  ## start Slurm with two nodes on this machine, to try jobs on it (root); Ctrl-C ends it
 	@$(BIN)/python -m tests.clusters.slurm
