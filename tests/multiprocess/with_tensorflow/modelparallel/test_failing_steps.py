@@ -12,6 +12,11 @@ from tests.multiprocess.with_tensorflow.tf_ranks import DEADLINE_S, Checks
 
 FAILING = Checks(Path(__file__).parent / "failing_ranks.py")
 REFUSING = Checks(Path(__file__).parent / "refusing_ranks.py")
+# In which Keras makes graphs of Python; operations that raise are TensorFlow's.
+FIRST_TRACES = [
+    "check_a_first_trace_that_fails_in_a_function",
+    "check_a_function_of_which_nothing_would_run",
+]
 # Where Keras has a say: its models, layers, optimizers and metrics, and how it makes graphs of
 # Python. What else is refused is refused before Keras sees it.
 BY_KERAS = [
@@ -27,9 +32,20 @@ BY_KERAS = [
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 
+@pytest.mark.parametrize("name", FAILING.names)
+def test_steps_that_fail(name: str) -> None:
+    FAILING.require(name, 3)
+
+
+@pytest.mark.parametrize("name", FIRST_TRACES)
+def test_first_traces_of_tf_keras_that_fail(name: str) -> None:
+    FAILING.require(name, 2, FIRST_TRACES, TF_USE_LEGACY_KERAS="1")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "is_legacy"), [(2, 0), (3, 1)])
 @pytest.mark.parametrize("name", FAILING.names)
-def test_steps_that_fail(name: str, ranks: int, is_legacy: int) -> None:
+def test_more_steps_that_fail(name: str, ranks: int, is_legacy: int) -> None:
     FAILING.require(name, ranks, TF_USE_LEGACY_KERAS=str(is_legacy))
 
 

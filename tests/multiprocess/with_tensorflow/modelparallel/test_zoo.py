@@ -42,6 +42,24 @@ _ON_THREE_RANKS = (
     "weight_decay_and_clipping",
 )
 
+# Of tf-keras: layers, states and losses whose graphs it makes in its own way. What is TensorFlow's
+# alone, such as bare operations, is run with one Keras.
+_OF_TF_KERAS = (
+    "cnn_batchnorm",
+    "tied_transformer",
+    "gru",
+    "embedding_slices",
+    "dropout",
+    "two_inputs_dict_outputs",
+    "layer_reuse",
+    "control_flow",
+    "regularized",
+    "mixed_bfloat16",
+    "norms_without_results",
+    "metrics_in_evaluation",
+    "weight_decay_and_clipping",
+)
+
 pytestmark = pytest.mark.timeout(DEADLINE_S + 60)
 
 
@@ -75,13 +93,28 @@ def in_one_process(names: Sequence[str], ways: int, repetitions: int, first: int
     return json.dumps(found)
 
 
-@pytest.mark.parametrize(("keras", "threads"), [("0", "1"), ("1", "4")])
-@pytest.mark.parametrize("name", [*NAMES, *RULES])
-def test_all_ranks_in_one_process(name: str, keras: str, threads: str) -> None:
+def in_some_ways(name: str, names: Sequence[str], keras: str, threads: str) -> None:
+    """Runs some models in one process, each in one way, and says what came of one."""
     checks = Checks(HERE / "zoo_in_one_process.py", DEADLINE_S)
     settings = in_one_process(NAMES, 1, 2, 8 * int(keras))
     env = {"SMP_TEST_SETTINGS": settings, "SMP_TEST_THREADS": threads}
-    checks.require(name, 1, [*NAMES, *RULES], TF_USE_LEGACY_KERAS=keras, **env)
+    checks.require(name, 1, names, TF_USE_LEGACY_KERAS=keras, **env)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *RULES])
+def test_all_ranks_in_one_process(name: str) -> None:
+    in_some_ways(name, [*NAMES, *RULES], "0", "4")
+
+
+@pytest.mark.parametrize("name", _OF_TF_KERAS)
+def test_all_ranks_in_one_process_of_tf_keras(name: str) -> None:
+    in_some_ways(name, _OF_TF_KERAS, "1", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_rules_with_tf_keras(name: str) -> None:
+    in_some_ways(name, RULES, "1", "1")
 
 
 @pytest.mark.slow
