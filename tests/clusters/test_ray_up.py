@@ -10,8 +10,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -225,4 +227,29 @@ def test_a_port_of_the_head_that_is_taken(smd: Smd) -> None:
     address = smd.hosts.links["host-0"].address
     assert f"host-0: port 22 of {address} cannot be used: Address already in use" in said
     assert json.loads(smd("jobs", "--json")) == []
+    smd.require_nothing()
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_who_is_ended_meanwhile_leaves_nothing(smd: Smd, number: int) -> None:
+    """After Ctrl-C at once; after SIGKILL with the next `down`, which knows of all of it."""
+    command = [sys.executable, "-m", "smdistributed.smd.main", "cluster", "up", "--ray", "host-0"]
+    with subprocess.Popen(
+        [*command, *SMALL], env=smd.environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "Ray starts" in line)
+        until = time.monotonic() + scaled(30)
+        while not smd.hosts.machines["host-0"].processes("gcs_server"):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(number)
+        status = process.wait(scaled(60))
+    if number == signal.SIGINT:
+        assert status == 130
+    else:
+        assert "was never complete" in smd("cluster", "up", "--ray", "host-0", status=3)
+        assert "The cluster is down" in smd("cluster", "down")
     smd.require_nothing()

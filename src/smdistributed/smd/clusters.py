@@ -35,13 +35,19 @@ def up(
         typer.Argument(metavar="HOST", help="As ssh knows them. The first one is the head."),
     ],
     ray: Annotated[bool, typer.Option("--ray", help="Of Ray; there is no other kind.")] = False,
-    port: Annotated[int, typer.Option(help="Of the head, at which nodes join.")] = 6379,
-    dashboard_port: Annotated[int, typer.Option(help="Of the head, which takes jobs.")] = 8265,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Of the head, at which nodes join.")
+    ] = 6379,
+    dashboard_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Of the head, which takes jobs.")
+    ] = 8265,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="One more of `ray start`: -o --num-cpus=4"),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until all nodes have to be alive.")] = 180,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds until all nodes have to be alive.")
+    ] = 180,
 ) -> None:
     """Start Ray on machines with SSH, as one cluster, and say how jobs run there.
 

@@ -32,6 +32,7 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 
 _ASK_S = 8.0
 _SEND_S = 120.0
+_MOST_NODES = 10_000  # Ray's own limit; without it tells 100
 _FOLLOW_S = 800.0
 _WHOLE_S = 3600
 
@@ -70,7 +71,9 @@ class RayApi:
             BackendError: it does not answer.
         """
         try:
-            found = json.loads(self._asked("GET", "/api/v0/nodes"))["data"]["result"]["result"]
+            found = json.loads(self._asked("GET", f"/api/v0/nodes?limit={_MOST_NODES}"))["data"][
+                "result"
+            ]["result"]
             return [str(each["node_ip"]) for each in found if each["state"] == "ALIVE"]
         except (ValueError, LookupError, TypeError):
             raise BackendError(f"{self.address} does not say which nodes it has.") from None
