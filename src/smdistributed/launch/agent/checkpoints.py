@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -167,6 +168,7 @@ class CheckpointSync:
             if self._copied.get(name) == look or self._seen.get(name) != look:
                 continue
             try:
+                _flush(self._local / name)
                 self._store.put(self._local / name, name, look)
             except (FileNotFoundError, Changed, Abandoned):
                 is_held = True
@@ -201,3 +203,17 @@ class CheckpointSync:
                     return f"{what} could not be deleted from {self._store}: {error}"
             del self._copied[name]
         return ""
+
+
+def _flush(path: Path) -> None:
+    """Has a file on its disk: what is written to it through memory later changes its time then.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    with path.open("rb") as file:
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # there is no disk
+                raise
