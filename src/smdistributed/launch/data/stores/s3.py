@@ -68,6 +68,7 @@ _ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocat
 _RANGE = re.compile(r"bytes (\d+)-")
 # Of OpenSSL: the connection was cut, or bytes of it are other ones.
 _CUT = ("EOF", "BAD_RECORD_MAC", "BAD_DECRYPT", "DECRYPTION_FAILED")
+_DAMAGED = {"BadDigest", "IncompleteBody"}
 _PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
 
 
@@ -458,6 +459,12 @@ class S3Store:
             )
         if status == 412 or code == "PreconditionFailed" or status == 416:
             return self._replaced(key)
+        if code in _DAMAGED:
+            return StoreError(
+                f"{uri} cannot be written: {says}; expected a network that brings all bytes as they"
+                " are. Try again later.",
+                is_passing=True,
+            )
         if code in _PASSING or status == 429 or status >= 500:
             return StoreError(
                 f"{uri} cannot be reached: {says}, status {status}; expected a store that is not"

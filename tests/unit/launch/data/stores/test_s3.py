@@ -120,6 +120,16 @@ def test_an_upload_goes_on_after_answers_that_pass(
     assert object_store.contents(bucket) == {"big": content}
 
 
+@pytest.mark.parametrize("code", ["BadDigest", "IncompleteBody"])
+def test_bytes_that_were_damaged_on_their_way_are_sent_again(
+    object_store: ObjectStore, faulty: FaultyServer, code: str
+) -> None:
+    bucket = object_store.bucket()
+    faulty.fault_of = lambda request: Fault(400, code) if request.number == 0 else None
+    store_at(faulty.url, bucket).put_bytes(b"x", "a")
+    assert object_store.contents(bucket) == {"a": b"x"}
+
+
 def test_an_upload_that_fails_for_good_leaves_nothing(
     object_store: ObjectStore, faulty: FaultyServer, tmp_path: Path
 ) -> None:
