@@ -20,8 +20,9 @@ from smdistributed._common.log import get_logger
 from smdistributed.launch.contract.archives import check_sources, pack_sources
 from smdistributed.launch.data import buckets
 from smdistributed.launch.data.places import require_there
+from smdistributed.launch.endpoints import create as create_endpoint
 from smdistributed.launch.jobs.names import check_name, made_name
-from smdistributed.launch.serve.endpoints import create_endpoint, require_free_name
+from smdistributed.launch.serve.endpoints import require_free_name
 from smdistributed.launch.serve.record import EndpointRecord, Framework, ServedModel
 from smdistributed.sagemaker.arguments import require_whole
 from smdistributed.sagemaker.predictor import Predictor
@@ -168,12 +169,14 @@ class Model:
         update_endpoint: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Serves the model on this machine, in processes that outlive this one.
+        """Serves the model on this machine, or on a Ray cluster if jobs run there.
+
+        Its processes outlive this one.
 
         Args:
             initial_instance_count: each has as many workers as there are processors for it, or
-                `SAGEMAKER_MODEL_SERVER_WORKERS`.
-            instance_type: accepted; all are on this machine.
+                `SAGEMAKER_MODEL_SERVER_WORKERS`. On Ray each is a replica of Serve.
+            instance_type: accepted.
             serializer, deserializer: of the predictor; None: those of its class.
             endpoint_name: None: one is made.
             wait: return when the model is loaded.
@@ -188,6 +191,7 @@ class Model:
         Returns: what `predictor_cls` makes of the endpoint's name and the session; None without it.
 
         Raises:
+            BackendError: the Ray cluster does not answer.
             ValueError: arguments that cannot work, a model that is not there, a name that is taken.
             UnexpectedStatusException: the model could not be loaded; says why.
             UnsupportedError: what is not known on this machine, or needs a package.
@@ -222,6 +226,7 @@ class Model:
             instance_type=instance_type,
             created=now,
             modified=now,
+            backend="ray" if session.backend.name == "ray" else "local",
         )
         create_endpoint(session.home, record)
         self.endpoint_name = name

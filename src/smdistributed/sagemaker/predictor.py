@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from smdistributed._common.errors import UnsupportedError
+from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.serve.record import EndpointRecord, EndpointStatus
 from smdistributed.sagemaker.deserializers import BytesDeserializer
 from smdistributed.sagemaker.exceptions import ModelError, UnexpectedStatusException
@@ -29,7 +30,7 @@ _MORE_S = 30.0
 
 
 class Predictor:
-    """Asks one endpoint of this machine. Any process may, by its name.
+    """Asks one endpoint. Any process of this user may, by its name.
 
     Args:
         endpoint_name: of the endpoint.
@@ -148,13 +149,11 @@ class Predictor:
         try:
             # It may answer before all was sent: the body is too long.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request("POST", "/invocations", body, dict(headers))
+                connection.request("POST", f"{record.prefix}/invocations", body, dict(headers))
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
-            now = self.sagemaker_session.endpoint(self.endpoint_name).poll()
-            if now.status is EndpointStatus.FAILED:
-                raise self._not_in_service(now) from None
+            self._require_in_service()
             raise ModelError(
                 f"endpoint {self.endpoint_name} has not answered: {type(error).__name__}: {error};"
                 " expected an answer. Its log may say why.",
@@ -163,6 +162,8 @@ class Predictor:
             ) from None
         finally:
             connection.close()
+        if response.status == 404 and not record.is_here:  # Serve knows no such route
+            self._require_in_service()
         if response.status != 200:
             text = content.decode("utf-8", "replace")
             raise ModelError(
@@ -172,6 +173,12 @@ class Predictor:
                 content,
             )
         return content, response.headers.get("Content-Type", "")
+
+    def _require_in_service(self) -> None:
+        with contextlib.suppress(BackendError):  # then nobody knows more than the caller
+            now = self.sagemaker_session.endpoint_record(self.endpoint_name)
+            if now.status is EndpointStatus.FAILED:
+                raise self._not_in_service(now) from None
 
     def _not_in_service(self, record: EndpointRecord) -> UnexpectedStatusException:
         return UnexpectedStatusException(

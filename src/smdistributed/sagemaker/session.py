@@ -24,16 +24,14 @@ from smdistributed.launch.backends.request import checked
 from smdistributed.launch.backends.resuming import names_after, require_resumable, resumed
 from smdistributed.launch.contract.hyperparameters import encode
 from smdistributed.launch.data import buckets
+from smdistributed.launch.endpoints import delete as delete_endpoint
+from smdistributed.launch.endpoints import poll as poll_endpoint
 from smdistributed.launch.home import Home, home_directory
 from smdistributed.launch.jobs.directory import JobDirectory, create_job, find_job
 from smdistributed.launch.jobs.names import check_name, later_names
 from smdistributed.launch.jobs.record import JobRecord
-from smdistributed.launch.serve.endpoints import (
-    EndpointDirectory,
-    delete_endpoint,
-    find_endpoint,
-)
-from smdistributed.launch.serve.record import EndpointStatus
+from smdistributed.launch.serve.endpoints import EndpointDirectory, find_endpoint
+from smdistributed.launch.serve.record import EndpointRecord, EndpointStatus
 from smdistributed.launch.storage import default_bucket
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.service_model import check_request, check_response
@@ -342,13 +340,23 @@ class Session:
         """
         return find_endpoint(self.home, name)
 
+    def endpoint_record(self, name: str) -> EndpointRecord:
+        """What is known of an endpoint now; of one on a cluster, the cluster is asked.
+
+        Raises:
+            BackendError: the cluster does not answer.
+            ConfigurationError: (a ValueError) there is no such endpoint.
+        """
+        return poll_endpoint(self.endpoint(name))
+
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
         """The response of `DescribeEndpoint`.
 
         Raises:
+            BackendError: the cluster that serves it does not answer.
             ConfigurationError: (a ValueError) there is no such endpoint.
         """
-        return self.endpoint(endpoint_name).poll().describe()
+        return self.endpoint_record(endpoint_name).describe()
 
     def wait_for_endpoint(self, endpoint: str, poll: float = _POLL_S) -> dict[str, Any]:
         """Waits until an endpoint serves.
@@ -378,6 +386,7 @@ class Session:
         """Ends an endpoint; returns when none of its processes is left.
 
         Raises:
+            BackendError: the cluster that serves it does not answer; it can be deleted again.
             ConfigurationError: (a ValueError) there is no such endpoint, or it is another user's.
         """
         delete_endpoint(self.endpoint(endpoint_name))

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.home import Home
 from smdistributed.launch.serve.endpoints import endpoint_names
 from smdistributed.launch.serve.record import EndpointRecord
@@ -46,11 +47,15 @@ def deploy(
         int | None, typer.Option(help="Processes of each; else one for each processor.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the endpoint; else one is made.")] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="ray: on that cluster. Else as SMD_BACKEND or config.toml say."),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Return when the model is loaded.")] = True,
     json_: JsonOption = False,
 ) -> int:
-    """Serve a model on this machine; its processes go on without this command."""
-    session = Session()
+    """Serve a model, here or on a Ray cluster; its processes go on without this command."""
+    session = Session(backend=backend)
     made = _model(session, model, framework, entry_point, source_dir)
     if workers is not None:
         made.env["SAGEMAKER_MODEL_SERVER_WORKERS"] = str(workers)
@@ -60,11 +65,11 @@ def deploy(
         print(f"smd: {error}", file=sys.stderr)
         return FAILED
     assert made.endpoint_name is not None
-    record = session.endpoint(made.endpoint_name).poll()
+    record = session.endpoint_record(made.endpoint_name)
     if json_:
         print_json(_described(record))
     else:
-        where = f" at {_address(record)}" if record.port else ""
+        where = f" at {record.address}" if record.port else ""
         print(f"{record.name}: {record.status}{where}")
     return 0
 
@@ -84,7 +89,7 @@ def endpoints(json_: JsonOption = False) -> None:
     for heading in ("ENDPOINT", "STATUS", "MODEL", "ADDRESS"):
         table.add_column(heading, no_wrap=heading == "ENDPOINT")
     for each in records:
-        table.add_row(each.name, str(each.status), each.model.data, _address(each))
+        table.add_row(each.name, str(each.status), each.model.data, each.address)
     console().print(table)
 
 
@@ -130,15 +135,11 @@ def _known(kinds: dict[str, Any], name: str) -> Any:
 def _record(home: Home, name: str) -> EndpointRecord | None:
     """Of an endpoint; None, with a line that says why, if it cannot be read."""
     try:
-        return Session(home=home).endpoint(name).poll()
-    except ConfigurationError as error:
+        return Session(home=home).endpoint_record(name)
+    except (BackendError, ConfigurationError) as error:
         print(f"smd: {error}", file=sys.stderr)
         return None
 
 
 def _described(record: EndpointRecord) -> dict[str, Any]:
-    return {**record.describe(), "Address": _address(record)}
-
-
-def _address(record: EndpointRecord) -> str:
-    return f"http://{record.host}:{record.port}" if record.port else ""
+    return {**record.describe(), "Address": record.address}

@@ -38,7 +38,7 @@ from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.orphans import Guardian, adopt_orphans
 from smdistributed.launch.serve.endpoints import EndpointDirectory
 from smdistributed.launch.serve.pool import Command, Pool
-from smdistributed.launch.serve.record import EndpointStatus, Framework
+from smdistributed.launch.serve.record import MIB, EndpointStatus, Framework, whole
 from smdistributed.launch.serve.server import Server
 
 __all__ = ["Endpoint", "main"]
@@ -47,7 +47,6 @@ _HOST = "127.0.0.1"
 _FIRST_PORT = 8080
 _NUM_PORTS = 1000
 _BACKLOG = 2048
-_MIB = 1 << 20
 _POLL_S = 0.1
 
 
@@ -145,9 +144,7 @@ class Endpoint:
         """Of all workers of all instances."""
         record = self._record
         cores = usable_cores()
-        each = _whole(
-            environ, "SAGEMAKER_MODEL_SERVER_WORKERS", cores // record.instance_count or 1
-        )
+        each = whole(environ, "SAGEMAKER_MODEL_SERVER_WORKERS", cores // record.instance_count or 1)
         count = each * record.instance_count
         step, _ = available_step(self._directory.ml)
         base = OPT_ML if step.is_mount else self._directory.ml
@@ -160,8 +157,8 @@ class Endpoint:
     # --- serve -----------------------------------------------------------------------------------
 
     async def _serve(self, environ: Mapping[str, str]) -> None:
-        timeout_s = float(_whole(environ, "SAGEMAKER_MODEL_SERVER_TIMEOUT", 60))
-        startup_s = float(_whole(environ, "SAGEMAKER_STARTUP_TIMEOUT", 600))
+        timeout_s = float(whole(environ, "SAGEMAKER_MODEL_SERVER_TIMEOUT", 60))
+        startup_s = float(whole(environ, "SAGEMAKER_STARTUP_TIMEOUT", 600))
         pool = Pool(
             self._commands(environ),
             self._directory.log,
@@ -170,8 +167,8 @@ class Endpoint:
             self._say,
             self._guardian,
         )
-        most = _whole(environ, "SAGEMAKER_MAX_PAYLOAD_IN_MB", 6) * _MIB
-        with _listener(_whole(environ, "SAGEMAKER_BIND_TO_PORT", _FIRST_PORT)) as listener:
+        most = whole(environ, "SAGEMAKER_MAX_PAYLOAD_IN_MB", 6) * MIB
+        with _listener(whole(environ, "SAGEMAKER_BIND_TO_PORT", _FIRST_PORT)) as listener:
             server = Server(pool, listener, most, timeout_s)
             serving = asyncio.create_task(server.run_until_told())
             try:
@@ -236,13 +233,6 @@ def _listener(first_port: int) -> socket.socket:
         f"no port from {first_port} on is free; expected one of {_NUM_PORTS}. Set"
         " SAGEMAKER_BIND_TO_PORT to where there are some."
     )
-
-
-def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name) or str(default)
-    if not text.isdecimal() or int(text) == 0:
-        raise ConfigurationError(f"{name} is {text!r}; expected a whole number greater than 0.")
-    return int(text)
 
 
 def main() -> int:

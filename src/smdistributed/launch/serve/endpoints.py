@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError, UnsupportedError
@@ -47,9 +47,11 @@ __all__ = [
     "endpoint_names",
     "find_endpoint",
     "missing_packages",
+    "new_endpoint",
     "require_free_name",
 ]
 
+_MODULE = "smdistributed.launch.serve.endpoint"
 _POLL_S = 0.05
 # The server's 30 s for calls that have come in, and some for its workers.
 _END_S = 60.0
@@ -84,12 +86,15 @@ class EndpointDirectory:
     def poll(self) -> EndpointRecord:
         """The record as it is now; Failed if the endpoint's process has gone without a word.
 
+        One that a cluster serves needs no process here, once it is in service.
+
         Raises:
             ConfigurationError: it cannot be read.
         """
         is_alive = self.lock.is_held_elsewhere()
         record = self.read()
-        if is_alive or record.status is EndpointStatus.FAILED:
+        is_elsewhere = not record.is_here and record.status is EndpointStatus.IN_SERVICE
+        if is_alive or is_elsewhere or record.status is EndpointStatus.FAILED:
             return record
         return record.failed(
             "the process of the endpoint is gone (killed, or the machine was restarted)."
@@ -133,35 +138,46 @@ class EndpointDirectory:
         return self._stop.exists() or not self.path.is_dir()
 
 
-def create_endpoint(home: Home, record: EndpointRecord) -> EndpointDirectory:
+def create_endpoint(home: Home, record: EndpointRecord, module: str = _MODULE) -> EndpointDirectory:
     """Starts an endpoint; its process goes on without this one. Returns at once.
 
     Args:
         home: where endpoints lie.
         record: of the new one.
+        module: that is run with the directory and the descriptor of its lock.
 
     Raises:
         ConfigurationError: the name is taken or not valid, or the directory cannot be written.
         UnsupportedError: a package that is needed is not installed.
         OSError: the process could not be started.
     """
-    _require_packages()
+    if record.is_here:
+        _require_packages()
+    directory = new_endpoint(home, record)
+    with _removed_unless_done(directory):
+        _start(directory, module)
+    directory.lock.hand_over()
+    return directory
+
+
+def new_endpoint(home: Home, record: EndpointRecord) -> EndpointDirectory:
+    """The directory of a new endpoint, whose lock this process holds.
+
+    Raises:
+        ConfigurationError: the name is taken or not valid, or the directory cannot be written.
+    """
     try:
         home.make()
         home.endpoints.mkdir(mode=0o700, exist_ok=True)
         require_own(home.endpoints)
         with one_at_a_time(home.endpoints / ".creating"):
             require_free_name(home, record.name)
-            directory = _made(home.endpoints / record.name, record)
+            return _made(home.endpoints / record.name, record)
     except OSError as error:
         raise ConfigurationError(
             f"the directory of a new endpoint cannot be made in {home.endpoints}: {error}; expected"
             " a directory of this user, on a disk that is not full."
         ) from None
-    with _removed_unless_done(directory):
-        _start(directory)
-    directory.lock.hand_over()
-    return directory
 
 
 def require_free_name(home: Home, name: str) -> None:
@@ -231,8 +247,14 @@ def endpoint_names(home: Home) -> list[str]:
     return sorted(each.name for each in entries if each.is_dir() and each.name[:1] != ".")
 
 
-def delete_endpoint(directory: EndpointDirectory) -> None:
+def delete_endpoint(
+    directory: EndpointDirectory, take_away: Callable[[], None] = lambda: None
+) -> None:
     """Ends an endpoint, and removes its directory; returns when nothing is left.
+
+    Args:
+        directory: of the endpoint.
+        take_away: what is elsewhere; it is called when no process is left here.
 
     Raises:
         ConfigurationError: this user may not, or its process does not end.
@@ -248,6 +270,7 @@ def delete_endpoint(directory: EndpointDirectory) -> None:
                 )
             time.sleep(_POLL_S)
         _reap()
+        take_away()
         try:
             shutil.rmtree(directory.path)
         except PermissionError:
@@ -263,12 +286,12 @@ def delete_endpoint(directory: EndpointDirectory) -> None:
         ) from None
 
 
-def _start(directory: EndpointDirectory) -> None:
+def _start(directory: EndpointDirectory, module: str) -> None:
     lock = directory.lock.descriptor
     with (directory.path / "endpoint.log").open("ab") as output:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "smdistributed.launch.serve.endpoint"),
+                *(sys.executable, "-P", "-m", module),
                 *(str(directory.path), str(lock)),
             ],
             stdin=subprocess.DEVNULL,

@@ -16,7 +16,9 @@ from typing import Any
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.jobs.record import MOST_REASON
 
-__all__ = ["EndpointRecord", "EndpointStatus", "Framework", "ServedModel"]
+__all__ = ["MIB", "EndpointRecord", "EndpointStatus", "Framework", "ServedModel", "whole"]
+
+MIB = 1 << 20
 
 _FORMAT = 1
 
@@ -71,6 +73,8 @@ class EndpointRecord:
         host, port: where it listens; 0 before it does.
         timeout_s: for an answer.
         failure_reason: why it failed; empty if it has not.
+        backend: where it is served: `local`, or `ray`.
+        prefix: of the path of its routes.
     """
 
     name: str
@@ -85,6 +89,18 @@ class EndpointRecord:
     port: int = 0
     timeout_s: float = 60.0
     failure_reason: str = ""
+    backend: str = "local"
+    prefix: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether processes of this machine serve it."""
+        return self.backend == "local"
+
+    @property
+    def address(self) -> str:
+        """The URL of its routes; empty before it listens."""
+        return f"http://{self.host}:{self.port}{self.prefix}" if self.port else ""
 
     def moved(self, status: EndpointStatus, **changes: Any) -> EndpointRecord:
         """The record when the endpoint stands otherwise, from now on."""
@@ -142,3 +158,15 @@ class EndpointRecord:
         for key in ("created", "modified"):
             fields[key] = dt.datetime.fromisoformat(fields[key])
         return cls(model=ServedModel(**model), **fields)
+
+
+def whole(environ: Mapping[str, str], name: str, default: int) -> int:
+    """A setting of the server.
+
+    Raises:
+        ConfigurationError: it is no whole number greater than 0.
+    """
+    text = environ.get(name) or str(default)
+    if not text.isdecimal() or int(text) == 0:
+        raise ConfigurationError(f"{name} is {text!r}; expected a whole number greater than 0.")
+    return int(text)

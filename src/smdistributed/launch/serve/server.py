@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from smdistributed.launch.serve.messages import Answer, Call
 from smdistributed.launch.serve.pool import Pool
 
-__all__ = ["Server"]
+__all__ = ["Server", "invocation", "response_of"]
 
 _END_S = 30
 _REST_S = 5.0
@@ -44,6 +44,9 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
+                # Named, so that none depends on what else is installed.
+                http="h11",
+                loop="asyncio",
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
@@ -69,48 +72,63 @@ class Server(uvicorn.Server):
         return Response(status_code=200 if self._pool.is_ready else 503)
 
     async def _invocations(self, request: Request) -> Response:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                body = await self._body(request)
-        except TimeoutError:
-            return _response(
-                Answer.problem(408, f"The body has not come within {self._timeout_s:g} s.")
-            )
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        if body is None:
-            answer = Answer.problem(
-                413,
-                f"The body is longer than {self._most_bytes:,} bytes"
-                " (SAGEMAKER_MAX_PAYLOAD_IN_MB).",
-            )
-            response = _response(answer)
-            response.headers["Connection"] = "close"
-            return response
-        headers = dict(request.headers.items())
-        call = Call(headers.get("content-type", ""), headers.get("accept", ""), headers, body)
-        return _response(await self._pool.ask(call))
-
-    async def _body(self, request: Request) -> bytes | None:
-        """The body; None if it is too long.
-
-        What is too long is read on for a moment, and dropped: closing the connection at once could
-        take the answer away from who is still sending.
-        """
-        given = request.headers.get("content-length", "")
-        is_too_long = given.isdecimal() and int(given) > self._most_bytes
-        parts = bytearray()
-        stop = asyncio.get_running_loop().time() + _REST_S
-        async for part in request.stream():
-            if not is_too_long:
-                parts += part
-                is_too_long = len(parts) > self._most_bytes
-            elif asyncio.get_running_loop().time() > stop:
-                break
-        return None if is_too_long else bytes(parts)
+        return await invocation(request, self._pool.ask, self._most_bytes, self._timeout_s)
 
 
-def _response(answer: Answer) -> Response:
+async def invocation(
+    request: Request,
+    ask: Callable[[Call], Awaitable[Answer]],
+    most_bytes: int,
+    timeout_s: float,
+) -> Response:
+    """The response to `POST /invocations`.
+
+    Args:
+        request: its body was not read yet.
+        ask: has a model answer.
+        most_bytes: of a body.
+        timeout_s: for a body to come in.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            body = await _body(request, most_bytes)
+    except TimeoutError:
+        return response_of(Answer.problem(408, f"The body has not come within {timeout_s:g} s."))
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it
+    if body is None:
+        answer = Answer.problem(
+            413, f"The body is longer than {most_bytes:,} bytes (SAGEMAKER_MAX_PAYLOAD_IN_MB)."
+        )
+        response = response_of(answer)
+        response.headers["Connection"] = "close"
+        return response
+    headers = dict(request.headers.items())
+    call = Call(headers.get("content-type", ""), headers.get("accept", ""), headers, body)
+    return response_of(await ask(call))
+
+
+async def _body(request: Request, most_bytes: int) -> bytes | None:
+    """The body; None if it is too long.
+
+    What is too long is read on for a moment, and dropped: closing the connection at once could
+    take the answer away from who is still sending.
+    """
+    given = request.headers.get("content-length", "")
+    is_too_long = given.isdecimal() and int(given) > most_bytes
+    parts = bytearray()
+    stop = asyncio.get_running_loop().time() + _REST_S
+    async for part in request.stream():
+        if not is_too_long:
+            parts += part
+            is_too_long = len(parts) > most_bytes
+        elif asyncio.get_running_loop().time() > stop:
+            break
+    return None if is_too_long else bytes(parts)
+
+
+def response_of(answer: Answer) -> Response:
+    """An answer as it is sent."""
     # No media_type: starlette would add a character set that the handler has not named.
     response = Response(answer.body, status_code=answer.status)
     if answer.content_type:

@@ -35,7 +35,7 @@ from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.storage import local_path
 
-__all__ = ["JOB_FILES", "Package", "stores_of"]
+__all__ = ["JOB_FILES", "Package", "settings_of", "stores_of"]
 
 JOB_FILES = ("job.json", "plan.json", "report.json")
 """Files of a job's directory that are told whole, by their names."""
@@ -97,7 +97,7 @@ class Package:
         path.mkdir(mode=0o700)
         JobDirectory(path).write(dataclasses.replace(record, request=request))
         (there.buckets / _FILES).mkdir(mode=0o700, exist_ok=True)
-        there.config.write_text(_settings_of(s3_settings(self._home)))
+        there.config.write_text(settings_of(s3_settings(self._home)))
 
     def _is_there(self, uri: str) -> bool:
         """Whether the cluster has what a URI names, as this machine has it."""
@@ -167,8 +167,8 @@ def stores_of(request: dict[str, Any] | Any, name: str, home: Home) -> dict[str,
     }
 
 
-def _settings_of(s3: S3Settings | None) -> str:
-    """As of `config.toml`. Credentials are the cluster's own."""
+def settings_of(s3: S3Settings | None) -> str:
+    """How a cluster reaches an S3 store, as of `config.toml`. Credentials are the cluster's own."""
     if s3 is None:
         return ""
     where = {"endpoint_url": s3.endpoint_url} if s3.endpoint_url else {"amazon": True}

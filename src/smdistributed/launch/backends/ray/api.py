@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 
-__all__ = ["MOST_PACKAGE", "TERMINAL", "RayApi"]
+__all__ = ["MOST_PACKAGE", "TERMINAL", "RayApi", "how_it_ended"]
 
 MOST_PACKAGE = 100 << 20
 """Bytes that the dashboard takes in one request."""
@@ -30,6 +30,8 @@ MOST_PACKAGE = 100 << 20
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 """How a job of Ray's stands that has ended."""
 
+_NO_SUCH_COMMAND = 127
+_OTHER_VERSION = "Version mismatch:"  # Ray's words
 _ASK_S = 8.0
 _SEND_S = 120.0
 _MOST_NODES = 10_000  # Ray's own limit; without it tells 100
@@ -164,6 +166,23 @@ class RayApi:
         )
         return answer
 
+    def serve(self) -> dict[str, Any]:
+        """What Ray Serve says of itself: `applications`, `http_options`. It is only asked.
+
+        Raises:
+            BackendError: it does not answer, or the head has no Ray Serve.
+        """
+        try:
+            found = json.loads(self._asked("GET", "/api/serve/applications/"))
+            if not isinstance(found["applications"], dict):
+                raise TypeError
+        except (ValueError, LookupError, TypeError):
+            raise BackendError(
+                f"{self.address} does not say what Ray Serve serves; expected that of Ray 2.60, or"
+                f" a later one. {self._by_hand()}"
+            ) from None
+        return dict(found)
+
     def _asked(
         self,
         method: str,
@@ -226,6 +245,32 @@ def _require_of_ray(error: _NotThereError, submission_id: str) -> None:
             f"{error}. That is no answer of Ray's; expected one from its dashboard, which a proxy"
             " may not reach now."
         ) from None
+
+
+def how_it_ended(found: Mapping[str, Any] | None, python: str) -> str:
+    """Why a job of Ray's ended, in words, if its driver has not said so.
+
+    Args:
+        found: what Ray knows of it.
+        python: that was to run it.
+    """
+    if found is None:
+        return "Ray knows it no more: its head was started anew"
+    said = f"Ray says {found.get('status')}: {found.get('message')}"
+    if found.get("driver_exit_code") == _NO_SUCH_COMMAND or "No module named" in said:
+        return (
+            f"{python!r} of the cluster cannot run it; expected a Python that has"
+            " smdistributed-open and Ray, named as python under [ray] of config.toml."
+            f" {said}"
+        )
+    if _OTHER_VERSION in said:
+        versions = " ".join(said[said.index(_OTHER_VERSION) :].split())
+        return (
+            f"{python!r} of the cluster has another version of Ray, or of Python, than the"
+            " cluster's daemons; expected the same. Name another one as python under [ray] of"
+            f" config.toml. Ray says: {versions}"
+        )
+    return said
 
 
 def _quoted(text: str) -> str:

@@ -29,7 +29,7 @@ from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
-from smdistributed.launch.backends.ray.api import TERMINAL, RayApi
+from smdistributed.launch.backends.ray.api import TERMINAL, RayApi, how_it_ended
 from smdistributed.launch.backends.ray.settings import RaySettings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -44,7 +44,6 @@ _LAST_S = 15.0
 _MOST_READ = 1 << 16
 # Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
-_OTHER_VERSION = "Version mismatch:"  # Ray's words
 _DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray.driver")
 
 
@@ -221,23 +220,7 @@ class RayCluster:
             found = self._api.job(self._id)
         except BackendError as error:
             return str(error)
-        if found is None:
-            return "Ray knows it no more: its head was started anew"
-        said = f"Ray says {found.get('status')}: {found.get('message')}"
-        if found.get("driver_exit_code") == 127 or "No module named" in said:
-            return (
-                f"{self._settings.python!r} of the cluster cannot run it; expected a Python that"
-                " has smdistributed-open and Ray, named as python under [ray] of config.toml."
-                f" {said}"
-            )
-        if _OTHER_VERSION in said:
-            versions = " ".join(said[said.index(_OTHER_VERSION) :].split())
-            return (
-                f"{self._settings.python!r} of the cluster has another version of Ray, or of"
-                " Python, than the cluster's daemons; expected the same. Name another one as"
-                f" python under [ray] of config.toml. Ray says: {versions}"
-            )
-        return said
+        return how_it_ended(found, self._settings.python)
 
 
 class _Log:

@@ -28,6 +28,7 @@ from smdistributed.launch.agent.ending import now
 from smdistributed.launch.agent.plan import HostDirectory, Plan
 from smdistributed.launch.backends.hosts import HostAgent, Hosts, Machine, UnreachableError
 from smdistributed.launch.backends.in_cluster.driver import drive
+from smdistributed.launch.backends.ray.surroundings import without_ray
 from smdistributed.launch.backends.results import bring_all
 from smdistributed.launch.courier.messages import Hello
 from smdistributed.launch.courier.mirror import Mirror, MirrorError
@@ -41,8 +42,6 @@ _groups: Any = importlib.import_module("ray.util.placement_group")
 _strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
 
 _NAMESPACE = "smdistributed"
-# What Ray sets for its own workers, beside RAY_...; ranks are none.
-_OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONPATH", "SPT_NOENV")
 _TICK_S = 1.0
 _HELLO_S = 60.0  # it imports this package, perhaps from a slow disk
 _MOST_READ = 1 << 20
@@ -57,13 +56,7 @@ class _Actor:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor lives
         address = ray.util.get_node_ip_address()
         command = [sys.executable, "-P", "-m", "smdistributed.launch.courier.host", address]
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RAY_") and name not in _OF_RAY
-        }
-        if not ray.get_gpu_ids():  # none was asked for: the devices are other jobs'
-            environ["CUDA_VISIBLE_DEVICES"] = ""
+        environ = without_ray(os.environ, has_gpus=bool(ray.get_gpu_ids()))
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -8,14 +8,17 @@
     cpus_per_host = 4                 # of a bundle; without: 1
     gpus_per_host = 8                 # without: 0
     shared = ["/mnt/data"]            # folders that nodes have at the same path
+    serve_address = "http://head:8000"    # of Ray Serve; without: the host of address, and its port
 
 Source: launch specification, section 11.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ _KEYS: dict[str, type] = {
     "cpus_per_host": int,
     "gpus_per_host": int,
     "shared": list,
+    "serve_address": str,
 }
 _NAMES = {str: "text", int: "a whole number from 0", list: "a list of absolute paths"}
 
@@ -45,6 +49,7 @@ class RaySettings:
     cpus_per_host: int = 1
     gpus_per_host: int = 0
     shared: tuple[Path, ...] = ()
+    serve_address: str = ""
 
     @classmethod
     def of(cls, home: Home, environ: Mapping[str, str] | None = None) -> RaySettings:
@@ -67,7 +72,10 @@ class RaySettings:
                 f" http://head:8265, as address under [ray] in {settings.file}, or in the variable"
                 " RAY_ADDRESS."
             )
-        return cls(address, **found)
+        made = cls(address, **found)
+        if made.serve_address:
+            _require_http(made.serve_address, settings.file)
+        return made
 
     @classmethod
     def python_of(cls, home: Home) -> str:
@@ -98,3 +106,15 @@ def _found(settings: Settings) -> dict[str, Any]:
             )
         found[key] = tuple(map(Path, value)) if kind is list else value
     return found
+
+
+def _require_http(address: str, file: Path) -> None:
+    parts = urllib.parse.urlsplit(address)
+    with contextlib.suppress(ValueError):  # of a port that is none
+        if parts.scheme == "http" and parts.hostname and parts.path in ("", "/"):
+            parts.port  # noqa: B018 - asked whether it is one
+            return
+    raise ConfigurationError(
+        f"ray.serve_address in {file} is {address!r}; expected where Ray Serve listens, such as"
+        " http://head:8000."
+    )

@@ -122,6 +122,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[str | No
     monkeypatch.setattr(backends, "patience_s", lambda _: 10.0)
     cluster: Any = object.__new__(backends.RayCluster)
     cluster._api, cluster._id, cluster._job = answers, "x", None
+    cluster._settings = type("", (), {"python": "python"})
     return cluster.text()
 
 
