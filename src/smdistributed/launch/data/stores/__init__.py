@@ -5,6 +5,7 @@
 store       what a store can do, and the errors
 folder      a folder
 s3          a bucket of Amazon's S3, or of what speaks its protocol; needs boto3
+problems    what its errors mean
 remote      the same, through a process of its own, for an agent: that one imports no boto3
 process     that process
 download    many objects into a folder: whole, checked, and only what is not there yet

@@ -30,13 +30,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.data.stores.problems import Forbidden, Problems
 from smdistributed.launch.data.stores.store import (
     Changed,
     Checksum,
     Look,
     Missing,
     Opened,
-    Replaced,
     StoredObject,
     StoreError,
     look_of,
@@ -59,17 +59,7 @@ _PUT_MEMORY = 32 << 20
 # Of objects that go into memory whole, on their way in.
 _MOST_AT_ONCE = 16 << 20
 
-_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
-_REFUSED = {
-    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"),
-    *("UnrecognizedClientException", "AuthFailure"),
-}
-_ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"}
 _RANGE = re.compile(r"bytes (\d+)-")
-# Of OpenSSL: the connection was cut, or bytes of it are other ones.
-_CUT = ("EOF", "BAD_RECORD_MAC", "BAD_DECRYPT", "DECRYPTION_FAILED")
-_DAMAGED = {"BadDigest", "IncompleteBody"}
-_PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +126,7 @@ class S3Store:
         self.prefix = prefix
         self.pauses_s = pauses_s
         self._silent_s = silent_s
+        self._problems = Problems(bucket, settings.called, settings.region)
         self._lock = threading.Lock()
         self._made: Any = None
         self._given_up = threading.Event()
@@ -171,7 +162,7 @@ class S3Store:
             if found is not None:
                 found = found.get_frozen_credentials()
         except Exception as error:
-            raise self._problem(error, "") from None
+            raise self._problems.of(error, self.uri()) from None
         if found is None:
             raise StoreError(f"boto3 finds no credentials for {self.uri()}.")
         return found.access_key, found.secret_key, found.token or ""
@@ -235,7 +226,7 @@ class S3Store:
         """
         try:
             self._tried("", lambda: self._client.head_bucket(Bucket=self.bucket))
-        except _Forbidden:
+        except Forbidden:
             pass
         except Missing:
             raise StoreError(
@@ -253,10 +244,10 @@ class S3Store:
         try:
             found = self._client.get_object(**request)
         except Exception as error:
-            raise self._problem(error, key) from None
+            raise self._problems.of(error, self.uri(key)) from None
         if etag and found.get("ETag", etag) != etag:
             found["Body"].close()
-            raise self._replaced(key)
+            raise self._problems.replaced(self.uri(key))
         given = _RANGE.match(found.get("ContentRange", ""))
         begins = int(given[1]) if given else 0
         if begins > start:
@@ -274,7 +265,7 @@ class S3Store:
 
     def read_error(self, error: Exception, key: str) -> StoreError:
         """As of `Store`."""
-        return self._problem(error, key)
+        return self._problems.of(error, self.uri(key))
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -376,137 +367,16 @@ class S3Store:
             try:
                 return request()
             except Exception as error:
-                problem = self._problem(error, key)
+                problem = self._problems.of(error, self.uri(key))
                 if pause_s is None or not problem.is_passing:
                     raise problem from None
             self._given_up.wait(paused(pause_s))
         raise AssertionError
 
-    def _replaced(self, key: str) -> Replaced:
-        return Replaced(
-            f"{self.uri(key)} was replaced by another object after the job had listed it; expected"
-            " data that stay as they are while a job reads them. Start the job again, or give it a"
-            " prefix that nobody writes to."
-        )
-
-    def _problem(self, error: Exception, key: str) -> StoreError:
-        """What an error means. Texts of the service have no secrets in them; requests might."""
-        if isinstance(error, ConfigurationError):
-            return error if isinstance(error, StoreError) else StoreError(str(error))
-        uri = self.uri(key)
-        kind = type(error).__name__
-        if isinstance(getattr(error, "response", None), dict):  # the store has answered
-            return self._refusal(error, key)
-        if "Credential" in kind or kind in ("TokenRetrievalError", "UnauthorizedSSOTokenError"):
-            return StoreError(
-                f"{uri} cannot be reached without credentials: boto3 says {str(error)!r}; expected"
-                " some that it finds. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a"
-                " profile of ~/.aws/credentials by AWS_PROFILE, where the job is started."
-            )
-        if kind == "ProfileNotFound":
-            return StoreError(
-                f"{uri} cannot be reached: {error}; expected a profile of ~/.aws/config. Correct"
-                " AWS_PROFILE, where the job is started."
-            )
-        if isinstance(error, UnicodeError):
-            return StoreError(f"{uri!r} is no object of S3: {error}; expected a name in UTF-8.")
-        if kind == "SSLError" and not any(each in str(error) for each in _CUT):
-            return StoreError(
-                f"{uri} cannot be reached: no safe connection to {self.settings.called}:"
-                f" {_inner(error)}; expected a certificate that this machine trusts. If it is your"
-                " own, name the file of its authority by AWS_CA_BUNDLE."
-            )
-        if kind in ("ParamValidationError", "InvalidRegionError", "UnknownServiceError"):
-            return StoreError(
-                f"{uri} is no object of S3: {error}; expected another name, or another region."
-            )
-        return StoreError(
-            f"{uri} cannot be reached: {self.settings.called} does not answer ({kind}:"
-            f" {_inner(error)}); expected a store that does. Look at its address in endpoint_url of"
-            " [s3] in config.toml, or in S3_ENDPOINT_URL, and at the network.",
-            is_passing=not isinstance(error, (ValueError, TypeError, AssertionError)),
-        )
-
-    def _refusal(self, error: Any, key: str) -> StoreError:
-        uri, called = self.uri(key), self.settings.called
-        response = error.response
-        code = str(response.get("Error", {}).get("Code", ""))
-        text = str(response.get("Error", {}).get("Message", "")) or code
-        meta = response.get("ResponseMetadata", {})
-        status = int(meta.get("HTTPStatusCode", 0) or 0)
-        says = f"{called} says {code!r}" + (f" ({text})" if text != code else "")
-        if code in _EXPIRED:
-            return StoreError(
-                f"the credentials for {uri} have expired: {says}; expected some that last as long"
-                " as the job. Get new ones, and start the job again."
-            )
-        if code in _REFUSED:
-            return StoreError(
-                f"the credentials for {uri} are not accepted: {says}; expected those of a user of"
-                " this store. Look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE."
-            )
-        if code == "RequestTimeTooSkewed":
-            return StoreError(
-                f"{uri} cannot be reached: {says}; expected a clock that is right. Set it."
-            )
-        if code in _ELSEWHERE or status in (301, 307):
-            region = meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
-            where = f"in region {region!r}" if region else "in another region"
-            return StoreError(
-                f"the bucket of {uri} is {where}, and {self.settings.region or 'the default one'}"
-                f" was asked: {says}; expected its own. Set region of [s3] in config.toml, or"
-                " AWS_REGION."
-            )
-        if status == 412 or code == "PreconditionFailed" or status == 416:
-            return self._replaced(key)
-        if code in _DAMAGED:
-            return StoreError(
-                f"{uri} cannot be written: {says}; expected a network that brings all bytes as they"
-                " are. Try again later.",
-                is_passing=True,
-            )
-        if code in _PASSING or status == 429 or status >= 500:
-            return StoreError(
-                f"{uri} cannot be reached: {says}, status {status}; expected a store that is not"
-                " overloaded. Try again later.",
-                is_passing=True,
-            )
-        if code == "InvalidObjectState":
-            return StoreError(
-                f"{uri} is archived: {says}; expected an object that can be read at once. Have the"
-                " store restore it, or copy it to a storage class that is no archive."
-            )
-        if status == 403:
-            return _Forbidden(
-                f"{uri} may not be read or written with these credentials: {says}; expected a user"
-                f" who may. Have the owner of the bucket {self.bucket!r} allow it, or take other"
-                " credentials (AWS_PROFILE)."
-            )
-        if code == "NoSuchBucket":
-            return Missing(
-                f"{uri} is not there: {called} has no bucket {self.bucket!r}; expected one. Make"
-                " it, or correct its name."
-            )
-        if status == 404:
-            return Missing(
-                f"{uri} is not there: {says}; expected an object of that key. Correct the key."
-            )
-        return StoreError(f"{uri} cannot be read or written: {says}, status {status}.")
-
-
-class _Forbidden(StoreError):
-    """This user may not."""
-
 
 def paused(pause_s: float) -> float:
     """A pause of about that many seconds: many clients must not come back at one moment."""
     return pause_s * random.uniform(0.8, 1.2)
-
-
-def _inner(error: Exception) -> str:
-    """What is wrong below, without what a request had in it."""
-    inner = getattr(error, "kwargs", {}).get("error")
-    return str(inner if inner is not None else error)[:300].rstrip(".")
 
 
 def _etag_of(parts: Sequence[Mapping[str, Any]]) -> str:
