@@ -169,6 +169,13 @@ class Nodes:
         assert machine is not None
         machine.power_off()
 
+    def give_up(self, namespace: str, name: str) -> None:
+        """The pod's node is gone for good: its pods are taken away without it."""
+        with self._store.changed:
+            run = self._run_of(namespace, name)
+            run.evicted = "PodGC: node no longer exists"
+            self.delete(self._store.get(PODS, namespace, name), 0.0)
+
     def process_of(self, namespace: str, name: str) -> int:
         """The container's process, as this machine counts; 0 if it does not run."""
         with self._store.changed:

@@ -115,8 +115,8 @@ def test_another_first_pod_is_not_taken_for_the_same_log(
     text = cluster.text()
     assert next(text) == ""
     pods[0] = {"metadata": {"name": "two", "annotations": {}}, "status": phase}
-    with pytest.raises(BackendError, match="first pod of the job, one, was taken away"):
-        list(text)
+    assert not any(text)
+    assert cluster.how_it_ended() == "Kubernetes says of pod one: pending."
     kept = json.loads((job.path / "kubernetes.json").read_text())
     assert kept["first"] == "one"
     job.lock.release()
@@ -139,8 +139,8 @@ def test_a_follower_that_was_started_anew_refuses_another_first_pod(
     later: Any = KubernetesCluster(job)
     monkeypatch.setattr(later._api, "pods", lambda selector: pods)
     later.start()  # its Secret is there: nothing is made anew
-    with pytest.raises(BackendError, match="first pod of the job, one, was taken away"):
-        list(later.text())
+    assert not list(later.text())
+    assert later.why_lost(has_stopped=False) == "Kubernetes has pod one no more."
     later.close()
     job.lock.release()
     require_gone(kubernetes_cluster, job)
@@ -191,6 +191,30 @@ def test_why_the_first_pod_was_taken_away_is_known_beside_another_one(
     assert not list(filter(None, text))
     said = "Kubernetes says of pod one: taken away. PreemptionByScheduler"
     assert cluster.how_it_ended() == said
+    job.lock.release()
+
+
+def test_a_first_pod_in_the_place_of_another_one_ends_with_the_job(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hear no signal yet, and would train for all of its grace."""
+    job = job_of(home, "pass")
+    phase = {"phase": "Running"}
+    notes = {"batch.kubernetes.io/job-completion-index": "1"}
+    pods = [
+        {"metadata": {"name": "one", "annotations": {}}, "status": phase},
+        {"metadata": {"name": "two", "annotations": {}}, "status": phase},
+        {"metadata": {"name": "three", "annotations": notes}, "status": phase},
+    ]
+    cluster: Any = KubernetesCluster(job)
+    monkeypatch.setattr(cluster._api, "pods", lambda selector: pods)
+    cluster._first = "one"
+    ended: list[str] = []
+    monkeypatch.setattr(
+        cluster._objects, "end_pods", lambda pods, grace_s: ended.extend(each.name for each in pods)
+    )
+    cluster.close()
+    assert ended == ["two"]
     job.lock.release()
 
 

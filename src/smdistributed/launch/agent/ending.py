@@ -37,6 +37,7 @@ __all__ = [
     "first_failure",
     "has_model",
     "host_directories",
+    "last_metrics",
     "now",
     "when_failed",
 ]
@@ -96,7 +97,7 @@ def end_job(
         record = record.moved(Secondary.UPLOADING, now())
     shutil.rmtree(job.path / "data", ignore_errors=True)  # what was brought from a store
     record = record.moved(last, now(), reason=reason)
-    record = record.with_end(model, _last_metrics(hosts), job.size())
+    record = record.with_end(model, last_metrics(hosts), job.size())
     job.give_room()
     job.write(record)
     job.note("ended", now(), status=str(record.status), reason=reason)
@@ -187,7 +188,8 @@ def _lacks_saved_model(record: JobRecord, directories: Sequence[Path]) -> bool:
     )
 
 
-def _last_metrics(hosts: Sequence[HostDirectory]) -> list[tuple[str, float, dt.datetime]]:
+def last_metrics(hosts: Sequence[HostDirectory]) -> list[tuple[str, float, dt.datetime]]:
+    """The last value of each metric, of all hosts: name, value, and when."""
     last: dict[str, tuple[float, float]] = {}
     for host in hosts:
         try:

@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
+from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.states import Secondary
 
-__all__ = ["MOST_RETRIES", "Limits", "check_limits"]
+__all__ = ["MOST_RETRIES", "OUR_FAILURE", "Limits", "check_limits", "num_retries"]
 
 MOST_RETRIES = 30
 """Of `max_retry_attempts`."""
+
+OUR_FAILURE = "InternalServerError"
+"""How failures begin after which a job is tried again."""
 
 _LONGEST_PAUSE_S = 30.0
 
@@ -57,6 +62,14 @@ class Limits:
             retry: its number, from 1.
         """
         return min(2.0 ** (retry - 1), _LONGEST_PAUSE_S)
+
+
+def num_retries(record: JobRecord) -> int:
+    """How often a job was tried again after an internal failure; others are interruptions."""
+    return sum(
+        each.secondary is Secondary.INTERRUPTED and each.message.startswith(OUR_FAILURE)
+        for each in record.transitions
+    )
 
 
 def check_limits(

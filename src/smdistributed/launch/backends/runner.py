@@ -36,7 +36,7 @@ from smdistributed.launch.backends.attempt import Attempt
 from smdistributed.launch.backends.engines import hosts_for
 from smdistributed.launch.backends.fate import Fate
 from smdistributed.launch.backends.hosts import Hosts, Machine, UnreachableError
-from smdistributed.launch.backends.limits import Limits
+from smdistributed.launch.backends.limits import OUR_FAILURE, Limits, num_retries
 from smdistributed.launch.backends.plans import (
     environment_of,
     hosts_of,
@@ -57,7 +57,6 @@ __all__ = ["JobRunner", "main"]
 _POLL_S = 0.05
 _STOP_GRACE_S = 120.0
 _SPOT_PAUSE_S = 1.0
-_OUR_FAILURE = "InternalServerError"
 
 
 class JobRunner:
@@ -122,10 +121,7 @@ class JobRunner:
             record = self._job.read()
         did = [each.secondary for each in record.transitions]
         self._num_attempts = did.count(Secondary.STARTING) - 1
-        self._num_retries = sum(
-            each.secondary is Secondary.INTERRUPTED and each.message.startswith(_OUR_FAILURE)
-            for each in record.transitions
-        )
+        self._num_retries = num_retries(record)
         if Secondary.TRAINING in did:
             self._trained_before_s = float(record.training_seconds(now()))
 
@@ -159,7 +155,7 @@ class JobRunner:
             else:
                 failure = f"InternalServerError: {error}"
         except StoreError as error:
-            kind = _OUR_FAILURE if error.is_passing else "ClientError"
+            kind = OUR_FAILURE if error.is_passing else "ClientError"
             failure = f"{kind}: {error}"
         except SmdistributedError as error:
             failure = f"ClientError: {error}"
@@ -202,7 +198,7 @@ class JobRunner:
             return False
         pause_s, message = _SPOT_PAUSE_S, self._interruption
         if not message:
-            if not self._failure.startswith(_OUR_FAILURE):
+            if not self._failure.startswith(OUR_FAILURE):
                 return False
             if self._num_retries >= self._limits.retries:
                 return False
@@ -227,7 +223,7 @@ class JobRunner:
 
     def _look_at_fate(self) -> None:
         """A job that lost its agents may have been cancelled, or is to start again elsewhere."""
-        if self._stopped is not None or not self._failure.startswith(_OUR_FAILURE):
+        if self._stopped is not None or not self._failure.startswith(OUR_FAILURE):
             return
         self._note_fate(self._ask_fate())
         if self._starts_again():

@@ -31,6 +31,7 @@ def call(
     own_address: str,
     patience_s: float,
     say: Callable[[str], None],
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Calls until the job is over.
 
@@ -41,8 +42,9 @@ def call(
         own_address: of this machine.
         patience_s: how long nobody may be at the door.
         say: is told what is waited for.
+        is_unwanted: nobody is waited for any more, who is not there.
 
-    Returns: whether the job is over; else nobody was there for too long.
+    Returns: whether the job is over; else nobody was there for too long, or is waited for.
     """
     heard_at = time.monotonic()
     while time.monotonic() - heard_at < patience_s:
@@ -50,6 +52,8 @@ def call(
             link = called(address, port, number, secret)
         except (OSError, StrangerError) as error:
             say(f"nobody is at {address}:{port} yet: {error}")
+            if is_unwanted():
+                return False
             time.sleep(_AGAIN_S)
             continue
         if link is None:

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from pathlib import Path
 
 from smdistributed.launch.agent.plan import HostDirectory
 from smdistributed.launch.courier.files import below
 from smdistributed.launch.courier.messages import Grown, ProtocolError
+from smdistributed.launch.jobs.files import end_line
 
 __all__ = ["Growing"]
 
@@ -36,7 +35,7 @@ class Growing:
         if not goes_on:
             return
         for path in (directory.log, directory.metrics, directory.system_metrics):
-            _end_line(path)  # its writer may have been lost in the middle of one
+            end_line(path)
         if directory.metrics.is_file():
             known = directory.metrics.stat().st_size
             self._sizes[f"hosts/{directory.name}/{directory.metrics.name}"] = known
@@ -58,9 +57,3 @@ class Growing:
         with path.open("ab") as file:
             file.write(message.body)
         self._sizes[message.path] = message.offset + len(message.body)
-
-
-def _end_line(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
-        if file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read() != b"\n":
-            file.write(b"\n")

@@ -18,6 +18,7 @@ __all__ = [
     "Lock",
     "append_line",
     "copy_whole",
+    "end_line",
     "make_writable",
     "one_at_a_time",
     "write_or_make",
@@ -107,6 +108,17 @@ def append_line(path: Path, line: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
+
+
+def end_line(path: Path) -> None:
+    """Ends the last line of a file, whose writer may have been lost in the middle of it.
+
+    Raises:
+        OSError: it cannot be written. One that is not there has no line.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        if file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read() != b"\n":
+            file.write(b"\n")
 
 
 def make_writable(folder: Path) -> None:

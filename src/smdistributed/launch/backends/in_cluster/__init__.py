@@ -5,5 +5,6 @@
 package     all that the job needs, as a folder that goes there
 driver      the job's process there; it tells by its log what happens
 follower    here: keeps what it tells in the job's directory
+submission  which of several processes it follows, one after the other
 cluster     what a follower asks of the cluster
 """

@@ -27,7 +27,7 @@ class Cluster(Protocol):
     """Where the job's process runs."""
 
     def start(self) -> None:
-        """Has it start, unless it was started before.
+        """Has it start, unless it was started before and not cleared since.
 
         Raises:
             SmdistributedError: it cannot be; says why.
@@ -61,8 +61,24 @@ class Cluster(Protocol):
     def how_it_ended(self) -> str:
         """In words, for the case that the job has no end."""
 
-    def why_taken_away(self) -> str:
-        """Why the cluster has stopped the process by itself; empty: it has not, or cannot tell."""
+    def why_lost(self, *, has_stopped: bool) -> str:
+        """Why the process has ended that would have gone on; another one may do so in its place.
+
+        Args:
+            has_stopped: it has told that it heard a signal, and has stopped the job.
+
+        Returns: in words; empty: it failed by itself, or somebody there has ended the job, or it
+            may run still, or nobody can tell.
+        """
+
+    def clear(self) -> None:
+        """Takes away what is left of a process that is lost. Nothing of it runs when this returns.
+
+        It returns at once if the job is to stop.
+
+        Raises:
+            BackendError: it is there still.
+        """
 
     def close(self) -> None:
         """Takes away what is left there, once the job has ended."""

@@ -6,6 +6,9 @@ The job's own process runs there (`driver`), and tells by its log; this one keep
 the job's directory, which is the truth for all who look. It hands on that the job is to stop. If it
 is killed the job goes on, and another follower reads all of it again.
 
+A process that is lost there costs an attempt, as a host does: another one goes on with what is here
+(`submission`), if there are retries left.
+
 LOCK is as of `runner`.
 """
 
@@ -20,11 +23,13 @@ import time
 from pathlib import Path
 
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
-from smdistributed.launch.agent.ending import end_job, host_directories, now
+from smdistributed.launch.agent.ending import end_job, host_directories, last_metrics, now
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.engines import cluster_of
-from smdistributed.launch.backends.in_cluster.cluster import Cluster
+from smdistributed.launch.backends.in_cluster.cluster import Cluster, patience_s
 from smdistributed.launch.backends.in_cluster.package import JOB_FILES, stores_of
+from smdistributed.launch.backends.in_cluster.submission import Submission, end_lines, note_loss
+from smdistributed.launch.backends.limits import OUR_FAILURE, Limits, num_retries
 from smdistributed.launch.backends.signals import note_from_now_on
 from smdistributed.launch.courier.files import Arriving, below
 from smdistributed.launch.courier.lines import message_of
@@ -33,7 +38,7 @@ from smdistributed.launch.data.stores.store import StoreError
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
 from smdistributed.launch.jobs.files import copy_whole
-from smdistributed.launch.jobs.record import JobRecord
+from smdistributed.launch.jobs.record import MOST_REASON, JobRecord
 from smdistributed.launch.jobs.states import Secondary
 
 __all__ = ["Follower", "main"]
@@ -46,6 +51,7 @@ _WHOLE = re.compile(rf"(hosts/algo-\d+/)?({'|'.join(map(re.escape, JOB_FILES))})
 
 # A cluster that was not told of a stop is told again so long after it.
 _AGAIN_S = 2.0
+_LOOK_S = 0.05
 
 
 class Follower:
@@ -65,6 +71,8 @@ class Follower:
         self._arriving = {
             store: Arriving(f"{job.name}-{store}") for store in (*self._stores, "job")
         }
+        self._submission = Submission.of(job.path)
+        self._why_lost = ""
         self._problem = ""
         self._rest = ""
         self._num_taken = 0
@@ -79,12 +87,10 @@ class Follower:
         note_from_now_on(lambda number, frame: None)
         failure = ""
         try:
-            self._start()
-            for text in self._cluster.text():
-                self._take_text(text)
-                if self._has_ended:  # all else was told before
+            while self._begin():
+                self._follow()
+                if self._has_ended or not self._is_tried_again():
                     break
-                self._hand_on()
         except ConfigurationError as error:
             is_passing = isinstance(error, StoreError) and error.is_passing
             failure = f"{'InternalServerError' if is_passing else 'ClientError'}: {error}"
@@ -99,15 +105,95 @@ class Follower:
         self._cluster.close()
         self._job.lock.release()
 
-    def _start(self) -> None:
-        """Has it run there. What it needs of this machine comes there first."""
+    def _begin(self) -> bool:
+        """Has the process start there, after one that was lost.
+
+        Returns: whether it does; else the job is to stop.
+
+        Raises:
+            SmdistributedError: it cannot be.
+        """
+        lost = self._submission.lost
         try:
-            self._cluster.start()
-        except ConfigurationError:
-            record = self._job.read()
-            if record.secondary is Secondary.STARTING:
-                self._job.write(record.moved(Secondary.DOWNLOADING, now()))
-            raise
+            if lost and not self._take_leave(lost):
+                return False
+            return self._start()
+        except SmdistributedError as error:
+            last = self._job.read().transitions[-1]
+            is_next = self._submission.number > 1 and last.secondary is Secondary.INTERRUPTED
+            why = lost or (last.message if is_next else "")
+            if not why:
+                raise
+            raise BackendError(f"{why} It could not be tried again: {error}") from None
+
+    def _take_leave(self, lost: str) -> bool:
+        """Of a process that is lost; a follower that is killed meanwhile leaves it to the next."""
+        self._cluster.clear()
+        note_loss(self._job, lost)
+        record = self._job.read()
+        until = time.monotonic() + Limits.pause_s(num_retries(record))
+        while self._job.stop_reason() is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        if self._job.stop_reason() is not None:
+            return False
+        for each in self._arriving.values():
+            each.drop()
+        self._rest = self._damage = self._why_lost = ""
+        self._num_taken = 0
+        told = [
+            path
+            for path in self._job.path.rglob("*")
+            if _GROWING.fullmatch(str(path.relative_to(self._job.path)))
+        ]
+        bases = end_lines(self._job.path, told)
+        self._submission = Submission(self._submission.number + 1, bases=bases)
+        self._submission.write(self._job.path)
+        return True
+
+    def _start(self) -> bool:
+        """Has it run there. What it needs of this machine comes there first."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._cluster.start()
+                return True
+            except ConfigurationError:
+                record = self._job.read()
+                if record.secondary is Secondary.STARTING:
+                    self._job.write(record.moved(Secondary.DOWNLOADING, now()))
+                raise
+            except BackendError:
+                # What has taken the process away may have taken more.
+                is_late = time.monotonic() - began > patience_s(self._job)
+                if self._submission.number == 1 or is_late:
+                    raise
+            if self._job.stop_reason() is not None:
+                with contextlib.suppress(BackendError):
+                    self._cluster.stop()  # what there may be of it
+                return False
+            time.sleep(_AGAIN_S)
+
+    def _follow(self) -> None:
+        for text in self._cluster.text():
+            self._take_text(text)
+            if self._has_ended or self._why_lost:  # all else was told before
+                return
+            self._hand_on()
+
+    def _is_tried_again(self) -> bool:
+        """Whether another process goes on with the job, as this one is lost."""
+        why = self._why_lost or self._cluster.why_lost(has_stopped=False)
+        if not why or not self._has_retries():
+            return False
+        lost = f"{OUR_FAILURE}: the job's process was taken away: {why}"[:MOST_REASON]
+        self._submission = dataclasses.replace(self._submission, lost=lost)
+        self._submission.write(self._job.path)
+        return True
+
+    def _has_retries(self) -> bool:
+        record = self._job.read()
+        is_wanted = self._job.stop_reason() is None
+        return is_wanted and num_retries(record) < Limits.of(record.request).retries
 
     def _end(self, failure: str) -> None:
         """The process there has ended, and not the job; or this one cannot follow it any more."""
@@ -185,7 +271,7 @@ class Follower:
         path = below(self._job.path, message.path)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("ab") as file:
-            known = file.tell() - message.offset
+            known = file.tell() - message.offset - self._submission.bases.get(message.path, 0)
             if known < 0:
                 raise ProtocolError(f"{message.path} has {-known:,} bytes that were not told.")
             file.write(message.body[known:])  # of an earlier follower there may be some already
@@ -212,6 +298,13 @@ class Follower:
         self._has_ended = before.status.is_terminal
         if before.status.is_terminal or len(told.transitions) < len(before.transitions):
             return  # an earlier follower has read on
+        away = ""
+        if told.secondary is Secondary.STOPPED and self._job.stop_reason() is None:
+            # It heard a signal, and could not know whose it was.
+            away = self._cluster.why_lost(has_stopped=True)
+            if away and self._has_retries():
+                self._why_lost = away
+                return
         if told.status.is_terminal:
             self._copy_model(told)
         base, here = told.request["OutputDataConfig"], before.request["OutputDataConfig"]
@@ -225,18 +318,19 @@ class Follower:
                 dataclasses.replace(transitions[-1], secondary=Secondary.FAILED),
             )
             model = ""
-        if told.secondary is Secondary.STOPPED and self._job.stop_reason() is None:
-            away = self._cluster.why_taken_away()
-            if away:  # it heard a signal, and could not know whose it was
-                reason = f"InternalServerError: the job's process was taken away: {away}"
-                last = dataclasses.replace(transitions[-1], secondary=Secondary.FAILED)
-                transitions, model = (*transitions[:-1], last), ""
+        if away:
+            reason = f"{OUR_FAILURE}: the job's process was taken away: {away}"
+            last = dataclasses.replace(transitions[-1], secondary=Secondary.FAILED)
+            transitions, model = (*transitions[:-1], last), ""
+        metrics = told.metrics
+        if told.status.is_terminal and self._submission.number > 1:  # it knows of its own alone
+            metrics = tuple(last_metrics(host_directories(self._job)))
         record = dataclasses.replace(
             before,
             transitions=transitions,
             failure_reason=reason,
             model_artifacts=model,
-            metrics=told.metrics,
+            metrics=metrics,
             size=told.size,
         )
         if told.status.is_terminal:

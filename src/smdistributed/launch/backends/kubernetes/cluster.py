@@ -14,29 +14,20 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.backends.in_cluster.package import Package
-from smdistributed.launch.backends.kubernetes.api import ASK_S, Api
+from smdistributed.launch.backends.kubernetes.api import Api
 from smdistributed.launch.backends.kubernetes.log import PodLog
 from smdistributed.launch.backends.kubernetes.manifests import (
-    TRAINER_GROUP,
-    TRAINER_VERSION,
     Kind,
     PodJob,
     host_address,
-    indexed_job,
     object_name,
-    owned_by,
-    secret,
-    selector_of_name,
-    service,
-    train_job,
-    training_runtime,
 )
+from smdistributed.launch.backends.kubernetes.objects import Objects
 from smdistributed.launch.backends.kubernetes.pods import Life, PodState
 from smdistributed.launch.backends.kubernetes.settings import KubernetesSettings
 from smdistributed.launch.backends.limits import Limits
@@ -48,7 +39,6 @@ from smdistributed.launch.jobs.files import write_whole
 __all__ = ["KubernetesCluster"]
 
 _TICK_S = 0.5
-_SEND_S = 60.0
 # A job's process says what its hosts use, each minute. Who hears nothing asks anew.
 _SILENT_S = 150.0
 _PORT = 7770
@@ -58,6 +48,9 @@ _IMAGE_S = 60.0
 _GRACE_S = 120 + 300
 _BEGIN_S = 5
 _END_S = 10.0  # from the last that the first pod tells to its end
+# What is left without the first pod: ranks end by themselves, as nobody is heard any more.
+_LEFT_S = 30
+_GONE_S = 600.0
 _MARGIN_S = 3600
 _POD = "smdistributed.launch.backends.kubernetes.pod"
 
@@ -74,10 +67,10 @@ class KubernetesCluster:
         self._kept = job.path / "kubernetes.json"
         self._settings = KubernetesSettings.of(Home(job.path.parent.parent))
         self._api = Api(self._settings)
-        self._name = ""
+        self._objects = Objects(self._api, Kind.INDEXED_JOB, "")
         self._first = ""  # the name of the pod whose log is followed
-        self._kind = Kind.INDEXED_JOB
         self._state: PodState | None = None
+        self._is_gone = False  # that pod
         self._has_told = False
         self._is_stopped = False
 
@@ -88,68 +81,29 @@ class KubernetesCluster:
             BackendError: the cluster does not answer, or refuses the job.
             ConfigurationError: what the job needs is not here, or is too large.
         """
-        try:
-            kept = json.loads(self._kept.read_bytes())
-            self._name, self._kind = kept["name"], Kind(kept["kind"])
-            self._first = kept.get("first", "")
-            # A job that had a first pod is never asked for anew: who has deleted it wants no other
-            # one, and its pods may still save what there is.
-            if self._first or self._is_there():
-                return
-        except FileNotFoundError:
-            self._kind = self._api.kind()
-            self._name = object_name(self._job.name)
+        self._remember()
+        # A job that had a first pod is not asked for anew: who has deleted it wants no other one,
+        # and its pods may still save what there is. One that is lost is cleared before.
+        if self._first or (self._objects.name and self._objects.are_all_there()):
+            return
+        self._objects.delete()  # what an earlier follower has made of it
+        self._objects = Objects(self._api, self._api.kind(), object_name(self._job.name))
         asked = self._asked_for()
         files = self._files(asked)
         # Who follows after this one finds it by its name, or asks for it under that name.
         self._keep()
-        with self._api.asked("the job is refused"):
-            owner = self._make_train_job(asked) if self._is_train_job else self._make_job(asked)
-            self._api.core.create_namespaced_secret(
-                self._api.space, owned_by(secret(asked, files), owner), _request_timeout=_SEND_S
-            )
+        self._objects.make(asked, files)
+
+    def _remember(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            kept = json.loads(self._kept.read_bytes())
+            self._objects = Objects(self._api, Kind(kept["kind"]), kept["name"])
+            self._first = kept.get("first", "")
 
     def _keep(self) -> None:
-        kept = {"name": self._name, "kind": self._kind.value, "first": self._first}
+        objects = self._objects
+        kept = {"name": objects.name, "kind": objects.kind.value, "first": self._first}
         write_whole(self._kept, json.dumps(kept).encode())
-
-    @property
-    def _is_train_job(self) -> bool:
-        return self._kind is Kind.TRAIN_JOB
-
-    def _is_there(self) -> bool:
-        """Whether its last object is; what an earlier follower has made of the others goes."""
-        with self._api.asked("its Secret cannot be looked for"):
-            found = self._api.core.list_namespaced_secret(
-                self._api.space,
-                label_selector=selector_of_name(self._name),
-                _request_timeout=ASK_S,
-            )
-        if not found.items:
-            self._delete()
-            self._name = object_name(self._job.name)
-        return bool(found.items)
-
-    def _make_train_job(self, asked: PodJob) -> Any:
-        group = (TRAINER_GROUP, TRAINER_VERSION, self._api.space)
-        create = self._api.custom.create_namespaced_custom_object
-        create(*group, "trainingruntimes", training_runtime(asked), _request_timeout=ASK_S)
-        return create(*group, "trainjobs", train_job(asked), _request_timeout=ASK_S)
-
-    def _make_job(self, asked: PodJob) -> dict[str, Any]:
-        space = self._api.space
-        made = self._api.batch.create_namespaced_job(
-            space, indexed_job(asked), _request_timeout=ASK_S
-        )
-        owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": made.metadata.name, "uid": made.metadata.uid},
-        }
-        self._api.core.create_namespaced_service(
-            space, owned_by(service(asked), owner), _request_timeout=ASK_S
-        )
-        return owner
 
     def _asked_for(self) -> PodJob:
         settings = self._settings
@@ -157,7 +111,7 @@ class KubernetesCluster:
         limits = Limits.of(record.request)
         longest = limits.max_wait_s or limits.max_run_s * (1 + limits.retries)
         return settings.pod_job(
-            name=self._name,
+            name=self._objects.name,
             job=self._job.name,
             namespace=self._api.space,
             hosts=len(hosts_of(record)),
@@ -167,7 +121,7 @@ class KubernetesCluster:
         )
 
     def _files(self, asked: PodJob) -> dict[str, bytes]:
-        first = host_address(asked, self._kind, 0)
+        first = host_address(asked, self._objects.kind, 0)
         about = {"hosts": asked.hosts, "port": _PORT, "first": first}
         content = io.BytesIO()
         with tempfile.TemporaryDirectory(prefix="smd-") as folder:
@@ -205,8 +159,13 @@ class KubernetesCluster:
                 if time.monotonic() - answered_at > patience_s(self._job):
                     raise BackendError(f"InternalServerError: {error}") from None
             if pod is not None:
+                if not self._first:
+                    self._first = pod.name
+                    self._keep()
+                # Another one begins the job anew: its log does not go on where that one's ends.
+                if pod.name != self._first:
+                    return
                 self._state = pod
-                self._require_same(pod)
                 is_stuck = pod.life is Life.STUCK
                 stuck_since = (stuck_since or time.monotonic()) if is_stuck else None
                 if stuck_since and time.monotonic() - stuck_since > _IMAGE_S:
@@ -237,31 +196,12 @@ class KubernetesCluster:
         finally:
             log.close()
 
-    def _require_same(self, pod: PodState) -> None:
-        """Another first pod begins the job anew: its log does not go on where the other one's ends.
-
-        Raises:
-            BackendError: it is another one.
-        """
-        if not self._first:
-            self._first = pod.name
-            self._keep()
-        elif pod.name != self._first:
-            raise BackendError(
-                f"InternalServerError: the first pod of the job, {self._first}, was taken away."
-                " resume() goes on from the checkpoints."
-            )
-
     def _first_pod(self) -> PodState | None:
         """None: there is none yet, or no more."""
-        pods = [each for each in self._pods() if each.index == 0]
+        pods = [each for each in self._objects.pods() if each.index == 0]
         # One that was taken away may stay beside the one that came in its place.
         followed = [each for each in pods if each.name == self._first]
         return next(iter(followed or pods), None)
-
-    def _pods(self) -> list[PodState]:
-        with self._api.asked("its pods cannot be listed"):
-            return [PodState.of(each) for each in self._api.pods(selector_of_name(self._name))]
 
     def _knows_none(self) -> bool:
         """Whether the cluster has answered that there is no such pod."""
@@ -272,81 +212,94 @@ class KubernetesCluster:
     def stop(self) -> None:
         """As of `Cluster`: the pods get SIGTERM, and their grace if the job has begun there."""
         self._is_stopped = True
-        self._delete()
+        self._objects.delete()
         if not self._has_told:  # the first process of a container hears no signal before it begins
-            for pod in self._pods():
-                with self._api.asked("a pod cannot be deleted", is_done_if_gone=True):
-                    self._api.core.delete_namespaced_pod(
-                        pod.name,
-                        self._api.space,
-                        grace_period_seconds=_BEGIN_S,
-                        _request_timeout=ASK_S,
-                    )
+            self._objects.end_pods(self._objects.pods(), _BEGIN_S)
 
     def interrupt(self, reason: str) -> None:
         """As of `Cluster`: evictions are the cluster's to make; there is none by hand."""
         print("a job in Kubernetes is interrupted by its cluster: kubectl drain", flush=True)
 
     def close(self) -> None:
-        """As of `Cluster`."""
+        """As of `Cluster`. A first pod that was made in the place of one is of no use."""
         with contextlib.suppress(BackendError):  # it does not answer
-            self._delete()
+            self._objects.delete()
+            others = [each for each in self._objects.pods() if each.index == 0]
+            self._objects.end_pods((each for each in others if each.name != self._first), _BEGIN_S)
 
-    def _delete(self) -> None:
-        if not self._name:  # of no object: without a name all of the namespace would be meant
+    def clear(self) -> None:
+        """As of `Cluster`. The cluster may have made another first pod by then, which goes too."""
+        self._remember()
+        if self._objects.name and not self._wait_until_gone():
             return
-        space = self._api.space
-        if self._kind is not Kind.TRAIN_JOB:
-            with self._api.asked("the job cannot be deleted", is_done_if_gone=True):
-                self._api.batch.delete_namespaced_job(
-                    self._name, space, propagation_policy="Background", _request_timeout=ASK_S
-                )
-            return
-        for plural in ("trainjobs", "trainingruntimes"):
-            with self._api.asked(f"of {plural} one cannot be deleted", is_done_if_gone=True):
-                self._api.custom.delete_namespaced_custom_object(
-                    *(TRAINER_GROUP, TRAINER_VERSION, space, plural, self._name),
-                    propagation_policy="Background",
-                    _request_timeout=ASK_S,
-                )
+        self._objects = Objects(self._api, self._objects.kind, "")
+        self._first, self._state = "", None
+        self._is_gone = self._has_told = False
+        self._keep()
 
-    def why_taken_away(self) -> str:
+    def _wait_until_gone(self) -> bool:
+        """Returns: whether nothing is left; else the job is to stop."""
+        told: set[str] = set()
+        left: list[PodState] = []
+        began = answered_at = time.monotonic()
+        while self._job.stop_reason() is None:
+            try:
+                self._objects.delete(is_last_one_waited_for=True)
+                left = self._objects.pods()
+                if not left and self._objects.owner() is None:
+                    return True
+                for pod in left:
+                    if pod.name not in told:
+                        told.add(pod.name)
+                        self._objects.end_pods([pod], _LEFT_S if pod.index else _BEGIN_S)
+                answered_at = time.monotonic()
+            except BackendError:
+                if time.monotonic() - answered_at > patience_s(self._job):
+                    raise
+            if time.monotonic() - began > _GONE_S:
+                names = ", ".join(each.name for each in left) or self._objects.name
+                raise BackendError(
+                    f"{names} was deleted, and is still there after {_GONE_S:g} s: its node may be"
+                    " lost, and it may run there. resume() goes on from the checkpoints, once it is"
+                    " gone."
+                )
+            time.sleep(_TICK_S)
+        return False
+
+    def why_lost(self, *, has_stopped: bool) -> str:
         """As of `Cluster`. Who deletes the job's object by hand has it stop."""
-        until = time.monotonic() + _END_S
-        with contextlib.suppress(BackendError):
-            while time.monotonic() < until:
-                found = [each for each in self._pods() if each.name == self._first]
-                if not found:
-                    break
-                self._state = found[0]
-                if self._state.has_ended:
-                    break
-                time.sleep(_TICK_S)
-            if self._is_wanted_there():
-                return self.how_it_ended()
-        return ""
+        answered_at = time.monotonic()
+        while True:
+            try:
+                self._look_for_end()
+                owner = self._objects.owner()
+                break
+            except BackendError:
+                if time.monotonic() - answered_at > patience_s(self._job):
+                    return ""
+            time.sleep(_TICK_S)
+        is_wanted = owner is not None and "deletionTimestamp" not in owner
+        was_lost = self._is_gone or (self._state is not None and self._state.was_lost)
+        return self.how_it_ended() if is_wanted and (has_stopped or was_lost) else ""
 
-    def _is_wanted_there(self) -> bool:
-        """Whether nobody has deleted the job's object; raises BackendError if it is gone."""
-        with self._api.asked("the job cannot be looked for"):
-            if self._is_train_job:
-                found = self._api.custom.get_namespaced_custom_object(
-                    TRAINER_GROUP,
-                    TRAINER_VERSION,
-                    self._api.space,
-                    "trainjobs",
-                    self._name,
-                    _request_timeout=ASK_S,
-                )
-                return "deletionTimestamp" not in found["metadata"]
-            job = self._api.batch.read_namespaced_job(
-                self._name, self._api.space, _request_timeout=ASK_S
-            )
-            return job.metadata.deletion_timestamp is None
+    def _look_for_end(self) -> None:
+        """Of the first pod, which has told its own."""
+        until = time.monotonic() + _END_S
+        while time.monotonic() < until:
+            found = [each for each in self._objects.pods() if each.name == self._first]
+            self._is_gone = not found
+            if found:
+                self._state = found[0]
+            if not found or found[0].has_ended:
+                return
+            time.sleep(_TICK_S)
 
     def how_it_ended(self) -> str:
         """As of `Cluster`."""
         pod = self._state
+        if self._is_gone:
+            why = "" if pod is None else pod.why
+            return f"Kubernetes has pod {self._first} no more. {why}".rstrip()
         if pod is None:
             return "Kubernetes has no pod of it"
         code = "" if pod.exit_code is None else f" with status {pod.exit_code}"

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -140,7 +141,9 @@ def _lead(about: Mapping[str, object], secret: bytes, address: str) -> int:
 def _follow(about: Mapping[str, object], secret: bytes, address: str, number: int) -> int:
     """The other pods."""
     # The first pod has the ranks end, which have their time; a courier ends with its connection.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Without one nobody is waited for any more.
+    is_unwanted = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: is_unwanted.set())
     last = ""
 
     def say(text: str) -> None:
@@ -150,7 +153,7 @@ def _follow(about: Mapping[str, object], secret: bytes, address: str, number: in
             last = text
 
     host, port = str(about["first"]), int(str(about["port"]))
-    is_over = call(host, port, number, secret, address, _PATIENCE_S, say)
+    is_over = call(host, port, number, secret, address, _PATIENCE_S, say, is_unwanted.is_set)
     return 0 if is_over else _LOST
 
 

@@ -32,6 +32,7 @@ _STUCK = {
     "RunContainerError",
 }
 _KILLED = 137
+_SIGNALLED = 128  # and the number of the signal
 
 
 class Life(Enum):
@@ -90,22 +91,31 @@ class PodState:
         """Whether nothing of it runs any more."""
         return self.life not in (Life.PENDING, Life.STUCK, Life.RUNNING)
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether somebody else than its own program has ended it; its memory was not too little.
+
+        A node that refuses a pod, or goes down with it, tells no status.
+        """
+        is_killed = self.exit_code is None or self.exit_code > _SIGNALLED
+        return self.life is Life.TAKEN_AWAY or (self.life is Life.FAILED and is_killed)
+
 
 def _life_of(status: Mapping[str, Any]) -> tuple[Life, str, int | None]:
     phase = status.get("phase", "Pending")
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     state: Mapping[str, Any] = states[0] if states else {}
     conditions = {each["type"]: each for each in status.get("conditions", [])}
+    disruption = conditions.get("DisruptionTarget", {})
+    is_disrupted = disruption.get("status") == "True"
     if phase == "Pending":
         return _waiting(state, conditions)
     if phase == "Running":
-        return Life.RUNNING, "", None
+        return Life.RUNNING, _words(disruption) if is_disrupted else "", None
     if phase == "Unknown":  # of API servers of old: the node does not answer
         return Life.TAKEN_AWAY, _words(status), None
     ended = state.get("terminated", {})
     code = ended.get("exitCode")
-    disruption = conditions.get("DisruptionTarget", {})
-    is_disrupted = disruption.get("status") == "True"
     if phase == "Succeeded":  # also one that was drained, and has ended well in its grace
         return Life.SUCCEEDED, _words(disruption) if is_disrupted else "", code
     if is_disrupted:

@@ -210,9 +210,12 @@ class RayCluster:
     def close(self) -> None:
         """As of `Cluster`: Ray keeps the log of its job, which is its own."""
 
-    def why_taken_away(self) -> str:
-        """As of `Cluster`: a job of Ray gets no signal but by somebody's stop."""
+    def why_lost(self, *, has_stopped: bool) -> str:
+        """As of `Cluster`."""
         return ""
+
+    def clear(self) -> None:
+        """As of `Cluster`: nothing is, as nothing is known to be lost."""
 
     def how_it_ended(self) -> str:
         """As of `Cluster`."""

@@ -59,8 +59,10 @@ class Cluster:
     def interrupt(self, reason: str) -> None:
         self._tell(f"interrupt: {reason}")
 
-    def why_taken_away(self) -> str:
+    def why_lost(self, *, has_stopped: bool) -> str:
         return ""
+
+    def clear(self) -> None: ...
 
     def how_it_ended(self) -> str:
         return "it has ended"

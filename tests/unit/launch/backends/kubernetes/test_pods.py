@@ -124,3 +124,27 @@ def test_a_pod_that_was_deleted_is_ending() -> None:
 def test_one_that_was_just_made_has_no_status() -> None:
     state = PodState.of({"metadata": {"name": "x", "labels": {}}})
     assert (state.life, state.index) == (Life.PENDING, 0)
+
+
+@pytest.mark.parametrize(
+    ("pod", "was_lost"),
+    [
+        (pod_of("Running", {"running": {}}), False),
+        (pod_of("Succeeded", terminated(0, "Completed")), False),
+        (pod_of("Failed", terminated(1, "Error")), False),
+        (pod_of("Failed", terminated(128, "Error")), False),
+        (pod_of("Failed", terminated(137, "OOMKilled")), False),
+        (pod_of("Failed", terminated(137, "Error")), True),
+        (pod_of("Failed", reason="OutOfcpu"), True),  # its node has refused it
+        (pod_of("Failed", terminated(1, "Error"), conditions=condition("DisruptionTarget")), True),
+    ],
+)
+def test_whether_a_pod_was_lost(pod: dict[str, Any], was_lost: bool) -> None:
+    """Else it would end so again."""
+    assert PodState.of(pod).was_lost is was_lost
+
+
+def test_why_a_pod_is_taken_away_is_known_while_it_runs() -> None:
+    why = condition("DisruptionTarget", reason="EvictionByEvictionAPI", message="drained")
+    pod = PodState.of(pod_of("Running", {"running": {}}, conditions=why))
+    assert (pod.life, pod.why) == (Life.RUNNING, "EvictionByEvictionAPI: drained")
