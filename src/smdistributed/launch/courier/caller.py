@@ -8,6 +8,7 @@ The courier is a process of its own on two pipes, as elsewhere; here they end in
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -47,9 +48,11 @@ def call(
     Returns: whether the job is over; else nobody was there for too long, or is waited for.
     """
     heard_at = time.monotonic()
+    where = address
     while time.monotonic() - heard_at < patience_s:
         try:
-            link = called(address, port, number, secret)
+            where = _found(address) or where  # names go before the job is over there
+            link = called(where, port, number, secret)
         except (OSError, StrangerError) as error:
             say(f"nobody is at {address}:{port} yet: {error}")
             if is_unwanted():
@@ -61,6 +64,13 @@ def call(
         _run_courier(link, own_address)
         heard_at = time.monotonic()
     return False
+
+
+def _found(name: str) -> str:
+    """The address of a name; empty: nobody knows it now."""
+    with contextlib.suppress(OSError):
+        return str(socket.getaddrinfo(name, None)[0][4][0])
+    return ""
 
 
 def _run_courier(link: SocketLink, own_address: str) -> None:
