@@ -360,6 +360,41 @@ def test_a_driver_that_is_killed_fails_the_job(ray_cluster: Ray, home: Home) -> 
 
 
 @pytest.mark.slow
+def test_a_driver_that_is_killed_is_followed_by_another_one(ray_cluster: Ray, home: Home) -> None:
+    job = counting(home, RetryStrategy={"MaximumRetryAttempts": 1})
+    backend = RayBackend()
+    backend.submit(job)
+    wait_for_line(backend, job, "begins at 0")
+    time.sleep(SAVED_S)
+    first = json.loads((job.path / "ray.json").read_text())["submission_id"]
+    for node in ray_cluster.machines.values():
+        if node.processes("ray.driver"):
+            kill(node, "ray.driver")
+    record = ended(job)
+    require_resumed(job, record)
+    (told,) = [each.message for each in record.transitions if each.message]
+    why = f"InternalServerError: the job's process was taken away: of {first} Ray says FAILED"
+    assert told.startswith(why)
+    assert json.loads((job.path / "ray.json").read_text())["submission_id"] != first
+
+
+@pytest.mark.slow
+def test_a_head_whose_raylet_dies(own_cluster: Ray, tmp_path: Path) -> None:
+    """Its dashboard lives, and calls the job running for ever. No other job can begin there."""
+    home = home_of(own_cluster, tmp_path)
+    job = counting(home, RetryStrategy={"MaximumRetryAttempts": 1})
+    backend = RayBackend()
+    backend.submit(job)
+    wait_for_line(backend, job, "begins at 0")
+    killed = time.monotonic()
+    own_cluster.kill_raylet("host-0")
+    record = ended(job)
+    assert time.monotonic() - killed < scaled(40)
+    assert record.status is Status.FAILED
+    assert "its node is dead, the head" in record.failure_reason
+
+
+@pytest.mark.slow
 def test_a_head_that_is_gone(own_cluster: Ray, tmp_path: Path) -> None:
     home = home_of(own_cluster, tmp_path)
     job = job_of(home, WAITS)

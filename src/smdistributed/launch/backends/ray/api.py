@@ -22,13 +22,15 @@ from typing import Any, BinaryIO
 from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.backends.backend import BackendError
 
-__all__ = ["MOST_PACKAGE", "TERMINAL", "RayApi", "how_it_ended"]
+__all__ = ["HEAD_IS_DEAD", "MOST_PACKAGE", "TERMINAL", "RayApi", "how_it_ended"]
 
 MOST_PACKAGE = 100 << 20
 """Bytes that the dashboard takes in one request."""
 
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 """How a job of Ray's stands that has ended."""
+
+HEAD_IS_DEAD = "Ray says that its node is dead, the head, without which it begins no job"
 
 _NO_SUCH_COMMAND = 127
 _OTHER_VERSION = "Version mismatch:"  # Ray's words
@@ -130,6 +132,26 @@ class RayApi:
                 f" {self._by_hand()}"
             )
         return found
+
+    def dead_node(self, node: str) -> str:
+        """Words for a node that Ray calls dead, which never comes back as the same; else empty.
+
+        Raises:
+            BackendError: it does not say.
+        """
+        query = {"filter_keys": "node_id", "filter_predicates": "=", "filter_values": node}
+        try:
+            found = json.loads(self._asked("GET", f"/api/v0/nodes?{urllib.parse.urlencode(query)}"))
+            rows = found["data"]["result"]["result"]
+            for each in rows:
+                if each["node_id"] == node and each["state"] == "DEAD":
+                    return HEAD_IS_DEAD if each.get("is_head_node") else "Ray says its node is dead"
+            return ""
+        except (ValueError, LookupError, TypeError) as error:
+            raise BackendError(
+                f"{self.address} says no states of nodes: {type(error).__name__}: {error}."
+                f" {self._by_hand()}"
+            ) from None
 
     def stop(self, submission_id: str) -> None:
         """Has a job of Ray's get SIGTERM; returns at once.

@@ -29,7 +29,7 @@ from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.in_cluster.cluster import patience_s
 from smdistributed.launch.backends.in_cluster.package import Package
 from smdistributed.launch.backends.local import LocalBackend
-from smdistributed.launch.backends.ray.api import TERMINAL, RayApi, how_it_ended
+from smdistributed.launch.backends.ray.api import HEAD_IS_DEAD, TERMINAL, RayApi, how_it_ended
 from smdistributed.launch.backends.ray.settings import RaySettings
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.directory import JobDirectory
@@ -44,6 +44,10 @@ _LAST_S = 15.0
 _MOST_READ = 1 << 16
 # Ray's own is 3 s: the ranks have 120 s, and then what there is is saved.
 _STOP_WAIT_S = 600
+# What Ray says of a driver whose supervisor, an actor, is gone with its node.
+_ITS_NODE_IS_LOST = "JOB_SUPERVISOR_ACTOR_DIED"
+_SIGNALLED = 128
+_GONE_S = 3.0
 _DRIVER = ("-P", "-m", "smdistributed.launch.backends.ray.driver")
 
 
@@ -80,6 +84,7 @@ class RayCluster:
         self._settings = RaySettings.of(Home(job.path.parent.parent))
         self._api = RayApi(self._settings.address)
         self._id = ""
+        self._dead_node = ""
 
     def start(self) -> None:
         """As of `Cluster`.
@@ -91,10 +96,12 @@ class RayCluster:
         with contextlib.suppress(FileNotFoundError):
             kept = json.loads(self._kept.read_bytes())
             self._id = kept["submission_id"]
-            if self._api.job(self._id) is not None or kept["is_submitted"]:
+            if kept["is_submitted"] or (self._id and self._api.job(self._id) is not None):
                 return
-        self._id = f"{self._job.name}-{secrets.token_hex(4)}"
-        self._keep(is_submitted=False)  # who follows after this one finds it, or submits it anew
+        # Who follows after this one finds it, or submits it under this name again: Ray takes it
+        # once, also if an answer of Ray's was lost.
+        self._id = self._id or f"{self._job.name}-{secrets.token_hex(4)}"
+        self._keep(is_submitted=False)
         self._api.submit(
             {
                 "entrypoint": f"exec {self._driver(self._id, *self._bundle)}",
@@ -170,6 +177,8 @@ class RayCluster:
                 if node:
                     yield from self._whole_log(node)
                 return
+            if self._is_node_dead():
+                return
             if time.monotonic() - answered_at > (patience := patience_s(self._job)):
                 raise BackendError(
                     f"InternalServerError: Ray at {self._settings.address} did not answer for"
@@ -191,11 +200,20 @@ class RayCluster:
                 return
             except (OSError, http.client.HTTPException, BackendError) as error:
                 if time.monotonic() > until:
+                    if self._is_node_dead():
+                        return
                     raise BackendError(
                         f"InternalServerError: the job has ended, and its log cannot be read:"
                         f" {error}. {self.how_it_ended()}"
                     ) from None
             time.sleep(_TICK_S)
+
+    def _is_node_dead(self) -> bool:
+        """Of the process. Where nothing is left that would say it of the job, it runs for ever."""
+        with contextlib.suppress(BackendError):
+            node = (self._api.job(self._id) or {}).get("driver_node_id")
+            self._dead_node = self._api.dead_node(str(node)) if node else ""
+        return bool(self._dead_node)
 
     def stop(self) -> None:
         """As of `Cluster`."""
@@ -211,14 +229,38 @@ class RayCluster:
         """As of `Cluster`: Ray keeps the log of its job, which is its own."""
 
     def why_lost(self, *, has_stopped: bool) -> str:
-        """As of `Cluster`."""
-        return ""
+        """As of `Cluster`. A job of Ray gets SIGTERM by somebody's stop alone."""
+        asked_at = time.monotonic()
+        while not has_stopped:
+            try:
+                found = self._api.job(self._id)
+                break
+            except BackendError:
+                if time.monotonic() - asked_at > patience_s(self._job):
+                    return ""
+            time.sleep(_TICK_S)
+        else:
+            return ""
+        if self._dead_node:
+            is_head = self._dead_node == HEAD_IS_DEAD
+            return "" if is_head else f"of {self._id} {self._dead_node}"
+        if found is None or found["status"] != "FAILED":
+            return ""
+        code = found.get("driver_exit_code")
+        is_killed = isinstance(code, int) and (code < 0 or code > _SIGNALLED)
+        is_lost = is_killed or found.get("error_type") == _ITS_NODE_IS_LOST
+        return f"of {self._id} {how_it_ended(found, self._settings.python)}" if is_lost else ""
 
     def clear(self) -> None:
-        """As of `Cluster`: nothing is, as nothing is known to be lost."""
+        """As of `Cluster`: Ray says of a process that it has failed when it is gone."""
+        time.sleep(_GONE_S)  # that of a node which lives is killed by a watcher, that looks each s
+        self._id = self._dead_node = ""
+        self._keep(is_submitted=False)
 
     def how_it_ended(self) -> str:
         """As of `Cluster`."""
+        if self._dead_node:
+            return self._dead_node
         try:
             found = self._api.job(self._id)
         except BackendError as error:

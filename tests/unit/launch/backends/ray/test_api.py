@@ -76,7 +76,7 @@ def test_a_log_that_hangs_does_not_hide_a_cluster_that_is_gone(
     monkeypatch.setattr(backends, "_Log", Silent)
     monkeypatch.setattr(backends, "patience_s", lambda _: 0.1)
     cluster: Any = object.__new__(backends.RayCluster)
-    cluster._api, cluster._id, cluster._job = Gone(), "x", None
+    cluster._api, cluster._id, cluster._job, cluster._dead_node = Gone(), "x", None, ""
     cluster._settings = type("", (), {"address": "http://head:8265"})
     with pytest.raises(BackendError, match="may go on there"):
         for _ in cluster.text():
@@ -96,6 +96,9 @@ class Answers:
 
     def job(self, _: str) -> Any:
         return {"status": "SUCCEEDED", "message": "well", "driver_node_id": self._node}
+
+    def dead_node(self, _: str) -> str:
+        return ""
 
     def log(self, *_: str, is_whole: bool) -> Any:
         assert is_whole
@@ -121,7 +124,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> Iterator[str | No
     monkeypatch.setattr(backends, "_LAST_S", 0.1)
     monkeypatch.setattr(backends, "patience_s", lambda _: 10.0)
     cluster: Any = object.__new__(backends.RayCluster)
-    cluster._api, cluster._id, cluster._job = answers, "x", None
+    cluster._api, cluster._id, cluster._job, cluster._dead_node = answers, "x", None, ""
     cluster._settings = type("", (), {"python": "python"})
     return cluster.text()
 
