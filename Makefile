@@ -97,6 +97,7 @@ env-clusters: env $(STAMPS)/clusters  ## the same with Slurm, Ray, an S3 server 
 # For .ci/run, which installs packages while the engine is compiled.
 .PHONY: env-base env-packages
 env-base: $(STAMPS)/base
+	@tools/find_openssl.sh
 env-packages: $(STAMPS)/dev $(STAMPS)/demo $(STAMPS)/trainers $(STAMPS)/tensorflow $(STAMPS)/sdk $(STAMPS)/clusters
 
 .PHONY: slurm-here
