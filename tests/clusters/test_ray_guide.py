@@ -97,13 +97,21 @@ def test_five_commands(tmp_path: Path) -> None:
 def test_the_settings_are_as_it_says(tmp_path: Path) -> None:
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE)
     keys = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
-    assert keys == {"address", "python", "cpus_per_host", "gpus_per_host", "shared"}
+    assert keys == {
+        "address",
+        "python",
+        "cpus_per_host",
+        "gpus_per_host",
+        "shared",
+        "serve_address",
+    }
     home = Home(tmp_path)
     home.config.write_text(
         '[ray]\naddress = "http://a:1"\npython = "p"\ncpus_per_host = 2\ngpus_per_host = 3\n'
-        'shared = ["/mnt"]\n'
+        'shared = ["/mnt"]\nserve_address = "http://c:8000"\n'
     )
-    assert RaySettings.of(home, {}) == RaySettings("http://a:1", "p", 2, 3, (Path("/mnt"),))
+    found = RaySettings.of(home, {})
+    assert found == RaySettings("http://a:1", "p", 2, 3, (Path("/mnt"),), "http://c:8000")
     home.config.unlink()
     without = RaySettings.of(home, {"RAY_ADDRESS": "http://b:1"})
     assert without == RaySettings("http://b:1", "python", 1, 0, ())
