@@ -156,6 +156,18 @@ def logged(apis: Any, pod: Any, text: str) -> str:
     return str(until(lambda: text in (found := log_of(apis, pod)) and found))
 
 
+# A pod that has ended has no name any more: each waits until the other one has found it.
+FINDS = "until getent hosts $0; do sleep 0.1; done; until [ -e /mnt/data/over ]; do sleep 0.1; done"
+
+
+def let_end_once_found(cluster: Kubernetes, apis: Any, job: PodJob, name: str) -> None:
+    over = cluster.claims / "data" / "over"
+    over.unlink(missing_ok=True)
+    for pod in running(apis, job):
+        logged(apis, pod, name)
+    over.touch()
+
+
 def test_pods_have_their_files_names_and_variables_and_nothing_of_ours(
     cluster, apis, tmp_path
 ) -> None:
@@ -164,12 +176,13 @@ def test_pods_have_their_files_names_and_variables_and_nothing_of_ours(
         cat {FILES}/text; echo; cat /mnt/data/key; echo; touch /mnt/data/x || echo read-only
         echo $JOB_COMPLETION_INDEX $SMD_POD_IP $HOSTNAME; touch /opt/ml/x && df /dev/shm
         ls {tmp_path}; env | grep -c PYTEST; echo pid $$
-        until getent hosts $0; do sleep 0.1; done
+        {FINDS}
     """
     job = job_of(script, 2, claims=[Claim("data", PurePosixPath("/mnt/data"))])
     other = host_address(job, Kind.INDEXED_JOB, 1)
     job = dataclasses.replace(job, command=[*job.command, other])
     submit(apis, job, {"text": b"a secret"})
+    let_end_once_found(cluster, apis, job, other)
     assert ended(apis, job).type == "Complete"
     pods = sorted(pods_of(apis, job), key=lambda each: each.metadata.name)
     lines = log_of(apis, pods[0]).splitlines()
@@ -353,12 +366,14 @@ def test_a_long_log_loses_its_beginning() -> None:
 
 def test_a_train_job_becomes_pods_with_names(cluster, apis) -> None:
     assert "trainer.kubeflow.org" in [each.name for each in apis.groups.get_api_versions().groups]
-    job = job_of("cat /var/run/smdistributed/text; until getent hosts $0; do sleep 0.1; done", 2)
+    script = f"cat /var/run/smdistributed/text; {FINDS}"
+    job = job_of(script, 2, claims=[Claim("data", PurePosixPath("/mnt/data"))])
     host = host_address(job, Kind.TRAIN_JOB, 1)
     job = dataclasses.replace(job, command=[*job.command, host])
     apis.custom.create_namespaced_custom_object(*GROUP, "trainingruntimes", training_runtime(job))
     made = apis.custom.create_namespaced_custom_object(*GROUP, "trainjobs", train_job(job))
     apis.core.create_namespaced_secret(SPACE, owned_by(secret(job, {"text": b"hello "}), made))
+    let_end_once_found(cluster, apis, job, host)
 
     def condition() -> Any:
         found = apis.custom.get_namespaced_custom_object(*GROUP, "trainjobs", job.name)
