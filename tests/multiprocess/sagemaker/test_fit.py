@@ -50,14 +50,15 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def processes_of(text: str) -> dict[int, str]:
-    """Those that have it in their command; by their number."""
-    found = {}
-    for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
+    """Those that have it in their command; by their number, the oldest first."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if text in command:
-                found[int(path.name)] = command
-    return found
+                fields = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                found.append((int(fields[19]), int(path.name), command))  # numbers begin anew
+    return {pid: command for _, pid, command in sorted(found)}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from machine_speed import scaled
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -128,8 +129,8 @@ def test_a_job_whose_process_was_killed_goes_on_as_a_new_one(
     )
     smd("run", "resumes.py", "--no-wait", "--name", "first", "--checkpoints", "s3://kept/a")
     job = tmp_path / "home" / "jobs" / "first"
-    until = time.monotonic() + 20
-    while not (job / "hosts" / "algo-1" / "log").exists() and time.monotonic() < until:
+    until = time.monotonic() + scaled(30)
+    while "ready" not in smd("logs", "first").stdout and time.monotonic() < until:
         time.sleep(0.05)
     (pid,) = processes_of(f"backends.runner {job}")
     assert "expected one that has ended" in smd("run", "--resume", "first", status=2).stderr
