@@ -156,16 +156,21 @@ def logged(apis: Any, pod: Any, text: str) -> str:
     return str(until(lambda: text in (found := log_of(apis, pod)) and found))
 
 
+WAITS = "until [ -e /mnt/data/on ]; do sleep 0.1; done"
 # A pod that has ended has no name any more: each waits until the other one has found it.
-FINDS = "until getent hosts $0; do sleep 0.1; done; until [ -e /mnt/data/over ]; do sleep 0.1; done"
+FINDS = f"until getent hosts $0; do sleep 0.1; done; {WAITS}"
 
 
-def let_end_once_found(cluster: Kubernetes, apis: Any, job: PodJob, name: str) -> None:
-    over = cluster.claims / "data" / "over"
-    over.unlink(missing_ok=True)
+def go_on_once_said(cluster: Kubernetes, apis: Any, job: PodJob, text: str) -> None:
+    """Pods that wait go on, once all have printed a text."""
     for pod in running(apis, job):
-        logged(apis, pod, name)
-    over.touch()
+        logged(apis, pod, text)
+    (cluster.claims / "data" / "on").touch()
+
+
+@pytest.fixture(autouse=True)
+def pods_wait(cluster: Kubernetes) -> None:
+    (cluster.claims / "data" / "on").unlink(missing_ok=True)
 
 
 def test_pods_have_their_files_names_and_variables_and_nothing_of_ours(
@@ -182,7 +187,7 @@ def test_pods_have_their_files_names_and_variables_and_nothing_of_ours(
     other = host_address(job, Kind.INDEXED_JOB, 1)
     job = dataclasses.replace(job, command=[*job.command, other])
     submit(apis, job, {"text": b"a secret"})
-    let_end_once_found(cluster, apis, job, other)
+    go_on_once_said(cluster, apis, job, other)
     assert ended(apis, job).type == "Complete"
     pods = sorted(pods_of(apis, job), key=lambda each: each.metadata.name)
     lines = log_of(apis, pods[0]).splitlines()
@@ -199,9 +204,14 @@ def test_pods_have_their_files_names_and_variables_and_nothing_of_ours(
 
 
 def test_a_rank_that_fails_ends_the_job_and_all_its_pods(cluster, apis) -> None:
-    script = "[ $JOB_COMPLETION_INDEX = 1 ] && exit 7; trap 'exit 0' TERM; sleep 100 & wait"
-    job = job_of(script, 2)
+    # The first process of a container hears no signal before it has said what to do.
+    script = f"""
+        [ $JOB_COMPLETION_INDEX = 0 ] && trap 'exit 0' TERM; echo ready
+        {WAITS}; [ $JOB_COMPLETION_INDEX = 1 ] && exit 7; sleep 100 & wait
+    """
+    job = job_of(script, 2, claims=[Claim("data", PurePosixPath("/mnt/data"))])
     submit(apis, job)
+    go_on_once_said(cluster, apis, job, "ready")
     condition = ended(apis, job)
     assert (condition.type, condition.reason) == ("Failed", "PodFailurePolicy")
     assert "failed with exit code 7 matching FailJob rule at index 1" in condition.message
@@ -373,7 +383,7 @@ def test_a_train_job_becomes_pods_with_names(cluster, apis) -> None:
     apis.custom.create_namespaced_custom_object(*GROUP, "trainingruntimes", training_runtime(job))
     made = apis.custom.create_namespaced_custom_object(*GROUP, "trainjobs", train_job(job))
     apis.core.create_namespaced_secret(SPACE, owned_by(secret(job, {"text": b"hello "}), made))
-    let_end_once_found(cluster, apis, job, host)
+    go_on_once_said(cluster, apis, job, host)
 
     def condition() -> Any:
         found = apis.custom.get_namespaced_custom_object(*GROUP, "trainjobs", job.name)
