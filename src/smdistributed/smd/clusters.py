@@ -51,16 +51,23 @@ def up(
 ) -> None:
     """Start Ray on machines with SSH, as one cluster, and say how jobs run there.
 
-    You can log in to each HOST by ssh without typing a password, and each has Ray and this package
-    of the same versions: pip install 'smdistributed-open[ray]'. If their Python is not the one that
-    the shell there calls python, it is named in config.toml: python = "/opt/train/bin/python" under
-    [ray].
+    You can log in to each HOST by ssh without typing a password, and each has Ray and this package,
+    of the same versions:
+
+    \b
+      pip install 'smdistributed-open[ray]'
+
+    If their Python is not the one that the shell there calls python, config.toml names it:
+
+    \b
+      [ray]
+      python = "/opt/train/bin/python"
 
     If one of them cannot be started, what was started on the others is ended, and the error says
     which and why. Ray asks for a token that is made for this cluster.
 
     smd cluster down ends it. Until then it runs, also without this machine.
-    """
+    """  # noqa: D301 - click asks for a real one: what follows it keeps its lines
     if not ray:
         raise ConfigurationError(
             f"which kind of cluster is not said; expected: smd cluster up --ray {shlex.join(hosts)}"
