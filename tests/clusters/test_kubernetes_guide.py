@@ -34,7 +34,6 @@ def commands() -> list[str]:
     return [re.sub(r"\s+# \d.*", "", line) for line in block.splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.fresh
 def test_commands(kubernetes_cluster: Kubernetes, tmp_path: Path) -> None:
     install, *rest = commands()

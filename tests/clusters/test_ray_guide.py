@@ -70,7 +70,6 @@ def test_what_is_installed_is_there_to_be() -> None:
         assert set(found[1].split(",")) <= set(extras)
 
 
-@pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.timeout(240)
 def test_five_commands(tmp_path: Path) -> None:
