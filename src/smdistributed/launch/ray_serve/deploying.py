@@ -8,8 +8,6 @@ asks Serve. It needs the standard library only.
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
 import http.client
 import secrets
 import signal
@@ -19,17 +17,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import FrameType
 
 from smdistributed._common.errors import SmdistributedError
 from smdistributed._common.version import __version__
 from smdistributed.launch.backends.ray.api import RayApi
 from smdistributed.launch.backends.ray.settings import RaySettings
-from smdistributed.launch.home import Home
 from smdistributed.launch.ray_serve.jobs import Kept, outcome_of, submitted, take_away
 from smdistributed.launch.ray_serve.messages import Wanted, route_of
 from smdistributed.launch.ray_serve.package import packed
 from smdistributed.launch.serve.endpoints import EndpointDirectory
+from smdistributed.launch.serve.process import EndpointProcess
 from smdistributed.launch.serve.record import EndpointStatus, whole
 
 __all__ = ["Deploying", "main"]
@@ -40,23 +37,16 @@ _POLL_S = 0.2
 _OK = 200
 
 
-class Deploying:
+class Deploying(EndpointProcess):
     """Of one endpoint.
 
     Args:
         directory: of the endpoint.
     """
 
-    def __init__(self, directory: EndpointDirectory) -> None:
-        self._directory = directory
-        self._record = directory.read()
-        self._home = Home(directory.path.parent.parent)
-        self._signal = 0
-
     def run(self) -> None:
         """Does all of it; writes why, if it cannot."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._note_signal)
+        self._note_signals()
         try:
             self._deploy()
             if self._signal:
@@ -68,12 +58,6 @@ class Deploying:
             self._fail(str(error))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
-
-    def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
-
-    def _is_over(self) -> bool:
-        return bool(self._signal) or self._directory.is_to_stop()
 
     def _deploy(self) -> None:
         settings = RaySettings.of(self._home)
@@ -131,23 +115,6 @@ class Deploying:
         self._record = served
         self._directory.write(served)
         self._say(f"in service at {served.address}")
-
-    def _fail(self, reason: str) -> None:
-        self._say(f"the endpoint has failed: {reason}")
-        self._record = self._record.failed(reason)
-        with contextlib.suppress(OSError):  # whoever looks finds the lock released
-            self._directory.write(self._record)
-
-    def _say(self, text: str) -> None:
-        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._append(f"{time} {text}\n")
-
-    def _append(self, text: str) -> None:
-        with (
-            contextlib.suppress(OSError),
-            self._directory.log.open("a", encoding="utf-8", errors="replace") as file,
-        ):
-            file.write(text)
 
 
 def _why_not_there(url: str) -> str:

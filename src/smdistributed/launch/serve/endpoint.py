@@ -13,8 +13,6 @@ directory. LOCK is the descriptor of its lock, which who has made it took.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import datetime as dt
 import importlib.util
 import os
 import shutil
@@ -23,7 +21,6 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 from smdistributed._common.errors import ConfigurationError, SmdistributedError
 from smdistributed.launch.agent.mounts import available_step, wrapped
@@ -33,11 +30,11 @@ from smdistributed.launch.contract.archives import unpack
 from smdistributed.launch.contract.paths import OPT_ML
 from smdistributed.launch.data.buckets import local_copy
 from smdistributed.launch.environment import outside, usable_cores
-from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.files import make_writable
 from smdistributed.launch.orphans import Guardian, adopt_orphans
 from smdistributed.launch.serve.endpoints import EndpointDirectory
 from smdistributed.launch.serve.pool import Command, Pool
+from smdistributed.launch.serve.process import EndpointProcess
 from smdistributed.launch.serve.record import MIB, EndpointStatus, Framework, whole
 from smdistributed.launch.serve.server import Server
 
@@ -50,7 +47,7 @@ _BACKLOG = 2048
 _POLL_S = 0.1
 
 
-class Endpoint:
+class Endpoint(EndpointProcess):
     """Of one directory.
 
     Args:
@@ -58,16 +55,12 @@ class Endpoint:
     """
 
     def __init__(self, directory: EndpointDirectory) -> None:
-        self._directory = directory
-        self._record = directory.read()
-        self._home = Home(directory.path.parent.parent)
-        self._signal = 0
+        super().__init__(directory)
         self._guardian = Guardian()
 
     def run(self) -> None:
         """Does all of it; writes why, if it cannot."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._note_signal)
+        self._note_signals()
         adopt_orphans()
         try:
             environ = self._prepare()
@@ -80,26 +73,6 @@ class Endpoint:
         finally:
             self._guardian.dismiss()
             end_strays()  # the lock goes with this process: then nothing is left
-
-    def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal = number
-
-    def _is_over(self) -> bool:
-        return bool(self._signal) or self._directory.is_to_stop()
-
-    def _fail(self, reason: str) -> None:
-        self._say(f"the endpoint has failed: {reason}")
-        self._record = self._record.failed(reason)
-        with contextlib.suppress(OSError):  # whoever looks finds the lock released
-            self._directory.write(self._record)
-
-    def _say(self, text: str) -> None:
-        time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        with (
-            contextlib.suppress(OSError),
-            self._directory.log.open("a", encoding="utf-8", errors="replace") as file,
-        ):
-            file.write(f"{time} {text}\n")
 
     # --- prepare ---------------------------------------------------------------------------------
 
