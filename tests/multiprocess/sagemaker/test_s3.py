@@ -23,7 +23,7 @@ from machine_speed import scaled
 from smdistributed.sagemaker.exceptions import UnexpectedStatusException
 from smdistributed.sagemaker.inputs import ShuffleConfig, TrainingInput
 from smdistributed.sagemaker.session import Session
-from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, filled
+from tests.clusters.object_store import Fault, FaultyServer, ObjectStore, Request, filled
 from tests.multiprocess.sagemaker.test_attempts import (
     AGAIN,
     FIRST,
@@ -255,20 +255,26 @@ def test_a_store_that_is_down_for_a_while_costs_an_attempt(
     assert gets.count(f"/{data}/a") == 1, "what is there is not read again"
 
 
-def test_a_job_that_is_stopped_while_it_downloads_stops(
-    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
-) -> None:
-    data = object_store.bucket()
-    object_store.put(data, {"a": filled(1 << 20)})
+def stalls_at_a(front: FaultyServer) -> threading.Event:
+    """The object `a` stalls in its middle. Returns: it does so now."""
     stalled = threading.Event()
 
-    def stall(request):
+    def stall(request: Request) -> Fault | None:
         if request.method == "GET" and request.path.endswith("/a"):
             stalled.set()
             return Fault(stall_after=1000)
         return None
 
     front.fault_of = stall
+    return stalled
+
+
+def test_a_job_that_is_stopped_while_it_downloads_stops(
+    session: Session, source: Path, object_store: ObjectStore, front: FaultyServer
+) -> None:
+    data = object_store.bucket()
+    object_store.put(data, {"a": filled(1 << 20)})
+    stalled = stalls_at_a(front)
     made = estimator(source, session, "print('it runs')", hosts=2)
     made.fit(f"s3://{data}/", wait=False)
     assert stalled.wait(60)
@@ -283,15 +289,7 @@ def test_a_stop_waits_for_no_checkpoints(
 ) -> None:
     data = object_store.bucket()
     object_store.put(data, {"run/a": filled(1 << 20)})
-    stalled = threading.Event()
-
-    def stall(request):
-        if request.method == "GET" and request.path.endswith("/a"):
-            stalled.set()
-            return Fault(stall_after=1000)
-        return None
-
-    front.fault_of = stall
+    stalled = stalls_at_a(front)
     made = estimator(source, session, "print('it runs')", checkpoint_s3_uri=f"s3://{data}/run")
     made.fit(wait=False)
     assert stalled.wait(scaled(60))
