@@ -25,7 +25,7 @@ from smdistributed._common.errors import ConfigurationError
 from smdistributed.launch.data.settings import Settings
 from smdistributed.launch.home import Home
 
-__all__ = ["SshSettings", "for_a_shell"]
+__all__ = ["SshSettings", "for_a_shell", "is_name"]
 
 # Beside what a user's own configuration says; nobody is there to type a password.
 _OPTIONS = (
@@ -94,7 +94,7 @@ class SshSettings:
                 ' there, under [ssh], a line such as hosts = ["gpu-1", "gpu-2"]. Add it.'
             )
         for host in found["hosts"]:
-            if host.startswith("-") or not host or any(map(str.isspace, host)):
+            if not is_name(host):
                 raise _wrong(settings.file, "hosts", host, "names as ssh takes them")
         if len(set(found["hosts"])) < len(found["hosts"]):
             raise _wrong(settings.file, "hosts", list(found["hosts"]), "each machine once")
@@ -121,6 +121,11 @@ class SshSettings:
     def by_hand(self, host: str, command: str) -> str:
         """What a person types to run a shell's command on a machine."""
         return shlex.join([*self.command, "-o", "BatchMode=yes", host, command])
+
+
+def is_name(host: str) -> bool:
+    """Whether ssh takes it for a machine, and for no option."""
+    return bool(host) and not host.startswith("-") and not any(map(str.isspace, host))
 
 
 def for_a_shell(path: str) -> str:

@@ -24,7 +24,7 @@ from smdistributed.launch.backends.backend import BackendError
 from smdistributed.launch.backends.ray.api import RayApi
 from smdistributed.launch.backends.ray.node import MARK, Action, Answer, Order
 from smdistributed.launch.backends.ray.settings import RaySettings
-from smdistributed.launch.backends.ssh_settings import SshSettings, for_a_shell
+from smdistributed.launch.backends.ssh_settings import SshSettings, for_a_shell, is_name
 from smdistributed.launch.home import Home
 from smdistributed.launch.jobs.files import Lock, write_whole
 
@@ -119,6 +119,16 @@ class RayNodes:
                     " `ray start`, such as --num-cpus=4; ports of the head are --port and"
                     " --dashboard-port."
                 )
+        for host in hosts:
+            if not is_name(host):
+                raise ConfigurationError(
+                    f"{host!r} is no machine; expected names as ssh takes them."
+                )
+        if ports[0] == ports[1]:
+            raise ConfigurationError(
+                f"port {ports[0]} is to be that of Ray and that of its dashboard; expected two."
+                " Give another --port or --dashboard-port."
+            )
         if len(set(hosts)) < len(hosts):
             raise ConfigurationError(f"{', '.join(hosts)} names a machine twice; expected once.")
         settings = SshSettings.of(self._home, hosts)

@@ -19,6 +19,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -84,9 +85,16 @@ class Order:
 
     @classmethod
     def of_json(cls, line: str) -> Order:
-        """Of a line."""
+        """Of a line.
+
+        Raises:
+            ValueError, LookupError, TypeError: it is none.
+        """
         given = json.loads(line)
-        return cls(**{**given, "action": Action(given["action"])})
+        order = cls(**{**given, "action": Action(given["action"])})
+        if not re.fullmatch("[0-9a-f]+", order.cluster):  # a folder of that name is removed
+            raise ValueError(f"{order.cluster!r:.100} names no cluster")
+        return order
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,6 +82,16 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
         nodes.start(["a"], (6379, 8265), ["--port=1"], 30.0)
 
 
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", ""])
+def test_what_is_no_machine_is_said_of_the_command(tmp_path: Path, host: str) -> None:
+    assert f"{host!r} is no machine; expected names" in refused(nodes_of(tmp_path, {}), "a", host)
+
+
+def test_two_ports_are_two(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="expected two"):
+        nodes_of(tmp_path, {}).start(["a"], (8265, 8265), [], 30.0)
+
+
 def test_a_machine_that_starts_no_ray(tmp_path: Path) -> None:
     """What it says comes up, with the record gone that was there meanwhile."""
     nodes = nodes_of(tmp_path, {"a": A})

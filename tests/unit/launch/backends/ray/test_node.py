@@ -88,3 +88,9 @@ def test_orders_and_answers_come_as_they_went() -> None:
     assert Answer.of_text(f"Welcome!\n{answer.to_json()}\n") == answer
     assert Answer.of_text("Welcome!\n") is None
     assert Answer.of_text(f"{node.BEGIN}[1]") is None
+
+
+@pytest.mark.parametrize("cluster", ["", "a/../..", "a b", "../a"])
+def test_a_name_that_leads_elsewhere_is_refused(cluster: str) -> None:
+    with pytest.raises(ValueError, match="names no cluster"):
+        Order.of_json(Order(Action.END, cluster).to_json().decode())
